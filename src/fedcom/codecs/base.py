@@ -1,0 +1,110 @@
+"""What a codec is: a lossy map of vectors, split where the wire is.
+
+`compress` makes the parts that travel, `expand` makes the vector the receiver sees, and `fields` says how
+many bits each part takes. Simulation runs expand(compress(x)) on all clients at once; a real link packs
+the same parts into bytes, so the two agree by construction and the size is known without the bytes.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedcom import wire
+from fedcom.draws import Draw
+from fedcom.errors import ConfigError
+from fedcom.vectors import Layout
+from fedcom.wire import Field
+
+Parts = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Codec(ABC):
+    """A compressor with its exact byte format; parameters are fields."""
+
+    name: ClassVar[str]
+    id: ClassVar[int]  # one byte in the message header; never reused
+    lossless: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def unbiased(self) -> bool:
+        """Whether E Q(x) = x, as the paper assumes."""
+
+    @property
+    def kept(self) -> float:
+        """The share of coordinates a message carries."""
+        return 1.0
+
+    @abstractmethod
+    def variance(self, layout: Layout) -> float:
+        """The promise v in E|Q(x) - x|^2 <= v |x|^2: q if unbiased, else one minus the contraction."""
+
+    @abstractmethod
+    def fields(self, layout: Layout) -> list[Field]:
+        """What a message holds, in order."""
+
+    @abstractmethod
+    def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        """The parts that travel; leading axes of x and of every part are clients."""
+
+    @abstractmethod
+    def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
+        """The vector the receiver sees."""
+
+    def check(self, parts: Parts, layout: Layout) -> None:
+        """Raise WireError on parts that no sender following the format makes."""
+
+    def quantise(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
+        """What the receiver will see of x, without making the bytes."""
+        return self.expand(self.compress(x, layout, draw), layout, draw)
+
+    def encode(self, x: Tensor, layout: Layout, draw: Draw) -> bytes:
+        """The message of one vector."""
+        return wire.frame(self.id, layout, wire.pack(self.fields(layout), self.compress(x, layout, draw)))
+
+    def decode(self, data: bytes, layout: Layout, draw: Draw) -> Tensor:
+        """The vector of one message; equals quantise(x) for the same draw."""
+        parts = wire.unpack(self.fields(layout), wire.unframe(self.id, layout, data))
+        self.check(parts, layout)
+        parts = {name: part.to(draw.key.device) for name, part in parts.items()}
+        return self.expand(parts, layout, draw)
+
+    def itemise(self, layout: Layout) -> dict[str, int]:
+        """The bytes of one message, header and every field."""
+        return {"header": wire.HEADER, **{field.name: field.nbytes for field in self.fields(layout)}}
+
+    def nbytes(self, layout: Layout) -> int:
+        """The size of one message."""
+        return sum(self.itemise(layout).values())
+
+
+def within(name: str, value: float, low: float, high: float) -> None:
+    """Refuse a parameter outside its range."""
+    if not low <= value <= high:
+        raise ConfigError(f"{name} must be between {low:g} and {high:g}; got {value!r}")
+
+
+def share(name: str, value: float) -> None:
+    """Refuse a share that is not in (0, 1]."""
+    if not 0 < value <= 1:
+        raise ConfigError(f"{name} must be above 0 and at most 1; got {value!r}")
+
+
+def width(symbols: int) -> int:
+    """Bits that tell `symbols` different values apart."""
+    return max(1, (symbols - 1).bit_length())
+
+
+def float32_above(x: Tensor) -> Tensor:
+    """The float32 just above x: scales that travel as float32 must not fall short of the data."""
+    y = x.to(torch.float32)
+    return torch.nextafter(y, torch.full_like(y, torch.inf))
+
+
+def kept_count(ratio: float, d: int) -> int:
+    """The number of coordinates a sparsifier keeps of d."""
+    return max(1, round(ratio * d))

@@ -1,0 +1,87 @@
+"""Affine integers: 2^bits levels from the smallest to the largest value, as in the paper's experiments."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedcom.codecs.base import Codec, Parts, float32_above, within
+from fedcom.draws import Draw
+from fedcom.vectors import Layout
+from fedcom.wire import Field
+
+
+@dataclass(frozen=True)
+class Int(Codec):
+    """Affine integers of 1 to 16 bits between min and max, per tensor or for the whole vector.
+
+    Stochastic rounding is unbiased; rounding to nearest is not, and does not meet the paper's assumption.
+    zero_point_noise r shifts each tensor by an integer number of steps, uniform in [-r, r].
+    """
+
+    bits: int = 8
+    rounding: Literal["stochastic", "nearest"] = "stochastic"
+    scale: Literal["tensor", "vector"] = "tensor"
+    zero_point_noise: int = 0
+
+    name: ClassVar[str] = "int"
+    id: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        within("bits", self.bits, 1, 16)
+        within("zero_point_noise", self.zero_point_noise, 0, 65535)
+
+    @property
+    def unbiased(self) -> bool:
+        return self.rounding == "stochastic"
+
+    @property
+    def top(self) -> int:
+        """The largest code."""
+        return 2**self.bits - 1
+
+    def variance(self, layout: Layout) -> float:
+        # A step is at most sqrt(2)|x|/top; rounding adds step^2/4 a coordinate, the noise step^2 r(r+1)/3.
+        noise = self.zero_point_noise * (self.zero_point_noise + 1) / 3
+        return max(self.blocks(layout).sizes) * 2 * (0.25 + noise) / self.top**2
+
+    def blocks(self, layout: Layout) -> Layout:
+        """The pieces of the vector that share a scale."""
+        return layout if self.scale == "tensor" else Layout.vector(layout.size, layout.dtype)
+
+    def fields(self, layout: Layout) -> list[Field]:
+        scales = len(self.blocks(layout).sizes)
+        return [
+            Field("low", scales, 32, floating=True),
+            Field("step", scales, 32, floating=True),
+            Field("codes", layout.size, self.bits),
+        ]
+
+    def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        blocks = self.blocks(layout).split(x)
+        low = torch.stack([block.amin(-1) for block in blocks], -1)
+        high = torch.stack([block.amax(-1) for block in blocks], -1)
+        low = -float32_above(-low) if x.dtype == torch.float64 else low
+        step = float32_above((high - low) / self.top)
+        codes = torch.empty_like(x, dtype=torch.int32)
+        u = draw.uniform(x.shape[-1], x.dtype) if self.unbiased else x.new_tensor(0.5).expand_as(x)
+        for i, (block, out, v) in enumerate(self._zip(layout, blocks, codes, u)):
+            z = (block - low[..., i : i + 1]) / step[..., i : i + 1]
+            floor = z.floor()
+            out.copy_((floor + (v < z - floor)).clamp_(0, self.top))
+        if self.zero_point_noise:
+            r = self.zero_point_noise
+            low = low + step * (draw.fold("zero-point").integers(2 * r + 1, len(blocks)) - r)
+        return {"low": low.to(torch.float32), "step": step, "codes": codes}
+
+    def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
+        low, step = parts["low"].to(layout.dtype), parts["step"].to(layout.dtype)
+        x = torch.empty_like(parts["codes"], dtype=layout.dtype)
+        for i, (codes, out) in enumerate(self._zip(layout, self.blocks(layout).split(parts["codes"]), x)):
+            torch.mul(codes, step[..., i : i + 1], out=out).add_(low[..., i : i + 1])
+        return x
+
+    def _zip(self, layout: Layout, first: tuple[Tensor, ...], *rest: Tensor) -> "zip[tuple[Tensor, ...]]":
+        """Walk several vectors block by block."""
+        return zip(first, *(self.blocks(layout).split(x) for x in rest), strict=True)

@@ -1,0 +1,47 @@
+"""Natural compression (Horvath et al., 2019): a sign and a power of two, rounded stochastically."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedcom.codecs.base import Codec, Parts
+from fedcom.draws import Draw
+from fedcom.vectors import Layout
+from fedcom.wire import Field
+
+_LOWEST, _HIGHEST = -126, 127  # the exponents of float32's normal numbers
+
+
+@dataclass(frozen=True)
+class Natural(Codec):
+    """Nine bits a coordinate: sign and exponent; unbiased with q = 1/8 for |x| up to 2^127."""
+
+    name: ClassVar[str] = "natural"
+    id: ClassVar[int] = 3
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    def variance(self, layout: Layout) -> float:
+        return 1 / 8
+
+    def fields(self, layout: Layout) -> list[Field]:
+        return [Field("codes", layout.size, 9)]
+
+    def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        mantissa, exponent = torch.frexp(x.abs())  # |x| = mantissa 2^exponent, mantissa in [1/2, 1)
+        down = exponent - 1  # |x| lies between 2^down and 2^(down + 1)
+        share = torch.where(down < _LOWEST, torch.ldexp(x.abs(), -x.new_tensor(_LOWEST)), 2 * mantissa - 1)
+        up = (draw.uniform(x.shape[-1], x.dtype) < share).to(torch.int32)
+        code = torch.where(down < _LOWEST, up, down - _LOWEST + 1 + up).clamp(max=_HIGHEST - _LOWEST + 1)
+        return {"codes": code + 256 * torch.signbit(x)}
+
+    def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
+        code = parts["codes"].to(torch.int32)
+        magnitude = code % 256
+        one = torch.ones((), dtype=layout.dtype, device=code.device)
+        value = torch.ldexp(one, (magnitude - 1 + _LOWEST).to(layout.dtype))
+        return torch.where(magnitude == 0, 0 * one, value) * (1 - 2 * (code // 256))

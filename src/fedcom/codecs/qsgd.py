@@ -1,0 +1,66 @@
+"""QSGD (Alistarh et al., 2017): signed levels of the norm, rounded stochastically."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedcom.codecs.base import Codec, Parts, float32_above, width, within
+from fedcom.draws import Draw
+from fedcom.errors import WireError
+from fedcom.vectors import Layout
+from fedcom.wire import Field
+
+
+@dataclass(frozen=True)
+class Qsgd(Codec):
+    """The norm and a signed multiple of norm/levels a coordinate, stochastic, at a fixed width."""
+
+    levels: int = 127
+    scale: Literal["tensor", "vector"] = "tensor"
+
+    name: ClassVar[str] = "qsgd"
+    id: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        within("levels", self.levels, 1, 32767)
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    def blocks(self, layout: Layout) -> Layout:
+        """The pieces of the vector that share a norm."""
+        return layout if self.scale == "tensor" else Layout.vector(layout.size, layout.dtype)
+
+    def variance(self, layout: Layout) -> float:
+        s = self.levels
+        return max(min(d / s**2, math.sqrt(d) / s) for d in self.blocks(layout).sizes)
+
+    def fields(self, layout: Layout) -> list[Field]:
+        norms = Field("norm", len(self.blocks(layout).sizes), 32, floating=True)
+        return [norms, Field("codes", layout.size, width(2 * self.levels + 1))]
+
+    def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        blocks = self.blocks(layout)
+        norm = torch.stack([float32_above(torch.linalg.vector_norm(b, dim=-1)) for b in blocks.split(x)], -1)
+        codes = torch.empty_like(x, dtype=torch.int32)
+        u = draw.uniform(x.shape[-1], x.dtype)
+        for i, (block, out, v) in enumerate(zip(*map(blocks.split, (x, codes, u)), strict=True)):
+            z = block / norm[..., i : i + 1] * self.levels
+            floor = z.floor()
+            out.copy_((floor + (v < z - floor)).clamp_(-self.levels, self.levels)).add_(self.levels)
+        return {"norm": norm, "codes": codes}
+
+    def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
+        blocks, step = self.blocks(layout), parts["norm"].to(layout.dtype) / self.levels
+        x = torch.empty_like(parts["codes"], dtype=layout.dtype)
+        for i, (codes, out) in enumerate(zip(blocks.split(parts["codes"]), blocks.split(x), strict=True)):
+            torch.mul(codes - self.levels, step[..., i : i + 1], out=out)
+        return x
+
+    def check(self, parts: Parts, layout: Layout) -> None:
+        if (parts["norm"] < 0).any() or (parts["codes"] > 2 * self.levels).any():
+            raise WireError("a qsgd message has a negative norm or a code above 2 * levels")

@@ -1,0 +1,54 @@
+"""Rand-k: a random share of the coordinates, scaled up; the receiver knows which from the shared seed."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedcom.codecs.base import Codec, Parts, kept_count, share
+from fedcom.draws import Draw
+from fedcom.vectors import Layout
+from fedcom.wire import Field
+
+
+@dataclass(frozen=True)
+class RandK(Codec):
+    """A uniformly random share `ratio` of coordinates over that share: unbiased, q = d/k - 1, no indices.
+
+    `ratio` counts coordinates; the paper's C_r is a ratio of bytes.
+    """
+
+    ratio: float = 0.1
+
+    name: ClassVar[str] = "randk"
+    id: ClassVar[int] = 5
+
+    def __post_init__(self) -> None:
+        share("ratio", self.ratio)
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    @property
+    def kept(self) -> float:
+        return self.ratio
+
+    def variance(self, layout: Layout) -> float:
+        return layout.size / kept_count(self.ratio, layout.size) - 1
+
+    def fields(self, layout: Layout) -> list[Field]:
+        return [Field("values", kept_count(self.ratio, layout.size), 8 * layout.itemsize, floating=True)]
+
+    def indices(self, layout: Layout, draw: Draw) -> Tensor:
+        """The kept coordinates, a function of the shared draw alone."""
+        k = kept_count(self.ratio, layout.size)
+        return draw.ranks(layout.size).topk(k, dim=-1, sorted=False).indices.sort(dim=-1).values
+
+    def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        return {"values": x.gather(-1, self.indices(layout, draw))}
+
+    def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
+        values = parts["values"] * (layout.size / parts["values"].shape[-1])
+        x = values.new_zeros((*values.shape[:-1], layout.size))
+        return x.scatter_(-1, self.indices(layout, draw), values)

@@ -1,0 +1,76 @@
+"""A module and its loss as functions of one flat vector: the only place that knows torch's modules."""
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedcom.errors import ConfigError
+from fedcom.vectors import Layout, flatten
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The cross-entropy of each sample."""
+    picked = outputs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return outputs.logsumexp(-1) - picked
+
+
+class Objective:
+    """Losses, outputs and per-client gradients of a module at any flat vector of its parameters.
+
+    Args:
+        module: any module without batch statistics or dropout; its trainable parameters are the model.
+        loss: loss(outputs, targets) for a batch, as in torch.nn.functional; a mean over one sample must
+            be that sample's loss. None: cross-entropy.
+    """
+
+    def __init__(self, module: nn.Module, loss: Loss | None = None, dtype: torch.dtype = torch.float32):
+        _refuse_unsuitable(module)
+        self.module = module.to(dtype)
+        self.loss = loss
+        self.layout = Layout.of(module, dtype)
+        self.start = flatten(module, dtype)
+        self.gradients = vmap(grad(self._weighted_loss))
+
+    def outputs(self, w: Tensor, x: Tensor) -> Tensor:
+        """What the module says of a batch at w."""
+        return cast(Tensor, functional_call(self.module, self.layout.tensors(w), (x,)))
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each sample of a batch."""
+        if self.loss is None:
+            return cross_entropy(outputs, y)
+        return vmap(self.loss)(outputs.unsqueeze(1), y.unsqueeze(1)).reshape(len(y))
+
+    def _weighted_loss(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        return (self.losses(self.outputs(w, x), y) * weight).sum()
+
+    def to(self, device: torch.device) -> "Objective":
+        """The same objective with its constants on a device."""
+        self.module.to(device)
+        self.start = self.start.to(device)
+        return self
+
+
+def _refuse_unsuitable(module: nn.Module) -> None:
+    """Modules whose output depends on more than parameters and input cannot be averaged or repeated."""
+    for name, part in module.named_modules():
+        kind = type(part).__name__
+        if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
+            raise ConfigError(
+                f"{kind} at {name or 'the top'!r} keeps batch statistics, which clients cannot average; "
+                f"use torch.nn.GroupNorm(groups, {part.num_features}) instead"
+            )
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(f"{kind} at {name!r} mixes the samples of a batch; use torch.nn.GroupNorm")
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
+            raise ConfigError(
+                f"{kind} at {name!r} draws from a global generator, so no run could be repeated; "
+                "set p=0 or use weight_decay"
+            )
+    if not any(p.requires_grad for p in module.parameters()):
+        raise ConfigError("the module has no trainable parameter (requires_grad)")

@@ -1,0 +1,75 @@
+"""A model as one flat vector: its last axis is d, and leading axes, if any, are clients."""
+
+import math
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+Vectors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each tensor of the model lies in the flat vector, and the vector's dtype."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def of(cls, module: nn.Module, dtype: torch.dtype = torch.float32) -> "Layout":
+        """The layout of a module's trainable parameters."""
+        trainable = [(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad]
+        return cls(tuple(n for n, _ in trainable), tuple(s for _, s in trainable), dtype)
+
+    @classmethod
+    def vector(cls, size: int, dtype: torch.dtype = torch.float32) -> "Layout":
+        """The layout of one nameless vector, such as a scalar that travels beside the model."""
+        return cls(("",), ((size,),), dtype)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The number of coordinates of each tensor."""
+        return [math.prod(shape) for shape in self.shapes]
+
+    @cached_property
+    def size(self) -> int:
+        """d, the number of coordinates in all."""
+        return sum(self.sizes)
+
+    @cached_property
+    def itemsize(self) -> int:
+        """Bytes of one coordinate."""
+        return self.dtype.itemsize
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """32 bits that tell this layout from another, for message headers."""
+        return zlib.crc32(repr((self.names, self.shapes, str(self.dtype))).encode())
+
+    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Views of the tensors inside x, each with a flat last axis."""
+        return x.split(self.sizes, dim=-1)
+
+    def tensors(self, w: Tensor) -> Vectors:
+        """The named tensors of one flat vector, in their own shapes."""
+        parts = zip(self.names, self.split(w), self.shapes, strict=True)
+        return {name: part.reshape(shape) for name, part, shape in parts}
+
+
+def flatten(module: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A module's trainable parameters as one flat vector (a copy)."""
+    parts = [p.detach().reshape(-1) for p in module.parameters() if p.requires_grad]
+    return torch.cat(parts).to(dtype).clone()
+
+
+def load(module: nn.Module, w: Tensor) -> None:
+    """Write a flat vector back into a module's trainable parameters."""
+    tensors = Layout.of(module, w.dtype).tensors(w)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name in tensors:
+                parameter.copy_(tensors[name])

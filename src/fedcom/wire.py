@@ -1,0 +1,116 @@
+"""The byte format of a message: a header, then the codec's fields, each packed to its own width.
+
+    offset  bytes  what
+    0       2      magic, b"FC"
+    2       1      version of this format, 1
+    3       1      codec id
+    4       4      fingerprint of the layout (names, shapes, dtype)
+    8       4      length of the body in bytes
+    12      4      CRC-32 of the body
+    16      ...    the codec's fields, in its own order, each starting on a byte
+
+Numbers are little-endian. Integers of fewer than 8 bits, or of a width that is no machine type, are
+packed bit by bit, most significant bit first, and the last byte of a field is filled with zeros.
+"""
+
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedcom.errors import WireError
+from fedcom.vectors import Layout
+
+_HEADER = struct.Struct("<2sBBIII")
+HEADER = _HEADER.size
+VERSION = 1
+_MACHINE = {8: "<u1", 16: "<u2", 32: "<u4"}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named array of a message: unsigned integers of `bits` bits, or floats of that many."""
+
+    name: str
+    count: int
+    bits: int
+    floating: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """The packed size."""
+        return (self.count * self.bits + 7) // 8
+
+    def pack(self, values: Tensor) -> bytes:
+        """The field's bytes."""
+        array = values.detach().cpu().reshape(-1).numpy()
+        if self.floating:
+            return array.astype(f"<f{self.bits // 8}").tobytes()
+        if self.bits in _MACHINE:
+            return array.astype(_MACHINE[self.bits]).tobytes()
+        shifts = np.arange(self.bits - 1, -1, -1, dtype=np.uint32)
+        bits = (array.astype(np.uint32)[:, None] >> shifts) & 1
+        return np.packbits(bits.astype(np.uint8)).tobytes()
+
+    def unpack(self, data: memoryview) -> Tensor:
+        """The field's values; floats that are not finite are refused."""
+        if self.floating:
+            numbers = np.frombuffer(data, f"<f{self.bits // 8}").copy()
+            if not np.isfinite(numbers).all():
+                raise WireError(f"field {self.name!r} holds a value that is not finite")
+            return torch.from_numpy(numbers)
+        if self.bits in _MACHINE:
+            return torch.from_numpy(np.frombuffer(data, _MACHINE[self.bits]).astype(np.int64))
+        total = self.count * self.bits
+        bits = np.unpackbits(np.frombuffer(data, np.uint8))
+        if bits[total:].any():
+            raise WireError(f"field {self.name!r} has stray bits in its padding")
+        weights = 1 << np.arange(self.bits - 1, -1, -1, dtype=np.int64)
+        return torch.from_numpy(bits[:total].reshape(self.count, self.bits) @ weights)
+
+
+def pack(fields: Sequence[Field], parts: Mapping[str, Tensor]) -> bytes:
+    """The body of one message."""
+    return b"".join(field.pack(parts[field.name]) for field in fields)
+
+
+def unpack(fields: Sequence[Field], body: memoryview) -> dict[str, Tensor]:
+    """The parts of one message; its length was decided by the receiver's own fields."""
+    expected = sum(field.nbytes for field in fields)
+    if len(body) != expected:
+        raise WireError(f"the body has {len(body)} bytes where the codec's format has {expected}")
+    parts, start = {}, 0
+    for field in fields:
+        parts[field.name] = field.unpack(body[start : start + field.nbytes])
+        start += field.nbytes
+    return parts
+
+
+def frame(codec_id: int, layout: Layout, body: bytes) -> bytes:
+    """A whole message: header and body."""
+    crc = zlib.crc32(body)
+    return _HEADER.pack(b"FC", VERSION, codec_id, layout.fingerprint, len(body), crc) + body
+
+
+def unframe(codec_id: int, layout: Layout, data: bytes) -> memoryview:
+    """The body of a message, once its header says what the receiver expects."""
+    if len(data) < HEADER:
+        raise WireError(f"a message of {len(data)} bytes is shorter than its {HEADER}-byte header")
+    magic, version, codec, fingerprint, length, crc = _HEADER.unpack_from(data)
+    body = memoryview(data)[HEADER:]
+    expected = {
+        "magic": (magic, b"FC"),
+        "version": (version, VERSION),
+        "codec id": (codec, codec_id),
+        "layout fingerprint": (fingerprint, layout.fingerprint),
+        "body length": (length, len(body)),
+        "checksum": (crc, zlib.crc32(body)),
+    }
+    for what, (got, wanted) in expected.items():
+        if got != wanted:
+            raise WireError(f"wrong {what}: got {got!r}, expected {wanted!r}")
+    return body
