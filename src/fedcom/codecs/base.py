@@ -5,6 +5,7 @@ many bits each part takes. Simulation runs expand(compress(x)) on all clients at
 the same parts into bytes, so the two agree by construction and the size is known without the bytes.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -62,24 +63,30 @@ class Codec(ABC):
         """What the receiver will see of x, without making the bytes."""
         return self.expand(self.compress(x, layout, draw), layout, draw)
 
+    def pack(self, parts: Parts, layout: Layout) -> bytes:
+        """The body of one message."""
+        return wire.pack(self.fields(layout), parts)
+
+    def unpack(self, body: memoryview, layout: Layout) -> Parts:
+        """The parts of one message, checked."""
+        parts = wire.unpack(self.fields(layout), body)
+        self.check(parts, layout)
+        return parts
+
+    def itemise(self, parts: Parts, layout: Layout) -> dict[str, int]:
+        """The bytes of a stack of messages, header and every field, without making them."""
+        field, *_ = fields = self.fields(layout)
+        messages = math.prod(parts[field.name].shape[:-1])
+        return {"header": messages * wire.HEADER, **{f.name: messages * f.nbytes for f in fields}}
+
     def encode(self, x: Tensor, layout: Layout, draw: Draw) -> bytes:
         """The message of one vector."""
-        return wire.frame(self.id, layout, wire.pack(self.fields(layout), self.compress(x, layout, draw)))
+        return wire.frame(self.id, layout, self.pack(self.compress(x, layout, draw), layout))
 
     def decode(self, data: bytes, layout: Layout, draw: Draw) -> Tensor:
         """The vector of one message; equals quantise(x) for the same draw."""
-        parts = wire.unpack(self.fields(layout), wire.unframe(self.id, layout, data))
-        self.check(parts, layout)
-        parts = {name: part.to(draw.key.device) for name, part in parts.items()}
-        return self.expand(parts, layout, draw)
-
-    def itemise(self, layout: Layout) -> dict[str, int]:
-        """The bytes of one message, header and every field."""
-        return {"header": wire.HEADER, **{field.name: field.nbytes for field in self.fields(layout)}}
-
-    def nbytes(self, layout: Layout) -> int:
-        """The size of one message."""
-        return sum(self.itemise(layout).values())
+        parts = self.unpack(wire.unframe(self.id, layout, data), layout)
+        return self.expand({name: part.to(draw.key.device) for name, part in parts.items()}, layout, draw)
 
 
 def within(name: str, value: float, low: float, high: float) -> None:

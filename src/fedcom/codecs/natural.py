@@ -8,10 +8,12 @@ from torch import Tensor
 
 from fedcom.codecs.base import Codec, Parts
 from fedcom.draws import Draw
+from fedcom.errors import WireError
 from fedcom.vectors import Layout
 from fedcom.wire import Field
 
 _LOWEST, _HIGHEST = -126, 127  # the exponents of float32's normal numbers
+_BROKEN = 255  # the code of a value that is not finite
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,17 @@ class Natural(Codec):
         share = torch.where(down < _LOWEST, torch.ldexp(x.abs(), -x.new_tensor(_LOWEST)), 2 * mantissa - 1)
         up = (draw.uniform(x.shape[-1], x.dtype) < share).to(torch.int32)
         code = torch.where(down < _LOWEST, up, down - _LOWEST + 1 + up).clamp(max=_HIGHEST - _LOWEST + 1)
-        return {"codes": code + 256 * torch.signbit(x)}
+        return {"codes": torch.where(x.isfinite(), code, _BROKEN) + 256 * torch.signbit(x)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         code = parts["codes"].to(torch.int32)
         magnitude = code % 256
         one = torch.ones((), dtype=layout.dtype, device=code.device)
         value = torch.ldexp(one, (magnitude - 1 + _LOWEST).to(layout.dtype))
-        return torch.where(magnitude == 0, 0 * one, value) * (1 - 2 * (code // 256))
+        value = torch.where(magnitude == 0, 0 * one, value)
+        value = torch.where(magnitude == _BROKEN, torch.nan * one, value)
+        return value * (1 - 2 * (code // 256))
+
+    def check(self, parts: Parts, layout: Layout) -> None:
+        if (parts["codes"] % 256 == _BROKEN).any():
+            raise WireError("a natural message holds a value that is not finite")

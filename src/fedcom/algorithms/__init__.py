@@ -1,0 +1,33 @@
+"""The family: one file a method; this is the one place that knows them by name."""
+
+from fedcom.algorithms.base import Algorithm
+from fedcom.algorithms.diana import Diana
+from fedcom.algorithms.fedavg import FedAvg
+from fedcom.algorithms.fedcom import FedCOM
+from fedcom.algorithms.fedcomgate import FedCOMGATE
+from fedcom.algorithms.fedgate import FedGATE
+from fedcom.algorithms.fedpaq import FedPAQ
+from fedcom.algorithms.local_sgd import LocalSGD
+from fedcom.algorithms.qsparse import Qsparse
+from fedcom.algorithms.scaffold import Scaffold
+from fedcom.algorithms.vr_diana import VRDiana
+from fedcom.algorithms.vrl_sgd import VRLSGD
+
+_FAMILY = (LocalSGD, FedAvg, FedPAQ, FedCOM, FedGATE, FedCOMGATE, VRLSGD, Scaffold, Qsparse, Diana, VRDiana)
+ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in _FAMILY}
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Diana",
+    "FedAvg",
+    "FedCOM",
+    "FedCOMGATE",
+    "FedGATE",
+    "FedPAQ",
+    "LocalSGD",
+    "Qsparse",
+    "Scaffold",
+    "VRDiana",
+    "VRLSGD",
+]

@@ -1,0 +1,16 @@
+"""Federated averaging (McMahan et al., 2017), with a global rate that is 1 unless given."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fedcom.algorithms.base import Algorithm
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Algorithm):
+    """Federated averaging: local SGD with sampled clients, client weights and a global rate."""
+
+    name: ClassVar[str] = "fedavg"
+    compresses: ClassVar[str | None] = "fedpaq"
+    fixed: ClassVar[Mapping[str, Any]] = {"memory": "none"}

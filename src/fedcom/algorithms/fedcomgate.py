@@ -1,0 +1,34 @@
+"""FedCOMGATE (Algorithms 2 and 4): compressed updates with local gradient tracking.
+
+It is FedGATE on what the server heard: delta_j moves by Q(D_j) - mean Q, so the weighted sum of all
+delta_j stays zero whatever the codec, the sampling or the damping. damping 1 is the paper; "auto",
+1/(1 + q) with this round's measured q, keeps coarse codecs stable (docs/decisions/damped-tracking.md).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fedcom.algorithms.base import Auto
+from fedcom.algorithms.fedgate import FedGATE
+from fedcom.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedCOMGATE(FedGATE):
+    """FedCOMGATE: compressed updates with local gradient tracking (Algorithms 2 and 4)."""
+
+    damping: float | Auto = "auto"
+
+    name: ClassVar[str] = "fedcomgate"
+    uplink: ClassVar[Mapping[str, Any]] = {"name": "int", "bits": 8}
+    compresses: ClassVar[str | None] = None
+    fixed: ClassVar[Mapping[str, Any]] = {}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.damping != "auto" and not 0 < self.damping <= 1:
+            raise ConfigError(f'damping must be "auto" or in (0, 1]; got {self.damping}')
+
+    def smoothing(self) -> float | Auto:
+        return self.damping

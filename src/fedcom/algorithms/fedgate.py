@@ -1,0 +1,37 @@
+"""FedGATE (Algorithm 3): federated averaging with local gradient tracking."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from fedcom.algorithms.base import Algorithm, Oracle, Round
+from fedcom.vectors import Vectors
+
+
+class Tracker(NamedTuple):
+    """What a tracking client keeps: how its gradient differs from everyone's."""
+
+    delta: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGATE(Algorithm):
+    """FedGATE: local steps corrected by gradient tracking, uncompressed (Algorithm 3)."""
+
+    gamma: float = 4.0
+
+    name: ClassVar[str] = "fedgate"
+    compresses: ClassVar[str | None] = "fedcomgate"
+    fixed: ClassVar[Mapping[str, Any]] = {"memory": "none"}
+    feedback: ClassVar[bool] = True
+
+    def init_client(self, w: Tensor) -> Tracker:
+        return Tracker(delta=w.new_zeros(w.shape))
+
+    def local_step(self, w: Tensor, client: Tracker, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
+        return w - rnd.eta * (oracle.batch(w) - client.delta)
+
+    def client_step(self, client: Tracker, sent: Vectors, mean: Vectors, rnd: Round) -> Tracker:
+        return client._replace(delta=client.delta + rnd.alpha * (sent["D"] - mean["D"]) / rnd.tau)

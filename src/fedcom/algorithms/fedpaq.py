@@ -1,0 +1,15 @@
+"""FedPAQ (Reisizadeh et al., 2020): FedCOM with global rate 1."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedcom.algorithms.fedcom import FedCOM
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPAQ(FedCOM):
+    """FedPAQ: federated averaging of quantised updates (FedCOM with gamma 1 unless given)."""
+
+    gamma: float = 1.0
+
+    name: ClassVar[str] = "fedpaq"

@@ -1,0 +1,20 @@
+"""Qsparse-local-SGD (Basu et al., 2019): FedCOM with top-k, then quantisation, and error feedback."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fedcom.algorithms.base import Memory
+from fedcom.algorithms.fedcom import FedCOM
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qsparse(FedCOM):
+    """Qsparse-local-SGD: top-k of the update, quantised, with error feedback (gamma is 1)."""
+
+    gamma: float = 1.0
+    memory: Memory = "error-feedback"
+
+    name: ClassVar[str] = "qsparse"
+    uplink: ClassVar[Mapping[str, Any]] = {"name": "topk", "ratio": 0.1, "values": "int"}
+    fixed: ClassVar[Mapping[str, Any]] = {"gamma": 1.0}

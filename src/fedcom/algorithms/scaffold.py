@@ -1,0 +1,58 @@
+"""SCAFFOLD (Karimireddy et al., 2020), option II: control variates on both sides, two vectors up."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from fedcom.algorithms.base import Algorithm, Oracle, Round
+from fedcom.vectors import Vectors
+
+
+class Control(NamedTuple):
+    """A client's control variate."""
+
+    c: Tensor
+
+
+class ScaffoldServer(NamedTuple):
+    """The model and the server's control variate, the weighted mean of the clients'."""
+
+    w: Tensor
+    c: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(Algorithm):
+    """SCAFFOLD: local steps corrected by client and server control variates."""
+
+    gamma: float = 4.0
+
+    name: ClassVar[str] = "scaffold"
+    uploads: ClassVar[tuple[str, ...]] = ("D", "dc")
+
+    def init_server(self, w: Tensor) -> ScaffoldServer:
+        return ScaffoldServer(w=w, c=w.new_zeros(w.shape))
+
+    def init_client(self, w: Tensor) -> Control:
+        return Control(c=w.new_zeros(w.shape))
+
+    def broadcast(self, server: ScaffoldServer) -> Vectors:
+        return {"w": server.w, "c": server.c}
+
+    def local_step(self, w: Tensor, client: Control, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
+        return w - rnd.eta * (oracle.batch(w) - client.c + down["c"])
+
+    def upload(self, client: Control, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
+        D = super().upload(client, down, w, rnd)["D"]
+        return {"D": D, "dc": D / rnd.tau - down["c"]}
+
+    def server_step(self, server: ScaffoldServer, mean: Vectors, rnd: Round) -> ScaffoldServer:
+        server = super().server_step(server, mean, rnd)
+        return server._replace(c=server.c + rnd.share * mean["dc"])
+
+    def client_step(self, client: Control, sent: Vectors, mean: Vectors, rnd: Round) -> Control:
+        return client._replace(c=client.c + sent["dc"])
+
+    def unit(self, vector: str, rnd: Round) -> float:
+        return rnd.eta if vector == "D" else 1.0

@@ -1,0 +1,91 @@
+"""The two formats of CIFAR-10: binary records, and pickles read by an unpickler that knows only arrays."""
+
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedcom.data.dataset import Part
+from fedcom.data.files import Found
+from fedcom.errors import DataError
+
+_PIXELS = 3 * 32 * 32
+
+
+def read_cifar(found: Found) -> tuple[Part, Part]:
+    """Training and test images [N, 3, 32, 32] with their labels."""
+    parts = {name: _parse(found.content(name), found.folder / name) for name in found.source.files}
+    train = [part for name, part in parts.items() if not name.startswith("test")]
+    test = [part for name, part in parts.items() if name.startswith("test")]
+    return _join(train), _join(test)
+
+
+def _parse(content: bytes, path: Path) -> Part:
+    """One batch in the format that its name tells."""
+    return parse_records(content, path) if path.suffix == ".bin" else parse_pickle(content, path)
+
+
+def _join(parts: list[Part]) -> Part:
+    """Batches one after the other."""
+    return Part(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
+
+
+def parse_records(content: bytes, where: object) -> Part:
+    """The binary version: records of one label and 3072 pixels, plane by plane."""
+    if not content or len(content) % (1 + _PIXELS):
+        raise DataError(f"{where} has {len(content)} bytes, not a multiple of {1 + _PIXELS}; fetch it again")
+    records = np.frombuffer(content, np.uint8).reshape(-1, 1 + _PIXELS)
+    return Part(records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0])
+
+
+def parse_pickle(content: bytes, where: object) -> Part:
+    """The python version: a dictionary with b'data' [N, 3072] and b'labels'."""
+    try:
+        batch = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
+        batch = {key.encode() if isinstance(key, str) else key: value for key, value in batch.items()}
+        pixels, labels = batch[b"data"], np.array(batch[b"labels"], np.int64)
+    except DataError as error:
+        raise DataError(f"{where} is refused: {error}") from error
+    except Exception as error:  # a damaged pickle raises anything at all
+        raise DataError(f"{where} is not a pickled CIFAR-10 batch: {error!r}; fetch it again") from error
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (_PIXELS,):
+        raise DataError(f"{where}: b'data' is not an array of bytes of shape [N, {_PIXELS}]; fetch it again")
+    return Part(pixels.reshape(-1, 3, 32, 32), labels)
+
+
+def _dtype(code: Any, *_: Any) -> Any:
+    """numpy.dtype without the old positional flags, and without objects."""
+    dtype = np.dtype(code)
+    if dtype.hasobject:
+        raise DataError(f"the pickle holds an array of {dtype}, not of numbers")
+    return dtype
+
+
+def _latin1(text: str, *_: Any) -> bytes:
+    """How a pickle of an old protocol spells bytes."""
+    return text.encode("latin1")
+
+
+_RECONSTRUCT: Any = np.empty(0).__reduce__()[0]  # numpy's own way to make an array from a pickle
+_ALLOWED: dict[str, Callable[..., Any]] = {
+    "numpy.core.multiarray._reconstruct": _RECONSTRUCT,
+    "numpy._core.multiarray._reconstruct": _RECONSTRUCT,
+    "numpy.ndarray": np.ndarray,
+    "numpy.dtype": _dtype,
+    "_codecs.encode": _latin1,
+}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Builds arrays, dictionaries, lists, numbers and bytes; any other name is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The only gate through which a pickle reaches code."""
+        if f"{module}.{name}" not in _ALLOWED:
+            raise DataError(
+                f"the pickle asks for {module}.{name}, which no data needs; do not trust this file"
+            )
+        return _ALLOWED[f"{module}.{name}"]

@@ -1,0 +1,159 @@
+"""One data set as tensors: samples, labels and, where it is known, who wrote each sample."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcom.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test samples; x is float32, y is int64 (or float32 where classes is 0: regression).
+
+    Args:
+        groups: the natural client of each training sample, 0..G-1, where the set has authors.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: int
+    groups: Tensor | None = None
+
+
+class Part(NamedTuple):
+    """Samples as a file holds them, and their labels."""
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+
+
+def images(name: str, train: Part, test: Part, classes: int, groups: NDArray[Any] | None = None) -> Dataset:
+    """A data set of images: pixels minus one mean, over one standard deviation, both of the training set.
+
+    Dividing the pixels by 255 first would cancel: mean and deviation scale along.
+    """
+    if not len(train.x):
+        raise DataError(f"{name} has no training samples; fetch its files again")
+    for part in (train, test):
+        if len(part.x) != len(part.y):
+            raise DataError(
+                f"{name} has {len(part.x)} images but {len(part.y)} labels; fetch its files again"
+            )
+        if len(part.y) and not 0 <= part.y.min() <= part.y.max() < classes:
+            raise DataError(
+                f"{name} has labels from {part.y.min()} to {part.y.max()}; they must be 0 to {classes - 1}"
+            )
+    mean, std = _moments(train.x)
+    x, test_x = (torch.from_numpy((part.x.astype(np.float32) - mean) / std) for part in (train, test))
+    y, test_y = (torch.from_numpy(part.y.astype(np.int64)) for part in (train, test))
+    ids = (
+        None
+        if groups is None
+        else torch.from_numpy(np.unique(groups, return_inverse=True)[1].astype(np.int64))
+    )
+    return Dataset(name, x, y, test_x, test_y, classes, ids)
+
+
+def _moments(x: NDArray[Any]) -> tuple[np.float32, np.float32]:
+    """Mean and standard deviation of all numbers, summed in float64 (exact for bytes), piece by piece."""
+    pieces = np.array_split(x, len(x) // 4096 + 1)
+    mean = sum(float(piece.sum(dtype=np.float64)) for piece in pieces) / x.size
+    square = sum(float(np.square(piece, dtype=np.float64).sum()) for piece in pieces) / x.size
+    std = math.sqrt(max(square - mean**2, 0.0))
+    return np.float32(mean), np.float32(std or 1.0)  # all pixels equal: leave them at 0
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    test_x: Any = None,
+    test_y: Any = None,
+    groups: Any = None,
+    name: str = "arrays",
+) -> Dataset:
+    """A data set of the user's own numpy arrays or tensors, copied and checked but not normalised.
+
+    Args:
+        y: whole numbers 0..C-1 are classes; floats make it a regression (classes=0).
+        groups: one id a training sample, any whole numbers; renumbered 0..G-1 in their order.
+    """
+    if (test_x is None) != (test_y is None):
+        raise DataError("test_x and test_y go together; give both or neither")
+    train = _pair(x, y, "x", "y")
+    test = (train[0][:0], train[1][:0]) if test_x is None else _pair(test_x, test_y, "test_x", "test_y")
+    if not len(train[0]):
+        raise DataError("x has no samples; give at least one")
+    if train[0].shape[1:] != test[0].shape[1:] or train[1].dtype != test[1].dtype:
+        raise DataError(
+            f"test samples differ in kind: x {_kind(train[0])} and y {_kind(train[1])}, "
+            f"test_x {_kind(test[0])} and test_y {_kind(test[1])}"
+        )
+    classes = 0 if train[1].is_floating_point() else int(torch.cat((train[1], test[1])).max()) + 1
+    ids = None if groups is None else _groups(groups, len(train[0]))
+    return Dataset(name, *train, *test, classes, ids)
+
+
+def _kind(tensor: Tensor) -> str:
+    """Shape of one sample and dtype, for errors."""
+    return f"{list(tensor.shape[1:])} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _pair(x: Any, y: Any, x_name: str, y_name: str) -> tuple[Tensor, Tensor]:
+    """Samples and labels, checked against each other."""
+    samples, labels = _tensor(x, x_name).to(torch.float32), _tensor(y, y_name)
+    if len(samples) != len(labels):
+        raise DataError(f"{x_name} has {len(samples)} samples but {y_name} has {len(labels)} labels")
+    if not labels.is_floating_point():
+        if labels.dim() != 1:
+            raise DataError(f"{y_name} has shape {list(labels.shape)}; class labels are one number a sample")
+        if len(labels) and labels.min() < 0:
+            raise DataError(
+                f"{y_name} has the label {int(labels.min())}; labels are 0, 1, 2, ...; renumber them"
+            )
+    return samples, labels
+
+
+def _groups(groups: Any, n: int) -> Tensor:
+    """Group ids renumbered from 0."""
+    ids = _tensor(groups, "groups")
+    if ids.is_floating_point() or ids.shape != (n,):
+        raise DataError(
+            f"groups has shape {list(ids.shape)} {ids.dtype}; give {n} whole numbers, one a sample"
+        )
+    renumbered: Tensor = torch.unique(ids, return_inverse=True)[1]
+    return renumbered
+
+
+def _tensor(values: Any, name: str) -> Tensor:
+    """A copy as int64 or float32 on the CPU, without NaN or infinity."""
+    if isinstance(values, Tensor) and not values.is_complex():
+        kind = torch.float32 if values.is_floating_point() else torch.int64
+        tensor = values.detach().to("cpu", kind, copy=True)
+    else:
+        tensor = torch.from_numpy(_array(values, name))
+    if tensor.dim() == 0:
+        raise DataError(f"{name} is a single number; its first axis must be the samples")
+    if not torch.isfinite(tensor).all():
+        raise DataError(f"{name} holds NaN, infinity or a number beyond float32; clean or scale it first")
+    return tensor
+
+
+def _array(values: Any, name: str) -> NDArray[Any]:
+    """Anything numpy understands, as int64 or float32."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{name} is not an array: {error}") from error
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{name} has dtype {array.dtype}; give whole or floating-point numbers")
+    with np.errstate(over="ignore"):  # what overflows becomes infinite and is refused
+        return array.astype(np.float32 if array.dtype.kind == "f" else np.int64, order="C")

@@ -1,0 +1,96 @@
+"""Downloads into the cache: from the first mirror that answers, whole and verified or not at all."""
+
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fedcom.data.extras import optional
+from fedcom.data.sources import Source
+from fedcom.errors import DataError
+
+
+def fetch(name: str, source: Source, folder: Path) -> None:
+    """Download what the folder lacks of a data set."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for archive, checksum in source.archives.items():
+            if archive not in source.files:
+                with tempfile.TemporaryDirectory(dir=folder, prefix="partial-") as scratch:
+                    _retrieve(source, archive, checksum, Path(scratch))
+                    _unpack(Path(scratch) / archive, source, folder)
+            elif not (folder / archive).exists():
+                _retrieve(source, archive, checksum, folder)
+    except (OSError, ValueError, tarfile.TarError) as error:  # requests' errors are OSErrors
+        raise DataError(
+            f"{name} could not be downloaded to {folder}: {error}; {source.remedy()} by hand and put "
+            f"{', '.join(source.files)} there, or point data.root or FEDCOM_DATA at a folder that holds "
+            f"{source.folder}/"
+        ) from error
+
+
+def _retrieve(source: Source, archive: str, checksum: str, folder: Path) -> None:
+    """Fetch one file from the first mirror that serves it with the right checksum."""
+    pooch = optional("pooch", "pooch")
+    failures = []
+    for mirror in source.mirrors:
+        bar = _bar(archive)
+        downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=2**18)
+        try:
+            pooch.retrieve(mirror + archive, checksum, fname=archive, path=folder, downloader=downloader)
+            return
+        except (OSError, ValueError) as error:
+            failures.append(f"{mirror}{archive}: {error}")
+        finally:
+            if bar:
+                bar.close()
+    raise OSError("; ".join(failures))
+
+
+def _unpack(archive: Path, source: Source, folder: Path) -> None:
+    """Take the source's files, and nothing else, out of a tar; paths inside the tar are never followed."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            name = PurePosixPath(member.name).name
+            content = tar.extractfile(member) if member.isfile() and name in source.files else None
+            if content is not None:
+                with content, open(archive.parent / name, "wb") as out:
+                    shutil.copyfileobj(content, out)
+    for name in source.files:
+        if not (archive.parent / name).exists():
+            raise ValueError(f"{archive.name} does not contain {name}")
+        os.replace(archive.parent / name, folder / name)
+
+
+def _bar(label: str) -> Any:
+    """A progress bar on the terminal, or False where nobody would see it."""
+    return _Bar(label) if sys.stderr.isatty() else False
+
+
+class _Bar:
+    """What pooch asks of a progress bar (total, update, reset, close), drawn by rich."""
+
+    def __init__(self, label: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True))
+        self._task = self._progress.add_task(label, total=None)
+        self.total = 0
+
+    def update(self, done: int) -> None:
+        """Count done more bytes."""
+        self._progress.start()
+        self._progress.update(self._task, advance=done, total=self.total or None)
+
+    def reset(self) -> None:
+        """Start counting anew."""
+        self._progress.reset(self._task)
+
+    def close(self) -> None:
+        """Leave the finished bar on the terminal."""
+        self._progress.stop()

@@ -1,0 +1,87 @@
+"""FEMNIST, characters by writer: TensorFlow Federated's HDF5 files and LEAF's JSON files.
+
+Both have 1.0 for the paper and 0.0 for the ink; it is inverted here, so that ink is bright as in MNIST.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcom.data.dataset import Part
+from fedcom.data.extras import optional
+from fedcom.data.files import Found, read
+from fedcom.errors import DataError
+
+Writers = Iterable[tuple[str, Any, Any]]
+
+
+def read_femnist(found: Found) -> tuple[Part, Part, NDArray[np.int64]]:
+    """Training and test images [N, 1, 28, 28] with their labels, and the writer of each training image."""
+    if "train" in found.source.files:
+        train, writers = _stack(leaf_writers(found.folder / "train"), found.folder / "train")
+        test, _ = _stack(leaf_writers(found.folder / "test"), found.folder / "test")
+        return train, test, writers
+    train, writers = _stack(tff_writers(found.folder / "fed_emnist_train.h5"), found.folder)
+    test, _ = _stack(tff_writers(found.folder / "fed_emnist_test.h5"), found.folder)
+    return train, test, writers
+
+
+def tff_writers(path: Path) -> Iterator[tuple[str, Any, Any]]:
+    """Writer, pixels and labels of examples/<writer>/{pixels,label}, by name."""
+    h5py = optional("h5py", "'fedcom[femnist]'")
+    try:
+        with h5py.File(path, "r") as file:
+            for writer in sorted(file["examples"]):
+                group = file["examples"][writer]
+                yield writer, group["pixels"][()], group["label"][()]
+    except (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise DataError(f"{path} is damaged or not TFF's fed_emnist: {error}; fetch it again") from error
+
+
+def leaf_writers(folder: Path) -> Iterator[tuple[str, Any, Any]]:
+    """Writer, pixels and labels of every user in a folder of JSON files, file by file."""
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise DataError(f"{folder} holds no .json file; put the output of LEAF's femnist/preprocess.sh there")
+    for path in paths:
+        try:
+            content = json.loads(read(path))
+            for user, count in zip(content["users"], content["num_samples"], strict=True):
+                data = content["user_data"][user]
+                if not len(data["x"]) == len(data["y"]) == count:
+                    raise ValueError(f"num_samples says {count} for {user}, user_data has {len(data['x'])}")
+                yield user, data["x"], data["y"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} is damaged or not LEAF's format: {error!r}; make it again") from error
+
+
+def _stack(writers: Writers, where: Path) -> tuple[Part, NDArray[np.int64]]:
+    """All writers' samples one after the other, ink bright, with the number of each one's writer."""
+    ids: dict[str, int] = {}
+    x, y, who = [], [], []
+    for writer, pixels, labels in writers:
+        sample = _checked(pixels, labels, f"{where}: writer {writer}")
+        x.append(sample.x)
+        y.append(sample.y)
+        who.append(np.full(len(sample.y), ids.setdefault(writer, len(ids)), np.int64))
+    if not x:
+        raise DataError(f"{where} holds no writer; fetch it again")
+    return Part(np.concatenate(x), np.concatenate(y)), np.concatenate(who)
+
+
+def _checked(pixels: Any, labels: Any, where: str) -> Part:
+    """One writer's samples as arrays of the right shape and range."""
+    try:
+        x = 1.0 - np.asarray(pixels, np.float32).reshape(-1, 1, 28, 28)
+        y = np.asarray(labels).reshape(-1)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{where}: the samples are not 28 x 28 pixels and a label each: {error}") from error
+    if len(x) != len(y) or (y.dtype.kind not in "iu" and len(y)):
+        raise DataError(f"{where}: {len(x)} images and {len(y)} labels of {y.dtype}; fetch it again")
+    if len(x) and not 0.0 <= x.min() <= x.max() <= 1.0:
+        raise DataError(f"{where}: pixels from {1 - x.max()} to {1 - x.min()}; they must be 0 to 1")
+    return Part(x, y)

@@ -1,0 +1,117 @@
+"""Finding the files of a data set, and reading none whose content is not what its checksum says."""
+
+import gzip
+import hashlib
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedcom.data.download import fetch
+from fedcom.data.extras import optional
+from fedcom.data.sources import SOURCES, Source
+from fedcom.errors import DataError
+
+
+def verify(path: Path, content: bytes, checksum: str | None) -> None:
+    """Refuse content that has not the given checksum (sha256, or 'md5:...')."""
+    if checksum is None:
+        return
+    algorithm, _, want = checksum.rpartition(":")
+    got = hashlib.new(algorithm or "sha256", content, usedforsecurity=False).hexdigest()
+    if got != want:
+        raise DataError(
+            f"{path} has the wrong checksum: its {len(content)} bytes give {got}, not {want}; "
+            f"it is damaged or not the official file; delete it and fetch it again"
+        )
+
+
+def read(path: Path) -> bytes:
+    """The content of a file, unzipped if its name ends in .gz."""
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if path.suffix == ".gz" else data
+    except EOFError as error:
+        raise DataError(
+            f"{path} is truncated after {len(data)} bytes; delete it and fetch it again"
+        ) from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path} is not a whole gzip file ({error}); delete it and fetch it again") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True)
+class Found:
+    """A folder and the source whose files it is meant to hold."""
+
+    folder: Path
+    source: Source
+
+    def missing(self) -> list[str]:
+        """The files of the source that are not there."""
+        return [name for name in self.source.files if not (self.folder / name).exists()]
+
+    def content(self, name: str) -> bytes:
+        """One file, unzipped and verified."""
+        content = read(self.folder / name)
+        verify(self.folder / name, content, self.source.files[name])
+        return content
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept."""
+    return Path(optional("pooch", "pooch").os_cache("fedcom"))
+
+
+def locate(name: str, root: str | Path | None = None) -> Found:
+    """The files of a set: under root, FEDCOM_DATA, the system's package or the cache, else downloaded."""
+    if root is not None:
+        place = Path(root).expanduser()
+        found = _under(place, name)
+        if found is None:
+            folders = " or ".join(dict.fromkeys(str(place / s.folder) for s in SOURCES[name]))
+            raise DataError(
+                f"data.root {str(root)!r} does not hold {name}: there is no folder {folders}; "
+                f"{SOURCES[name][0].remedy()} and put it there, or leave data.root out to have it downloaded"
+            )
+        return found
+    return _in_environment(name) or _packaged(name) or _cached(name)
+
+
+def _under(root: Path, name: str) -> Found | None:
+    """The set under a root the user gave; None if its folder is not there, an error if it is incomplete."""
+    layouts = [Found(root / source.folder, source) for source in SOURCES[name]]
+    present = [found for found in layouts if found.folder.is_dir()]
+    for found in present:
+        if not found.missing():
+            return found
+    if not present:
+        return None
+    gaps = " or ".join(f"{', '.join(found.missing())} ({found.source.remedy()})" for found in present)
+    raise DataError(f"{name} is incomplete: {present[0].folder} lacks {gaps}")
+
+
+def _in_environment(name: str) -> Found | None:
+    """The set under the folder that FEDCOM_DATA names, if it has it."""
+    root = os.environ.get("FEDCOM_DATA")
+    return _under(Path(root).expanduser(), name) if root else None
+
+
+def _packaged(name: str) -> Found | None:
+    """The set as the operating system's package lays it, if that is installed."""
+    for source in SOURCES[name]:
+        if source.packaged is not None and not (found := Found(Path(source.packaged), source)).missing():
+            return found
+    return None
+
+
+def _cached(name: str) -> Found:
+    """The set in the cache, downloaded first if it is not there."""
+    layouts = [Found(cache_folder() / source.folder, source) for source in SOURCES[name]]
+    for found in layouts:
+        if not found.missing():
+            return found
+    found = next(found for found in layouts if found.source.archives)
+    fetch(name, found.source, found.folder)
+    return found

@@ -1,0 +1,132 @@
+"""Every data set by name; the first line of a loader's docstring is its description."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcom.data.cifar import read_cifar
+from fedcom.data.dataset import Dataset, Part, images
+from fedcom.data.extras import optional
+from fedcom.data.femnist import read_femnist
+from fedcom.data.files import Found, locate
+from fedcom.data.idx import parse_idx
+from fedcom.data.synthetic import synthetic
+from fedcom.draws import Draw
+from fedcom.errors import DataError, unknown
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a loader may want to know; clients, alpha, beta and seed matter to generated sets only."""
+
+    root: str | Path | None = None
+    clients: int | None = None
+    alpha: float = 0.5
+    beta: float = 0.5
+    seed: int = 0
+
+
+Loader = Callable[[Request], Dataset]
+
+
+def load(
+    name: str,
+    root: str | Path | None = None,
+    *,
+    clients: int | None = None,
+    alpha: float = 0.5,
+    beta: float = 0.5,
+    seed: int = 0,
+) -> Dataset:
+    """The data set of that name, found under root or elsewhere, downloaded, or generated."""
+    if name not in DATASETS:
+        raise unknown("data set", name, DATASETS)
+    return DATASETS[name](Request(root, clients, alpha, beta, seed))
+
+
+def _digits(request: Request) -> Dataset:
+    """1,797 handwritten digits of 8x8 pixels in 10 classes, bundled with scikit-learn; no files needed."""
+    bunch = optional("sklearn.datasets", "scikit-learn").load_digits()
+    order = Draw.seeded(0).fold("digits").permutation(len(bunch.target)).numpy()
+    test, train = np.split(order, [len(order) // 5])
+    x = bunch.images[:, None].astype(np.uint8)
+    return images("digits", Part(x[train], bunch.target[train]), Part(x[test], bunch.target[test]), 10)
+
+
+def _mnist(request: Request) -> Dataset:
+    """MNIST: 60,000 + 10,000 handwritten digits of 28x28 pixels in 10 classes."""
+    return images("mnist", *_idx_parts(locate("mnist", request.root)), 10)
+
+
+def _fashion(request: Request) -> Dataset:
+    """Fashion-MNIST: 60,000 + 10,000 pictures of clothes of 28x28 pixels in 10 classes."""
+    return images("fashion-mnist", *_idx_parts(locate("fashion-mnist", request.root)), 10)
+
+
+def _mnist_by_writer(request: Request) -> Dataset:
+    """MNIST with the writer of every digit, from QMNIST's labels: 539 natural clients in 10 classes."""
+    train, test = _idx_parts(locate("mnist", request.root))
+    found = locate("mnist-by-writer", request.root)
+    rows = _extended_labels(found, "qmnist-train-labels-idx2-int.gz", train.y)
+    _extended_labels(found, "qmnist-test-labels-idx2-int.gz", test.y)
+    return images("mnist-by-writer", train, test, 10, groups=rows[:, 2])
+
+
+def _cifar10(request: Request) -> Dataset:
+    """CIFAR-10: 50,000 + 10,000 colour pictures of 32x32 pixels in 10 classes."""
+    return images("cifar-10", *read_cifar(locate("cifar-10", request.root)), 10)
+
+
+def _femnist(request: Request) -> Dataset:
+    """FEMNIST: handwritten characters of 28x28 pixels in 62 classes, by writer (TFF's or LEAF's files)."""
+    train, test, writers = read_femnist(locate("femnist", request.root))
+    return images("femnist", train, test, 62, groups=writers)
+
+
+def _synthetic(request: Request) -> Dataset:
+    """Synthetic(alpha, beta) of FedProx: 60 features in 10 classes, generated, 30 clients by default."""
+    clients = 30 if request.clients is None else request.clients
+    return synthetic(clients, request.alpha, request.beta, request.seed)
+
+
+DATASETS: dict[str, Loader] = {
+    "digits": _digits,
+    "mnist": _mnist,
+    "fashion-mnist": _fashion,
+    "mnist-by-writer": _mnist_by_writer,
+    "cifar-10": _cifar10,
+    "femnist": _femnist,
+    "synthetic": _synthetic,
+}
+
+
+def _idx_parts(found: Found) -> tuple[Part, Part]:
+    """The four files of MNIST's layout as images [N, 1, H, W] and labels."""
+    train, test = (
+        Part(
+            _idx(found, f"{half}-images-idx3-ubyte.gz", 3)[:, None],
+            _idx(found, f"{half}-labels-idx1-ubyte.gz", 1),
+        )
+        for half in ("train", "t10k")
+    )
+    return train, test
+
+
+def _idx(found: Found, name: str, axes: int) -> NDArray[Any]:
+    """One verified IDX file with so many axes."""
+    array: NDArray[Any] = parse_idx(found.content(name), found.folder / name)
+    if array.ndim != axes:
+        raise DataError(f"{found.folder / name} has {array.ndim} axes, not {axes}; fetch it again")
+    return array
+
+
+def _extended_labels(found: Found, name: str, labels: NDArray[Any]) -> NDArray[Any]:
+    """QMNIST's rows for MNIST's own samples, which come first, once their classes are seen to agree."""
+    rows = _idx(found, name, 2)[: len(labels)]
+    if rows.shape != (len(labels), 8) or not np.array_equal(rows[:, 0], labels):
+        raise DataError(f"{found.folder / name} does not match MNIST's labels; fetch both again")
+    return rows

@@ -1,0 +1,1 @@
+"""Engines: where clients run. All of them run the functions of fedcom/round.py."""

@@ -1,0 +1,67 @@
+"""The two directions of traffic: which codec each uses, and the books of what passed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedcom import wire
+from fedcom.codecs import Codec, Identity
+from fedcom.draws import Draw
+from fedcom.ledger import Direction, Ledger
+from fedcom.vectors import Layout
+
+
+@dataclass(frozen=True)
+class Links:
+    """The codecs of a run.
+
+    Args:
+        uplink: what clients' vectors go through.
+        downlink: what the mean goes through; the model itself, where it is sent, travels dense.
+        downlink_memory: whether the server adds what a lossy downlink dropped to its next message.
+        encode: make every message's real bytes and decode them, instead of counting them.
+    """
+
+    uplink: Codec
+    downlink: Codec = Identity()
+    downlink_memory: bool = True
+    encode: bool = False
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One direction of one run: sends vectors, books their bytes, returns what is heard."""
+
+    direction: Direction
+    ledger: Ledger
+    encode: bool = False
+
+    def send(
+        self, vector: str, x: Tensor, layout: Layout, codec: Codec, draw: Draw, receivers: int = 1
+    ) -> Tensor:
+        """Pass x, one vector or a stack of one a client, through a codec."""
+        if self.encode:
+            return self._send_bytes(vector, x, layout, codec, draw, receivers)
+        parts = codec.compress(x, layout, draw)
+        self.ledger.add(self.direction, vector, codec.itemise(parts, layout), receivers)
+        return codec.expand(parts, layout, draw)
+
+    def _send_bytes(
+        self, vector: str, x: Tensor, layout: Layout, codec: Codec, draw: Draw, receivers: int
+    ) -> Tensor:
+        def one(x: Tensor, draw: Draw) -> Tensor:
+            message = codec.encode(x, layout, draw)
+            items = {"header": wire.HEADER, "body": len(message) - wire.HEADER}
+            self.ledger.add(self.direction, vector, items, receivers)
+            return codec.decode(message, layout, draw)
+
+        return _each(one, x, draw)
+
+
+def _each(one: Callable[[Tensor, Draw], Tensor], x: Tensor, draw: Draw) -> Tensor:
+    """Do something to every vector of a stack with its own key."""
+    if x.dim() == 1:
+        return one(x, draw)
+    return torch.stack([one(row, Draw(key)) for row, key in zip(x, draw.key, strict=True)])

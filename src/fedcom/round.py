@@ -1,0 +1,200 @@
+"""One round, as every engine runs it: clients' work, the server's work, and what clients do after it.
+
+    down  = broadcast(server)                                 the server's vectors, dense
+    sent  = client_work(...)     local steps, upload, codec   for every sampled client
+    mean  = server_work(...)     the weighted mean, downlink codec, server_step
+    client_finish(...)           client_step, once the mean is known
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedcom.algorithms import Algorithm
+from fedcom.algorithms.base import Round
+from fedcom.codecs import Codec, Identity
+from fedcom.draws import Draw
+from fedcom.errors import ConfigError
+from fedcom.links import Channel, Links
+from fedcom.task import Oracle
+from fedcom.vectors import Layout, Vectors
+
+_SCALAR = "q"  # the measured q, one number a message, where damping needs it
+
+
+class Work(NamedTuple):
+    """What some clients did in a round and have not yet committed."""
+
+    client: Any
+    memory: Vectors
+    sent: Vectors
+    q: Tensor  # |Q(x) - x|^2 / |x|^2 of each client, the mean over its vectors
+
+
+class Heard(NamedTuple):
+    """What the server made of a round, as the clients hear it."""
+
+    server: Any
+    residual: Vectors  # what a lossy downlink dropped
+    mean: Vectors
+    rnd: Round
+
+
+@dataclass(frozen=True)
+class Rules:
+    """An algorithm over given links: what goes through which codec, and what is refused."""
+
+    algorithm: Algorithm
+    links: Links
+    layout: Layout
+    clients: int
+    sampled: int
+
+    def __post_init__(self) -> None:
+        a, m, n = self.algorithm, self.clients, self.sampled
+        if a.compresses is not None and not self.links.uplink.lossless:
+            raise ConfigError(
+                f"{a.name} sends its updates uncompressed; {a.compresses} is its twin with a codec "
+                f"(algorithm.name={a.compresses}), got uplink {self.links.uplink.name!r}"
+            )
+        if a.feedback and n < 2:
+            raise ConfigError(f"{a.name} tracks differences between clients and needs two a round; got {n}")
+        if a.option == "I" and n < m:
+            raise ConfigError(f"option I replays the server's step and needs full participation; got {n} of {m}")
+        if not (self.links.downlink.lossless or self.tells_mean):
+            raise ConfigError(
+                f"a downlink codec compresses the mean, and {a.name} sends the model down, which travels "
+                "dense; set algorithm.option=I (full participation) to send the mean instead"
+            )
+        if not isinstance(a.tau, int) and len(a.tau) != m:
+            raise ConfigError(f"tau needs one number, or one a client ({m}); got {len(a.tau)}")
+
+    @property
+    def replay(self) -> bool:
+        """Whether clients repeat the server's step themselves, so that only the mean goes down."""
+        if self.algorithm.option is not None:
+            return self.algorithm.option == "I"
+        return self.algorithm.feedback and self.sampled == self.clients
+
+    @property
+    def tells_mean(self) -> bool:
+        """Whether the mean goes down after the round."""
+        return self.algorithm.feedback or self.replay or self.algorithm.memory == "paper"
+
+    @property
+    def measured(self) -> bool:
+        """Whether clients send their measured q, for the server to set alpha from it."""
+        uplink = self.links.uplink
+        return self.algorithm.smoothing() == "auto" and uplink.unbiased and not uplink.lossless
+
+    def alpha(self, q: Tensor) -> float | Tensor:
+        """How far tracking or shifts move this round: one number for all clients, or their sum drifts."""
+        setting = self.algorithm.smoothing()
+        if setting != "auto":
+            return setting
+        if self.links.uplink.unbiased:
+            return 1 / (1 + q)
+        # Tracking on a biased codec without memory is an error feedback of its own and needs no damping;
+        # with one, a coordinate sent every 1/kept rounds would move delta that many times too far.
+        return self.links.uplink.kept if self.algorithm.memory == "error-feedback" else 1.0
+
+
+def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bool) -> Vectors:
+    """Send what clients need to begin; nothing but the first time where they replay the server's steps."""
+    vectors = rules.algorithm.broadcast(server)
+    if rules.replay and not first:
+        return vectors
+    return {
+        name: channel.send(name, x, rules.layout, Identity(), draw, rules.sampled) for name, x in vectors.items()
+    }
+
+
+def client_work(
+    rules: Rules, client: Any, memory: Vectors, down: Vectors, oracle: Oracle, steps: Tensor | int,
+    rnd: Round, channel: Channel, draw: Draw,
+) -> Work:  # fmt: skip
+    """Local steps, upload and compression of a stack of clients; steps: how many each takes."""
+    algorithm = rules.algorithm
+    client = algorithm.begin(client, down, oracle, rnd)
+    w = down["w"].expand(len(oracle.clients), -1)
+    for c in range(int(torch.as_tensor(steps).max())):
+        moved = algorithm.local_step(w, client, down, oracle.at(c), rnd)
+        w = moved if isinstance(steps, int) else torch.where(c < steps, moved, w)
+    sent, kept, errors = {}, {}, []
+    for name, x in algorithm.upload(client, down, w, rnd).items():
+        spoken = _speak(rules, name, x, memory.get(name), rnd, channel, draw)
+        sent[name], kept[name], error = spoken
+        errors.append(error)
+    q = torch.stack(errors).mean(0)
+    return Work(client, kept, sent, _send_scalars(q, channel, draw) if rules.measured else q)
+
+
+def _speak(
+    rules: Rules, name: str, x: Tensor, nu: Tensor | None, rnd: Round, channel: Channel, draw: Draw
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Send one vector of each client: what the server hears, the memory so far, and the measured q."""
+    codec, draw = rules.links.uplink, draw.fold("uplink", name)
+    if nu is None:
+        heard = channel.send(name, x, rules.layout, codec, draw)
+        return heard, x[..., :0], _relative_error(codec, heard, x)
+    unit = rules.algorithm.unit(name, rnd)
+    meant = unit * x + nu
+    heard = channel.send(name, meant, rules.layout, codec, draw)
+    if rules.algorithm.memory == "error-feedback":
+        nu = meant - heard
+    else:  # the paper's rule; client_finish takes the mean off
+        nu = nu + unit * x / rules.clients
+    return heard / unit, nu, _relative_error(codec, heard, meant)
+
+
+def server_work(
+    rules: Rules, server: Any, residual: Vectors, mean: Vectors, q: Tensor, rnd: Round,
+    channel: Channel, draw: Draw,
+) -> Heard:  # fmt: skip
+    """Send the mean down where clients need it, and take the server's step with what they hear."""
+    rnd = rnd._replace(alpha=rules.alpha(q))
+    if rules.measured:
+        channel.send(_SCALAR, q.reshape(1), Layout.vector(1, q.dtype), Identity(), draw, rules.sampled)
+    if rules.tells_mean:
+        mean, residual = _send_mean(rules, mean, residual, rnd, channel, draw)
+    return Heard(rules.algorithm.server_step(server, mean, rnd), residual, mean, rnd)
+
+
+def client_finish(rules: Rules, work: Work, heard: Heard) -> tuple[Any, Vectors]:
+    """The clients' state and memory after the round."""
+    client = rules.algorithm.client_step(work.client, work.sent, heard.mean, heard.rnd)
+    memory = work.memory
+    if rules.algorithm.memory == "paper":
+        unit = rules.algorithm.unit
+        memory = {name: nu - unit(name, heard.rnd) * heard.mean[name] for name, nu in memory.items()}
+    return client, memory
+
+
+def _send_mean(
+    rules: Rules, mean: Vectors, residual: Vectors, rnd: Round, channel: Channel, draw: Draw
+) -> tuple[Vectors, Vectors]:
+    """The mean as clients hear it, and what the downlink codec dropped, kept in the model's units."""
+    codec, heard, dropped = rules.links.downlink, {}, {}
+    for name, x in mean.items():
+        unit = rules.algorithm.unit(name, rnd)
+        carry = rules.links.downlink_memory and not codec.lossless
+        meant = unit * x + residual.get(name, torch.zeros_like(x)) if carry else x
+        got = channel.send(name, meant, rules.layout, codec, draw.fold("downlink", name), rules.sampled)
+        dropped[name] = meant - got
+        heard[name] = got / unit if carry else got
+    return heard, dropped
+
+
+def _send_scalars(q: Tensor, channel: Channel, draw: Draw) -> Tensor:
+    column = channel.send(_SCALAR, q.unsqueeze(-1), Layout.vector(1, q.dtype), Identity(), draw)
+    return column.squeeze(-1)
+
+
+def _relative_error(codec: Codec, heard: Tensor, meant: Tensor) -> Tensor:
+    """|Q(x) - x|^2 / |x|^2, zero for the zero vector."""
+    if codec.lossless:
+        return meant.new_zeros(meant.shape[:-1])
+    size = meant.square().sum(-1)
+    return (heard - meant).square().sum(-1) / size.clamp(min=torch.finfo(size.dtype).tiny)

@@ -1,0 +1,158 @@
+"""A task: every client's data in one tensor, the objective on it, and what may be asked of the two."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedcom.data import Dataset
+from fedcom.draws import Draw
+from fedcom.errors import ConfigError
+from fedcom.objective import Objective
+
+_EVAL_BLOCK = 4096  # samples evaluated at once
+_FULL_BLOCK = 256  # samples a client of a full gradient at once
+
+
+class Scores(NamedTuple):
+    """How good one model is: losses and accuracies; None where the task has no classes or no test set."""
+
+    train_loss: float
+    test_accuracy: float | None
+    worst_client_accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Task:
+    """Clients' samples, sorted by client, and the objective they define."""
+
+    objective: Objective
+    x: Tensor
+    y: Tensor
+    sizes: Tensor  # samples of each client
+    test_x: Tensor
+    test_y: Tensor
+    classes: int
+    name: str = "task"
+
+    @classmethod
+    def build(cls, objective: Objective, data: Dataset, parts: Sequence[Tensor]) -> "Task":
+        """Lay the samples of each client side by side; parts are their indices."""
+        sizes = torch.tensor([len(part) for part in parts])
+        if len(parts) == 0 or int(sizes.min()) < 1:
+            raise ConfigError(f"every client needs a sample; the partition's sizes are {sizes.tolist()}")
+        order, dtype = torch.cat(list(parts)), objective.layout.dtype
+        y, test_y = (t if data.classes else t.to(dtype) for t in (data.y, data.test_y))
+        x, test_x = (t.to(dtype) if t.is_floating_point() else t for t in (data.x, data.test_x))
+        return cls(objective, x[order], y[order], sizes, test_x, test_y, data.classes, data.name)
+
+    @property
+    def clients(self) -> int:
+        """m, the number of clients."""
+        return len(self.sizes)
+
+    @cached_property
+    def offsets(self) -> Tensor:
+        """Where each client's samples begin."""
+        return self.sizes.cumsum(0) - self.sizes
+
+    @cached_property
+    def longest(self) -> int:
+        """The most samples a client has."""
+        return int(self.sizes.max())
+
+    def to(self, device: torch.device) -> "Task":
+        """The same task on a device."""
+        moved = {name: getattr(self, name).to(device) for name in ("x", "y", "sizes", "test_x", "test_y")}
+        return replace(self, objective=self.objective.to(device), **moved)
+
+    def label_counts(self) -> list[list[int]]:
+        """How many samples of each class each client has."""
+        y = self.y.cpu().split(self.sizes.tolist())
+        return [torch.bincount(labels, minlength=self.classes).tolist() for labels in y]
+
+    def evaluate(self, w: Tensor, p: Tensor) -> Scores:
+        """The weighted train loss over all clients' data, and accuracies, of one flat vector."""
+        losses, hits = self._score(w, self.x, self.y)
+        starts = self.offsets.cpu().numpy()
+        share = self.sizes.cpu().numpy()
+        by_client = np.add.reduceat(losses, starts) / share
+        train_loss = float(by_client @ p.double().cpu().numpy())
+        if not self.classes:
+            return Scores(train_loss, None, None)
+        worst = np.sort(np.add.reduceat(hits, starts) / share)[: max(1, round(0.1 * self.clients))]
+        test = self._score(w, self.test_x, self.test_y)[1]
+        return Scores(train_loss, float(test.mean()) if len(test) else None, float(worst.mean()))
+
+    @torch.no_grad()
+    def _score(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Each sample's loss, and whether it was classified right, as float64."""
+        losses, hits = [], []
+        for xs, ys in zip(x.split(_EVAL_BLOCK), y.split(_EVAL_BLOCK), strict=True):
+            outputs = self.objective.outputs(w, xs)
+            losses.append(self.objective.losses(outputs, ys).double())
+            hits.append((outputs.argmax(-1) == ys).double() if self.classes else torch.zeros_like(losses[-1]))
+        return torch.cat(losses).cpu().numpy(), torch.cat(hits).cpu().numpy()
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Gradients of some clients' losses at one local step: all an algorithm may ask of data."""
+
+    task: Task
+    clients: Tensor
+    draw: Draw  # one key a client, for this round
+    batch_size: int | None  # None: the whole of a client's data
+    by_epoch: bool = False  # minibatches without replacement, epoch after epoch
+    weight_decay: float = 0.0
+    step: int = 0
+
+    def at(self, step: int) -> "Oracle":
+        """The oracle of another local step."""
+        return replace(self, step=step)
+
+    def batch(self, w: Tensor) -> Tensor:
+        """Minibatch gradients at w, one row a client; the same batch however often it is asked."""
+        if self.batch_size is None:
+            return self.full(w)
+        pick = self._without_replacement if self.by_epoch else self._with_replacement
+        position, valid = pick(self.batch_size)
+        return self._decayed(w, self._gradient(w, position, valid / valid.sum(-1, keepdim=True)))
+
+    def full(self, w: Tensor) -> Tensor:
+        """Gradients of the clients' whole losses at w."""
+        g = torch.zeros_like(w)
+        for start in range(0, self.task.longest, _FULL_BLOCK):
+            position = start + torch.arange(_FULL_BLOCK, device=w.device).expand(len(w), -1)
+            g += self._gradient(w, position, (position < self._sizes) / self._sizes)
+        return self._decayed(w, g)
+
+    @property
+    def _sizes(self) -> Tensor:
+        return self.task.sizes[self.clients].unsqueeze(-1)
+
+    def _with_replacement(self, b: int) -> tuple[Tensor, Tensor]:
+        position = self.draw.fold("batch", self.step).integers(self._sizes.squeeze(-1), b)
+        return position, torch.ones_like(position)
+
+    def _without_replacement(self, b: int) -> tuple[Tensor, Tensor]:
+        """The next b samples of each client's shuffle; the last batch of an epoch may be short."""
+        steps = (self._sizes + b - 1) // b
+        epoch, turn = self.step // steps, self.step % steps
+        ranks = self.draw.fold("epoch").fold(epoch.squeeze(-1)).ranks(self.task.longest)
+        absent = torch.arange(self.task.longest, device=ranks.device) >= self._sizes
+        order = ranks.masked_fill(absent, torch.iinfo(torch.int64).max).argsort(-1)
+        slot = turn * b + torch.arange(b, device=ranks.device)
+        return order.gather(-1, slot.clamp(max=self.task.longest - 1)), slot < self._sizes
+
+    def _gradient(self, w: Tensor, position: Tensor, weight: Tensor) -> Tensor:
+        """The gradient of a weighted sum of losses; places a client does not have weigh nothing."""
+        rows = self.task.offsets[self.clients].unsqueeze(-1) + position.minimum(self._sizes - 1)
+        return self.task.objective.gradients(w, self.task.x[rows], self.task.y[rows], weight.to(w.dtype))
+
+    def _decayed(self, w: Tensor, g: Tensor) -> Tensor:
+        return g + self.weight_decay * w if self.weight_decay else g
