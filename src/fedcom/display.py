@@ -45,6 +45,11 @@ def palette(methods: Iterable[str]) -> dict[str, str]:
     return known
 
 
+def short(label: str) -> str:
+    """A label cut to what fits beside a figure."""
+    return label if len(label) <= 28 else f"{label[:27]}…"
+
+
 def is_number(value: float | None) -> TypeGuard[float]:
     """Neither missing, nor infinite, nor not a number."""
     return value is not None and math.isfinite(value)
@@ -220,18 +225,17 @@ def progress(
 def _bar(console: "Console") -> "Progress":
     from rich import progress as rich
 
-    shown = [
+    wide = console.width >= 100  # in a narrow terminal the figures matter more than the bar
+    return rich.Progress(
         rich.TextColumn("{task.description}", markup=False),
-        rich.BarColumn(bar_width=16),
+        *([rich.BarColumn(bar_width=16)] if wide else []),
         rich.TextColumn("round {task.completed}/{task.total}"),
         rich.TextColumn("{task.fields[figures]}", markup=False),
-        rich.TimeElapsedColumn(),
+        rich.TimeElapsedColumn() if wide else rich.TextColumn("{task.elapsed:.0f}s"),
         rich.TextColumn("left"),
         rich.TimeRemainingColumn(compact=True),
-    ]
-    if console.width < 100:  # the figures matter more than the bar
-        del shown[1]
-    return rich.Progress(*shown, console=console)
+        console=console,
+    )
 
 
 def _figures(row: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedcom.display import BASELINES, MB, columns, footnotes, is_number, palette
+from fedcom.display import BASELINES, MB, columns, footnotes, is_number, palette, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -182,22 +182,25 @@ def _strokes(curves: Sequence[Curve], x: str, y: str) -> list[Stroke]:
         strokes += [Stroke(method, colours[method], *line) for line in lines]
     if x == "uplink_bytes" and _decades(strokes) > 1:
         strokes = [s._replace(points=s.points[s.points[:, 0] > 0]) for s in strokes]
-    return [stroke for stroke in strokes if len(stroke.points)]
+    strokes = [stroke for stroke in strokes if len(stroke.points)]
+    return _capped(strokes) if y == "train_loss" and strokes else strokes
 
 
 def _points(rows: Sequence[Row], x: str, y: str) -> Array:
-    """Round, x and y of the rows that can be drawn; a loss has a logarithmic axis, so it must be positive."""
+    """Round, x and y of the rows that can be drawn: a loss to a logarithmic scale, so none that is zero."""
     keys = ("round", x, y)
     known = [[row[key] for key in keys] for row in rows if all(is_number(row.get(key)) for key in keys)]
     points: Array = np.array(known, dtype=float).reshape(-1, 3) * [UNITS[key][1] for key in keys]
-    return points[points[:, 2] > 0] if y == "train_loss" else points
+    loss = points[:, 2]
+    return points[(loss > 0) & (loss < 1e30)] if y == "train_loss" else points
 
 
 def _average(runs: Sequence[Array]) -> Array:
     """Mean and range over seeds; a run that stopped early keeps its last model, so its values are held."""
     grid = np.unique(np.concatenate([run[:, 0] for run in runs]))
-    x, y = (np.stack([np.interp(grid, run[:, 0], run[:, i]) for run in runs]) for i in (1, 2))
-    return np.stack([x.mean(0), y.mean(0), y.min(0), y.max(0)], axis=1)
+    x = np.stack([np.interp(grid, run[:, 0], run[:, 1], left=np.nan, right=np.nan) for run in runs])
+    y = np.stack([np.interp(grid, run[:, 0], run[:, 2]) for run in runs])
+    return np.stack([np.nanmean(x, axis=0), y.mean(0), y.min(0), y.max(0)], axis=1)
 
 
 def _decades(strokes: Sequence[Stroke]) -> float:
@@ -219,7 +222,6 @@ def _draw(strokes: list[Stroke], view: tuple[str, str, str, str], path: Path) ->
     axes.margins(x=0.02)
     axes.grid(color=FAINT, linewidth=0.8)
     axes.tick_params(length=0, labelcolor=INK)
-    strokes = _capped(strokes) if y == "train_loss" else strokes
     for stroke in strokes:
         _trace(axes, stroke)
     by_decade = x == "uplink_bytes" and _decades(strokes) > 1
@@ -234,10 +236,11 @@ def _draw(strokes: list[Stroke], view: tuple[str, str, str, str], path: Path) ->
 
 def _capped(strokes: list[Stroke]) -> list[Stroke]:
     """Stop a run on its way to infinity above the others, lest it press them flat."""
-    top = 3 * max(s.points[: 1 if s.status == "diverged" else None, 1].max() for s in strokes)
+    sound = [s.points for s in strokes if s.status != "diverged"] or [s.points[:1] for s in strokes]
+    top = 3 * max(points[:, 1].max() for points in sound)
     shown = [int((s.points[:, 1] < top).cumprod().sum()) + 1 for s in strokes]
-    limit = [np.inf, top, top, top]
-    return [s._replace(points=np.minimum(s.points[:n], limit)) for s, n in zip(strokes, shown, strict=True)]
+    cut = [np.minimum(s.points[:n], [np.inf, top, top, top]) for s, n in zip(strokes, shown, strict=True)]
+    return [s._replace(points=points) for s, points in zip(strokes, cut, strict=True)]
 
 
 def _trace(axes: "Axes", stroke: Stroke) -> None:
@@ -269,7 +272,7 @@ def _label(axes: "Axes", strokes: list[Stroke]) -> None:
     """Write the methods' names beside the plot, each on a dotted thread from the end of its line."""
     first = list({s.method: s for s in reversed(strokes)}.values())  # a method's mean, if it has one
     style: dict[str, Any] = {"size": 9.5, "va": "center", "parse_math": False}
-    texts = [axes.text(0, 0, _short(s.method), color=s.colour, **style) for s in first]
+    texts = [axes.text(0, 0, short(s.method), color=s.colour, **style) for s in first]
     width, height = np.max([text.get_window_extent().size for text in texts], axis=0)
     left, bottom, _, tall = axes.get_position().bounds
     axes.set_position((left, bottom, 0.965 - left - width / axes.figure.bbox.width, tall))
@@ -282,10 +285,6 @@ def _label(axes: "Axes", strokes: list[Stroke]) -> None:
         x, y = axes.transData.inverted().transform(thread).T
         axes.plot(x[:3], y[:3], ":", color=text.get_color(), linewidth=1, clip_on=False, zorder=1.5)
         text.set(x=x[3], y=y[3])
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= 28 else f"{label[:27]}…"
 
 
 def _apart(heights: Array, gap: float, low: float, high: float) -> Array:

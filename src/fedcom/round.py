@@ -53,23 +53,7 @@ class Rules:
     sampled: int
 
     def __post_init__(self) -> None:
-        a, m, n = self.algorithm, self.clients, self.sampled
-        if a.compresses is not None and not self.links.uplink.lossless:
-            raise ConfigError(
-                f"{a.name} sends its updates uncompressed; {a.compresses} is its twin with a codec "
-                f"(algorithm.name={a.compresses}), got uplink {self.links.uplink.name!r}"
-            )
-        if a.feedback and n < 2:
-            raise ConfigError(f"{a.name} tracks differences between clients and needs two a round; got {n}")
-        if a.option == "I" and n < m:
-            raise ConfigError(f"option I replays the server's step and needs full participation; got {n} of {m}")
-        if not (self.links.downlink.lossless or self.tells_mean):
-            raise ConfigError(
-                f"a downlink codec compresses the mean, and {a.name} sends the model down, which travels "
-                "dense; set algorithm.option=I (full participation) to send the mean instead"
-            )
-        if not isinstance(a.tau, int) and len(a.tau) != m:
-            raise ConfigError(f"tau needs one number, or one a client ({m}); got {len(a.tau)}")
+        check(self.algorithm, self.links, self.clients, self.sampled)
 
     @property
     def replay(self) -> bool:
@@ -81,7 +65,7 @@ class Rules:
     @property
     def tells_mean(self) -> bool:
         """Whether the mean goes down after the round."""
-        return self.algorithm.feedback or self.replay or self.algorithm.memory == "paper"
+        return self.algorithm.feedback or self.algorithm.memory == "paper" or self.replay
 
     @property
     def measured(self) -> bool:
@@ -99,6 +83,27 @@ class Rules:
         # Tracking on a biased codec without memory is an error feedback of its own and needs no damping;
         # with one, a coordinate sent every 1/kept rounds would move delta that many times too far.
         return self.links.uplink.kept if self.algorithm.memory == "error-feedback" else 1.0
+
+
+def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> None:
+    """Refuse an algorithm, codecs and numbers of clients that do not go together."""
+    a, m, n = algorithm, clients, sampled
+    if a.compresses is not None and not links.uplink.lossless:
+        raise ConfigError(
+            f"{a.name} sends its updates uncompressed, but the uplink is {links.uplink.name!r}; "
+            f"its twin with a codec is {a.compresses} (algorithm.name={a.compresses})"
+        )
+    if a.feedback and n < 2:
+        raise ConfigError(f"{a.name} tracks differences between clients and needs two a round; got {n} of {m}")
+    if a.option == "I" and n < m:
+        raise ConfigError(f"option I replays the server's step and needs full participation; got {n} of {m}")
+    if not (links.downlink.lossless or a.feedback or a.option == "I" or a.memory == "paper"):
+        raise ConfigError(
+            f"a downlink codec compresses the mean, but {a.name} sends the model down, which travels dense; "
+            "set algorithm.option=I (full participation) to send the mean instead"
+        )
+    if not isinstance(a.tau, int) and len(a.tau) != m:
+        raise ConfigError(f"tau needs one number, or one a client ({m}); got {len(a.tau)}")
 
 
 def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bool) -> Vectors:

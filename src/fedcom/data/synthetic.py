@@ -14,7 +14,11 @@ SMALLEST, LARGEST = 50, 5000
 
 
 def synthetic(clients: int, alpha: float, beta: float, seed: int) -> Dataset:
-    """The task; alpha is the variance between clients' models, beta that between clients' inputs."""
+    """The task; alpha is the variance of the clients' mean weight u, beta that of their mean input B.
+
+    As in the paper u is one number a client, so it adds the same to every class and the argmax cancels it:
+    alpha moves W and b but no label. Clients differ by W, b and v, which are drawn anew for each.
+    """
     if clients < 1:
         raise ConfigError(f"synthetic needs at least one client; got {clients}")
     for name, value in (("alpha", alpha), ("beta", beta)):

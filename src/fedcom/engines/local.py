@@ -66,8 +66,12 @@ class Simulation:
         self._draw = Draw.seeded(seed, self.server.w.device)
         self._seconds = 0.0
 
-    def run(self, callbacks: Sequence[Callable[[Row], None]] = ()) -> Iterator[Row]:
-        """Train; yields a row at round 0, every eval_every rounds and at the end."""
+    def run(
+        self,
+        callbacks: Sequence[Callable[[Row], object]] = (),
+        on_round: Callable[[int], object] = lambda index: None,
+    ) -> Iterator[Row]:
+        """Train; a row at round 0, every eval_every rounds and at the end goes to callbacks and out."""
         while True:
             if self.round % self.eval_every == 0 or self.round == self.rounds:
                 row = self.row()
@@ -77,6 +81,7 @@ class Simulation:
             if self.round >= self.rounds:
                 return
             self.step()
+            on_round(self.round)
 
     def row(self) -> Row:
         """The figures of this moment."""

@@ -1,0 +1,5 @@
+"""python -m fedcom."""
+
+from fedcom.cli import main
+
+main()

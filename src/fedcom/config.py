@@ -1,0 +1,242 @@
+"""TOML tables and `section.key=value` overrides to frozen dataclasses, and back."""
+
+import json
+import re
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from fedcom.algorithms import ALGORITHMS, Algorithm
+from fedcom.codecs import CODECS, Codec
+from fedcom.errors import ConfigError, unknown
+from fedcom.links import Links
+from fedcom.models import MODELS, Model
+
+Table = dict[str, Any]
+T = TypeVar("T")
+_OVERRIDE = re.compile(r"([\w-]+)\.([\w.-]+)=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which data, and how it is dealt to clients; None: what suits the data set."""
+
+    name: str | None = None
+    root: str | None = None
+    clients: int | None = None
+    partition: str | None = None
+    classes_per_client: int = 2
+    alpha: float = 0.5
+    beta: float = 0.5
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """How long and how carefully to run."""
+
+    rounds: int = 100
+    participation: float = 1.0
+    seed: int = 0
+    eval_every: int = 1
+    dtype: Literal["float32", "float64"] = "float32"
+    target_accuracy: float = 0.9
+    init: str | None = None
+    chunk: int | None = None
+    encode: bool = False
+
+    def __post_init__(self) -> None:
+        for key, least in {"rounds": 0, "eval_every": 1, "seed": 0, "chunk": 1}.items():
+            value = getattr(self, key)
+            if value is not None and value < least:
+                raise ConfigError(f"{key} must be {least} or more; got {value}")
+        if not 0 < self.target_accuracy <= 1:
+            raise ConfigError(f"target_accuracy is a share, such as 0.9; got {self.target_accuracy}")
+
+
+@dataclass(frozen=True)
+class DownlinkConfig:
+    """What a lossy downlink does with what it drops."""
+
+    memory: Literal["error-feedback", "none"] = "error-feedback"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run needs to know."""
+
+    data: DataConfig
+    model: Model
+    algorithm: Algorithm
+    links: Links
+    run: RunConfig
+    methods: Table = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: Table) -> "Config":
+        """Check a table and make it a config."""
+        for section in table:
+            if section not in _SECTIONS:
+                raise unknown("section", section, _SECTIONS)
+            if not isinstance(table[section], dict):
+                raise ConfigError(f"{section} is a section; write {section}.key=value")
+        algorithm = _named("algorithm", ALGORITHMS, "fedcomgate", table)
+        run = build(RunConfig, table.get("run", {}), "run")
+        down = dict(table.get("downlink", {}))
+        memory = build(DownlinkConfig, {k: down.pop(k) for k in ("memory",) if k in down}, "downlink").memory
+        links = Links(
+            uplink=_codec("uplink", table.get("uplink", {}), algorithm.uplink),
+            downlink=_codec("downlink", down, {"name": "identity"}),
+            downlink_memory=memory == "error-feedback",
+            encode=run.encode,
+        )
+        data = build(DataConfig, table.get("data", {}), "data")
+        return cls(data, _named("model", MODELS, "mlp", table), algorithm, links, run, table.get("methods", {}))
+
+    def table(self) -> Table:
+        """The config as plain data, every default spelled out."""
+        down = {"memory": "error-feedback" if self.links.downlink_memory else "none"}
+        table: Table = {
+            "data": asdict(self.data),
+            "model": _plain(self.model),
+            "algorithm": _plain(self.algorithm),
+            "uplink": _plain(self.links.uplink),
+            "downlink": _plain(self.links.downlink) | down,
+            "run": asdict(self.run),
+        }
+        return {name: {k: v for k, v in section.items() if v is not None} for name, section in table.items()}
+
+
+_SECTIONS = ("data", "model", "algorithm", "uplink", "downlink", "run", "methods")
+
+
+def read(path: str | Path | None, overrides: Sequence[str] = ()) -> Table:
+    """The table of a TOML file with overrides laid over it."""
+    table: Table = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(Path(path).read_text())
+        except FileNotFoundError:
+            raise ConfigError(f"no config file {path}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not TOML: {error}") from None
+    for override in overrides:
+        _override(table, override)
+    return table
+
+
+def dumps(table: Table) -> str:
+    """A table of sections as TOML."""
+    lines = []
+    for section, values in table.items():
+        lines.append(f"[{section}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in values.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def build(cls: type[T], table: Mapping[str, Any], section: str) -> T:
+    """A dataclass from a table, every key and type checked."""
+    hints = get_type_hints(cls)
+    known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+    for key in table:
+        if key not in known:
+            raise unknown(f"key in {section} for {getattr(cls, 'name', section)}:", key, known)
+    values = {key: _convert(value, hints[key], f"{section}.{key}") for key, value in table.items()}
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{section}: {error}") from None
+
+
+def pick(kind: str, registry: Mapping[str, type[T]], table: Mapping[str, Any], section: str) -> T:
+    """The registered class a table names, built from the rest of the table."""
+    rest = dict(table)
+    name = rest.pop("name", None)
+    if name not in registry:
+        raise unknown(kind, name, registry)
+    return build(registry[name], rest, section)
+
+
+def _named(section: str, registry: Mapping[str, type[T]], default: str, table: Table) -> T:
+    return pick(section, registry, {"name": default, **table.get(section, {})}, section)
+
+
+def _codec(section: str, table: Table, default: Mapping[str, Any]) -> Codec:
+    """A codec; parameters alone refine the default one."""
+    if "name" not in table or table["name"] == default["name"]:
+        table = {**default, **table}
+    return pick("codec", CODECS, table, section)
+
+
+def _plain(thing: Any) -> Table:
+    """A registered dataclass as a table with its name first."""
+    return {"name": thing.name, **asdict(thing)}
+
+
+def _override(table: Table, text: str) -> None:
+    """Lay one section.key=value over a table."""
+    match = _OVERRIDE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r} is not an override; write section.key=value, as in algorithm.eta=0.05")
+    section, dotted, value = match.groups()
+    *path, key = dotted.split(".")
+    place = table.setdefault(section, {})
+    for name in path:
+        place = place.setdefault(name, {})
+    if not isinstance(place, dict):
+        raise ConfigError(f"{section} is a section; got {place!r}")
+    place[key] = _parse(value)
+
+
+def _parse(text: str) -> Any:
+    """A TOML value; numbers with commas are a list, and anything else is a string."""
+    for candidate in (text, f"[{text}]"):
+        try:
+            return tomllib.loads(f"value = {candidate}")["value"]
+        except tomllib.TOMLDecodeError:
+            continue
+    return text
+
+
+def _convert(value: Any, hint: Any, key: str) -> Any:
+    """A value as its annotation wants it, or an error that says what that is."""
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    for option in options:
+        ok, converted = _try(value, option)
+        if ok:
+            return converted
+    wanted = " or ".join(_describe(option) for option in options if option is not type(None))
+    raise ConfigError(f"{key} must be {wanted}; got {value!r}")
+
+
+def _try(value: Any, hint: Any) -> tuple[bool, Any]:
+    if get_origin(hint) is Literal:
+        return value in get_args(hint), value
+    if get_origin(hint) is tuple:
+        items = value if isinstance(value, list | tuple) else [value]
+        whole = all(isinstance(item, int) and not isinstance(item, bool) for item in items)
+        return whole, tuple(items)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool), value
+    if hint is int and isinstance(value, bool):
+        return False, value
+    return isinstance(value, hint), value
+
+
+def _describe(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(repr(choice) for choice in get_args(hint))
+    if get_origin(hint) is tuple:
+        return "whole numbers, such as 200,200"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, bool | str):
+        return json.dumps(value)
+    return repr(value)

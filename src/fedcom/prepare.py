@@ -1,0 +1,84 @@
+"""A config becomes a task and a simulation of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fedcom.config import Config, DataConfig
+from fedcom.data import Dataset, load, split
+from fedcom.draws import Draw
+from fedcom.engines.local import Simulation, sample_size
+from fedcom.errors import ConfigError, DataError
+from fedcom.objective import Objective
+from fedcom.round import check
+from fedcom.task import Task
+
+
+def prepare(config: Config, device: str = "auto") -> tuple[Simulation, Config]:
+    """A simulation ready to run, and the config with what suits the data filled in."""
+    if config.data.clients is not None:  # refuse what can be refused before the data is read
+        sampled = sample_size(config.run.participation, config.data.clients)
+        check(config.algorithm, config.links, config.data.clients, sampled)
+    task, config = build_task(config)
+    run = config.run
+    simulation = Simulation(
+        task, config.algorithm, config.links, rounds=run.rounds, participation=run.participation,
+        seed=run.seed, eval_every=run.eval_every, device=device, chunk=run.chunk,
+    )  # fmt: skip
+    return simulation, config
+
+
+def build_task(config: Config) -> tuple[Task, Config]:
+    """The task a config describes, and the config with what suits the data filled in."""
+    draw = Draw.seeded(config.run.seed)
+    data = _dataset(config, draw)
+    filled = _fill(config.data, data)
+    parts = split(
+        filled.partition or "iid", data.y, data.groups, filled.clients, draw.fold("partition"),
+        classes_per_client=filled.classes_per_client, alpha=filled.alpha,
+    )  # fmt: skip
+    objective = _objective(config, data)
+    return Task.build(objective, data, parts), replace(config, data=replace(filled, clients=len(parts)))
+
+
+def _dataset(config: Config, draw: Draw) -> Dataset:
+    c = config.data
+    own = config.model.data(c.clients or 20, draw.fold("data"))
+    if own is None:
+        name = c.name or "digits"
+        return load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
+    if c.name not in (None, own.name):
+        raise ConfigError(f"model {config.model.name} brings its own data; leave data.name out, got {c.name!r}")
+    return own
+
+
+def _fill(data: DataConfig, found: Dataset) -> DataConfig:
+    """Authors where the data has them, else two classes a client; 20 clients on digits, else 100."""
+    partition = data.partition or ("classes" if found.groups is None else "natural")
+    clients = data.clients
+    if clients is None and partition != "natural":
+        clients = 20 if found.name == "digits" else 100
+    return replace(data, name=found.name, partition=partition, clients=clients)
+
+
+def _objective(config: Config, data: Dataset) -> Objective:
+    """The model's module, initialised by the seed or from a file."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.run.seed)
+        module = config.model.module(tuple(data.x.shape[1:]), data.classes)
+    if config.run.init is not None:
+        load_model(module, Path(config.run.init))
+    return Objective(module, config.model.loss, getattr(torch, config.run.dtype))
+
+
+def load_model(module: torch.nn.Module, path: Path) -> None:
+    """Read a safetensors file into a module; names and shapes must be the module's."""
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise DataError(f"no model file {path}; `fedcom run` leaves one as model.safetensors")
+    try:
+        module.load_state_dict(load_file(path))
+    except Exception as error:
+        raise DataError(f"{path} does not hold this model: {error}") from None

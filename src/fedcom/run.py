@@ -1,0 +1,124 @@
+"""A run becomes a folder: config, rows as they come, and what is left at the end."""
+
+import json
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import fedcom
+from fedcom.config import Config, dumps
+from fedcom.display import progress
+from fedcom.engines.local import Row, Simulation
+from fedcom.errors import ConfigError, Diverged
+from fedcom.prepare import prepare
+from fedcom.report import Curve, milestones
+
+FILES = ("config.toml", "metrics.jsonl", "summary.json", "ledger.json", "partition.json",
+         "environment.json", "model.safetensors")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: its curve, and the error that ended it, if one did."""
+
+    curve: Curve
+    error: Diverged | KeyboardInterrupt | None
+
+
+def execute(
+    config: Config, out: Path, *, device: str = "auto", quiet: bool = False, label: str | None = None,
+    callbacks: Sequence[Callable[[Row], None]] = (),
+) -> Outcome:  # fmt: skip
+    """Run a config into a folder; what was measured is kept however the run ends."""
+    simulation, config = prepare(config, device)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "config.toml").write_text(dumps(config.table()))
+    write_json(out / "environment.json", environment(simulation))
+    write_json(out / "partition.json", _partition(simulation))
+    rows: list[Row] = []
+    status, error = "done", None
+    label = label or config.algorithm.name
+    with (out / "metrics.jsonl").open("w") as log, progress(config.run.rounds, label, quiet) as show:
+        try:
+            for row in simulation.run([*callbacks, rows.append, _logger(log), show.update], show.advance):
+                del row
+        except (Diverged, KeyboardInterrupt) as caught:
+            error = caught
+            status = "diverged" if isinstance(caught, Diverged) else "interrupted"
+    curve = Curve(label, config.run.seed, rows, status)
+    _finish(simulation, config, curve, out)
+    return Outcome(curve, error)
+
+
+def fresh_folder(name: str, root: Path = Path("runs")) -> Path:
+    """A folder that does not exist yet."""
+    number = 1
+    while (out := root / f"{name}-{number:03d}").exists():
+        number += 1
+    return out
+
+
+def claim(out: Path, force: bool, leftovers: Sequence[str] = FILES) -> None:
+    """Refuse a folder that holds something, unless forced; then only a former run's files go."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file, not a folder")
+    if out.is_dir() and any(out.iterdir()):
+        if not force:
+            raise ConfigError(f"{out} is not empty; choose another --out, or --force to overwrite the run there")
+        for name in leftovers:
+            (out / name).unlink(missing_ok=True)
+
+
+def environment(simulation: Simulation) -> dict[str, Any]:
+    """What it takes to repeat a run elsewhere."""
+    device = simulation.server.w.device
+    return {
+        "fedcom": fedcom.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "chunk": simulation.chunk,
+        "command": sys.argv,
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Readable JSON; a number that JSON cannot hold is an error, not a NaN."""
+    path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def _logger(log: Any) -> Callable[[Row], None]:
+    def write(row: Row) -> None:
+        log.write(json.dumps(row, allow_nan=False) + "\n")
+        log.flush()
+
+    return write
+
+
+def _partition(simulation: Simulation) -> dict[str, Any]:
+    task = simulation.task
+    counts = task.label_counts() if task.classes else None
+    return {"clients": task.clients, "sizes": task.sizes.tolist(), "label_counts": counts}
+
+
+def _finish(simulation: Simulation, config: Config, curve: Curve, out: Path) -> None:
+    """Write what a run leaves."""
+    from safetensors.torch import save_file
+
+    last = dict(curve.rows[-1]) if curve.rows else {}
+    goals = milestones(curve.rows, config.run.target_accuracy)
+    ending = {"status": curve.status, "rounds_done": simulation.round, "algorithm": config.algorithm.name}
+    target = {"target_accuracy": config.run.target_accuracy}
+    write_json(out / "summary.json", last | goals | target | ending)
+    write_json(out / "ledger.json", simulation.ledger.as_dict())
+    state = {name: value.detach().cpu().contiguous() for name, value in simulation.module().state_dict().items()}
+    save_file(state, out / "model.safetensors")

@@ -1,0 +1,47 @@
+"""The real sets, on machines where FEDCOM_DATA names a folder that holds them."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedcom.data import load, split
+from fedcom.data.sources import SOURCES
+from fedcom.draws import Draw
+
+ROOT = os.environ.get("FEDCOM_DATA")  # read before the fixtures unset it
+
+SHAPES = {
+    "mnist": ((60_000, 1, 28, 28), (10_000, 1, 28, 28)),
+    "fashion-mnist": ((60_000, 1, 28, 28), (10_000, 1, 28, 28)),
+    "mnist-by-writer": ((60_000, 1, 28, 28), (10_000, 1, 28, 28)),
+    "cifar-10": ((50_000, 3, 32, 32), (10_000, 3, 32, 32)),
+}
+
+
+def real(name):
+    """The set, or a skip where it is not at hand."""
+    if not ROOT:
+        pytest.skip("FEDCOM_DATA is not set")
+    if not any((Path(ROOT) / source.folder).is_dir() for source in SOURCES[name]):
+        pytest.skip(f"FEDCOM_DATA does not hold {name}")
+    return load(name, ROOT)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_classes_and_normalisation(name):
+    data = real(name)
+    assert (data.x.shape, data.test_x.shape) == SHAPES[name]
+    assert data.y.unique().tolist() == data.test_y.unique().tolist() == list(range(10))
+    var, mean = torch.var_mean(data.x)
+    assert abs(float(mean)) < 1e-4
+    assert abs(float(var) - 1) < 1e-4
+    assert abs(float(data.test_x.mean())) < 0.05
+
+
+def test_mnist_was_written_by_539_writers():
+    data = real("mnist-by-writer")
+    parts = split("natural", data.y, data.groups, None, Draw.seeded(0))
+    assert len(parts) == 539
+    assert (min(map(len, parts)), max(map(len, parts))) == (19, 131)
