@@ -46,7 +46,9 @@ Settings = Annotated[
         show_default=False,
     ),
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder for the results.", show_default="a fresh one under runs/")]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder for the results.", show_default="a fresh one under runs/")
+]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a run in that folder.")]
 Where = Annotated[Device, typer.Option(help="Where to compute; auto takes the GPU where there is one.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
@@ -114,8 +116,12 @@ def evaluate(
 
 
 _LISTS: dict[str, Mapping[str, Any]] = {
-    "algorithms": ALGORITHMS, "codecs": CODECS, "datasets": DATASETS, "models": MODELS, "partitions": PARTITIONS,
-}  # fmt: skip
+    "algorithms": ALGORITHMS,
+    "codecs": CODECS,
+    "datasets": DATASETS,
+    "models": MODELS,
+    "partitions": PARTITIONS,
+}
 
 
 @app.command("list")

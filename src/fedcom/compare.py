@@ -15,9 +15,15 @@ METHODS = ("fedavg", "fedpaq", "scaffold", "fedgate", "fedcomgate")  # the paper
 
 
 def compare(
-    table: Table, methods: Sequence[str], out: Path, *, seeds: int = 1, device: str = "auto", quiet: bool = False
+    table: Table,
+    methods: Sequence[str],
+    out: Path,
+    *,
+    seeds: int = 1,
+    device: str = "auto",
+    quiet: bool = False,
 ) -> list[dict[str, Any]]:
-    """Run every method with every seed into folders of their own; a diverged one is marked, the rest go on."""
+    """Run every method with every seed into its own folder; a diverged one is marked, the rest go on."""
     first = Config.of({"run": table.get("run", {})}).run.seed
     configs = variants(table, methods, range(first, first + seeds))
     curves: list[Curve] = []

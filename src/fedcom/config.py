@@ -93,7 +93,9 @@ class Config:
             encode=run.encode,
         )
         data = build(DataConfig, table.get("data", {}), "data")
-        return cls(data, _named("model", MODELS, "mlp", table), algorithm, links, run, table.get("methods", {}))
+        return cls(
+            data, _named("model", MODELS, "mlp", table), algorithm, links, run, table.get("methods", {})
+        )
 
     def table(self) -> Table:
         """The config as plain data, every default spelled out."""

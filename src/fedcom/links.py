@@ -1,13 +1,14 @@
 """The two directions of traffic: which codec each uses, and the books of what passed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fedcom import wire
-from fedcom.codecs import Codec, Identity
+from fedcom.algorithms import Algorithm
+from fedcom.codecs import CODECS, Codec, Identity
 from fedcom.draws import Draw
 from fedcom.ledger import Direction, Ledger
 from fedcom.vectors import Layout
@@ -25,9 +26,15 @@ class Links:
     """
 
     uplink: Codec
-    downlink: Codec = Identity()
+    downlink: Codec = field(default_factory=Identity)
     downlink_memory: bool = True
     encode: bool = False
+
+    @classmethod
+    def of(cls, algorithm: Algorithm) -> "Links":
+        """The codecs an algorithm uses unless told otherwise."""
+        parameters = dict(algorithm.uplink)
+        return cls(CODECS[parameters.pop("name")](**parameters))
 
 
 @dataclass(frozen=True)

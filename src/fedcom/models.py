@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import ClassVar
 
@@ -19,11 +20,14 @@ class Model(ABC):
     """A recipe for a module, given the shape of one sample and the number of classes."""
 
     name: ClassVar[str]
-    loss: ClassVar[Loss | None] = None  # None: cross-entropy
 
     @abstractmethod
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """A fresh module with PyTorch's default initialisation."""
+
+    def loss(self) -> Loss | None:
+        """The loss; None: cross-entropy."""
+        return None
 
     def data(self, clients: int, draw: Draw) -> Dataset | None:
         """The data of a model that brings its own."""
@@ -45,7 +49,7 @@ class Mlp(Model):
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         widths = [prod(shape), *self.hidden]
         layers: list[nn.Module] = [nn.Flatten()]
-        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+        for fan_in, fan_out in pairwise(widths):
             layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
@@ -107,7 +111,6 @@ class Quadratic(Model):
     samples: int = 32
 
     name: ClassVar[str] = "quadratic"
-    loss: ClassVar[Loss | None] = staticmethod(lambda outputs, y: outputs - y)
 
     def __post_init__(self) -> None:
         if not 0 < self.mu <= self.L:
@@ -117,6 +120,9 @@ class Quadratic(Model):
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return _QuadraticModule(self.dim)
+
+    def loss(self) -> Loss:
+        return lambda outputs, y: outputs - y
 
     def data(self, clients: int, draw: Draw) -> Dataset:
         """One group a client; y holds the constant that makes the minimum of f zero."""

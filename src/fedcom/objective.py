@@ -34,7 +34,7 @@ class Objective:
         self.loss = loss
         self.layout = Layout.of(module, dtype)
         self.start = flatten(module, dtype)
-        self.gradients = vmap(grad(self._weighted_loss))
+        self._gradients = vmap(grad(self._weighted_loss))
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
         """What the module says of a batch at w."""
@@ -45,6 +45,10 @@ class Objective:
         if self.loss is None:
             return cross_entropy(outputs, y)
         return vmap(self.loss)(outputs.unsqueeze(1), y.unsqueeze(1)).reshape(len(y))
+
+    def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """One row a client: the gradient at its w of the weighted sum of its samples' losses."""
+        return cast(Tensor, self._gradients(w, x, y, weight))
 
     def _weighted_loss(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         return (self.losses(self.outputs(w, x), y) * weight).sum()

@@ -49,7 +49,9 @@ def _dataset(config: Config, draw: Draw) -> Dataset:
         name = c.name or "digits"
         return load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
     if c.name not in (None, own.name):
-        raise ConfigError(f"model {config.model.name} brings its own data; leave data.name out, got {c.name!r}")
+        raise ConfigError(
+            f"model {config.model.name} brings its own data; leave data.name out, got {c.name!r}"
+        )
     return own
 
 
@@ -69,7 +71,7 @@ def _objective(config: Config, data: Dataset) -> Objective:
         module = config.model.module(tuple(data.x.shape[1:]), data.classes)
     if config.run.init is not None:
         load_model(module, Path(config.run.init))
-    return Objective(module, config.model.loss, getattr(torch, config.run.dtype))
+    return Objective(module, config.model.loss(), getattr(torch, config.run.dtype))
 
 
 def load_model(module: torch.nn.Module, path: Path) -> None:

@@ -1,9 +1,9 @@
 """One round, as every engine runs it: clients' work, the server's work, and what clients do after it.
 
-    down  = broadcast(server)                                 the server's vectors, dense
-    sent  = client_work(...)     local steps, upload, codec   for every sampled client
-    mean  = server_work(...)     the weighted mean, downlink codec, server_step
-    client_finish(...)           client_step, once the mean is known
+down  = broadcast(server)                                 the server's vectors, dense
+sent  = client_work(...)     local steps, upload, codec   for every sampled client
+mean  = server_work(...)     the weighted mean, downlink codec, server_step
+client_finish(...)           client_step, once the mean is known
 """
 
 from dataclasses import dataclass
@@ -94,7 +94,9 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
             f"its twin with a codec is {a.compresses} (algorithm.name={a.compresses})"
         )
     if a.feedback and n < 2:
-        raise ConfigError(f"{a.name} tracks differences between clients and needs two a round; got {n} of {m}")
+        raise ConfigError(
+            f"{a.name} tracks differences between clients and needs two a round; got {n} of {m}"
+        )
     if a.option == "I" and n < m:
         raise ConfigError(f"option I replays the server's step and needs full participation; got {n} of {m}")
     if not (links.downlink.lossless or a.feedback or a.option == "I" or a.memory == "paper"):
@@ -112,7 +114,8 @@ def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bo
     if rules.replay and not first:
         return vectors
     return {
-        name: channel.send(name, x, rules.layout, Identity(), draw, rules.sampled) for name, x in vectors.items()
+        name: channel.send(name, x, rules.layout, Identity(), draw, rules.sampled)
+        for name, x in vectors.items()
     }
 
 
@@ -147,10 +150,8 @@ def _speak(
     unit = rules.algorithm.unit(name, rnd)
     meant = unit * x + nu
     heard = channel.send(name, meant, rules.layout, codec, draw)
-    if rules.algorithm.memory == "error-feedback":
-        nu = meant - heard
-    else:  # the paper's rule; client_finish takes the mean off
-        nu = nu + unit * x / rules.clients
+    residual, printed = meant - heard, nu + unit * x / rules.clients  # client_finish takes the mean off
+    nu = residual if rules.algorithm.memory == "error-feedback" else printed
     return heard / unit, nu, _relative_error(codec, heard, meant)
 
 

@@ -70,7 +70,9 @@ def claim(out: Path, force: bool, leftovers: Sequence[str] = FILES) -> None:
         raise ConfigError(f"{out} is a file, not a folder")
     if out.is_dir() and any(out.iterdir()):
         if not force:
-            raise ConfigError(f"{out} is not empty; choose another --out, or --force to overwrite the run there")
+            raise ConfigError(
+                f"{out} is not empty; choose another --out, or --force to overwrite the run there"
+            )
         for name in leftovers:
             (out / name).unlink(missing_ok=True)
 
@@ -120,5 +122,7 @@ def _finish(simulation: Simulation, config: Config, curve: Curve, out: Path) -> 
     target = {"target_accuracy": config.run.target_accuracy}
     write_json(out / "summary.json", last | goals | target | ending)
     write_json(out / "ledger.json", simulation.ledger.as_dict())
-    state = {name: value.detach().cpu().contiguous() for name, value in simulation.module().state_dict().items()}
+    state = {
+        name: value.detach().cpu().contiguous() for name, value in simulation.module().state_dict().items()
+    }
     save_file(state, out / "model.safetensors")

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedcom.data import Dataset
+from fedcom.data import Dataset, from_arrays, split
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
-from fedcom.objective import Objective
+from fedcom.objective import Loss, Objective
 
 _EVAL_BLOCK = 4096  # samples evaluated at once
 _FULL_BLOCK = 256  # samples a client of a full gradient at once
@@ -50,6 +50,19 @@ class Task:
         x, test_x = (t.to(dtype) if t.is_floating_point() else t for t in (data.x, data.test_x))
         return cls(objective, x[order], y[order], sizes, test_x, test_y, data.classes, data.name)
 
+    @classmethod
+    def from_arrays(
+        cls, module: nn.Module, x: Any, y: Any, test_x: Any = None, test_y: Any = None, *,
+        clients: int | None = None, partition: str = "iid", classes_per_client: int = 2, alpha: float = 0.5,
+        groups: Any = None, loss: Loss | None = None, dtype: torch.dtype = torch.float32, seed: int = 0,
+    ) -> "Task":  # fmt: skip
+        """A task from one's own module and arrays (numpy or torch), dealt to clients by a partition."""
+        data = from_arrays(x, y, test_x, test_y, groups)
+        draw = Draw.seeded(seed).fold("partition")
+        deal = {"classes_per_client": classes_per_client, "alpha": alpha}
+        parts = split(partition, data.y, data.groups, clients, draw, **deal)  # type: ignore[arg-type]
+        return cls.build(Objective(module, loss, dtype), data, parts)
+
     @property
     def clients(self) -> int:
         """m, the number of clients."""
@@ -72,7 +85,7 @@ class Task:
 
     def label_counts(self) -> list[list[int]]:
         """How many samples of each class each client has."""
-        y = self.y.cpu().split(self.sizes.tolist())
+        y = torch.split(self.y.cpu(), self.sizes.tolist())
         return [torch.bincount(labels, minlength=self.classes).tolist() for labels in y]
 
     def evaluate(self, w: Tensor, p: Tensor) -> Scores:
@@ -92,7 +105,7 @@ class Task:
     def _score(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Each sample's loss, and whether it was classified right, as float64."""
         losses, hits = [], []
-        for xs, ys in zip(x.split(_EVAL_BLOCK), y.split(_EVAL_BLOCK), strict=True):
+        for xs, ys in zip(torch.split(x, _EVAL_BLOCK), torch.split(y, _EVAL_BLOCK), strict=True):
             outputs = self.objective.outputs(w, xs)
             losses.append(self.objective.losses(outputs, ys).double())
             hits.append((outputs.argmax(-1) == ys).double() if self.classes else torch.zeros_like(losses[-1]))

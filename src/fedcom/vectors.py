@@ -52,7 +52,7 @@ class Layout:
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """Views of the tensors inside x, each with a flat last axis."""
-        return x.split(self.sizes, dim=-1)
+        return torch.split(x, self.sizes, dim=-1)
 
     def tensors(self, w: Tensor) -> Vectors:
         """The named tensors of one flat vector, in their own shapes."""

@@ -18,6 +18,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in _FAMILY}
 
 __all__ = [
     "ALGORITHMS",
+    "VRLSGD",
     "Algorithm",
     "Diana",
     "FedAvg",
@@ -29,5 +30,4 @@ __all__ = [
     "Qsparse",
     "Scaffold",
     "VRDiana",
-    "VRLSGD",
 ]

@@ -31,7 +31,6 @@ class Oracle(Protocol):
 class Round(NamedTuple):
     """The public facts of one round."""
 
-    index: int
     eta: float  # the local rate of this round
     tau: float  # the nominal number of local steps
     path: float | Tensor  # the sum of a client's step sizes, eta * tau_j; a column where they differ

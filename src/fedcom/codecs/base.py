@@ -56,8 +56,8 @@ class Codec(ABC):
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         """The vector the receiver sees."""
 
-    def check(self, parts: Parts, layout: Layout) -> None:
-        """Raise WireError on parts that no sender following the format makes."""
+    def check(self, parts: Parts, layout: Layout) -> None:  # noqa: B027
+        """Raise WireError on parts that no sender following the format makes; by default all will do."""
 
     def quantise(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
         """What the receiver will see of x, without making the bytes."""

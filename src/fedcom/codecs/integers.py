@@ -39,7 +39,7 @@ class Int(Codec):
     @property
     def top(self) -> int:
         """The largest code."""
-        return 2**self.bits - 1
+        return (1 << self.bits) - 1
 
     def variance(self, layout: Layout) -> float:
         # A step is at most sqrt(2)|x|/top; rounding adds step^2/4 a coordinate, the noise step^2 r(r+1)/3.

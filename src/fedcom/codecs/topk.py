@@ -64,7 +64,10 @@ class TopK(Codec):
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         kept = self.kept_layout(layout)
         indices = x.abs().topk(kept.size, dim=-1).indices.sort(dim=-1).values
-        where = {"indices": indices, "bitmap": torch.zeros_like(x, dtype=torch.int32).scatter_(-1, indices, 1)}
+        where = {
+            "indices": indices,
+            "bitmap": torch.zeros_like(x, dtype=torch.int32).scatter_(-1, indices, 1),
+        }
         name = self.fields(layout)[0].name
         return {name: where[name], **self.inner.compress(x.gather(-1, indices), kept, draw)}
 

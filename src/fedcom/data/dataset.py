@@ -44,23 +44,21 @@ def images(name: str, train: Part, test: Part, classes: int, groups: NDArray[Any
     if not len(train.x):
         raise DataError(f"{name} has no training samples; fetch its files again")
     for part in (train, test):
-        if len(part.x) != len(part.y):
-            raise DataError(
-                f"{name} has {len(part.x)} images but {len(part.y)} labels; fetch its files again"
-            )
-        if len(part.y) and not 0 <= part.y.min() <= part.y.max() < classes:
-            raise DataError(
-                f"{name} has labels from {part.y.min()} to {part.y.max()}; they must be 0 to {classes - 1}"
-            )
+        _check_labels(name, part, classes)
     mean, std = _moments(train.x)
     x, test_x = (torch.from_numpy((part.x.astype(np.float32) - mean) / std) for part in (train, test))
     y, test_y = (torch.from_numpy(part.y.astype(np.int64)) for part in (train, test))
-    ids = (
-        None
-        if groups is None
-        else torch.from_numpy(np.unique(groups, return_inverse=True)[1].astype(np.int64))
-    )
+    ids = None if groups is None else _groups(groups, len(y))
     return Dataset(name, x, y, test_x, test_y, classes, ids)
+
+
+def _check_labels(name: str, part: Part, classes: int) -> None:
+    """Refuse files that cannot belong together."""
+    if len(part.x) != len(part.y):
+        raise DataError(f"{name} has {len(part.x)} images but {len(part.y)} labels; fetch its files again")
+    if len(part.y) and not 0 <= part.y.min() <= part.y.max() < classes:
+        span = f"{part.y.min()} to {part.y.max()}"
+        raise DataError(f"{name} has labels from {span}; they must be 0 to {classes - 1}")
 
 
 def _moments(x: NDArray[Any]) -> tuple[np.float32, np.float32]:
@@ -86,20 +84,28 @@ def from_arrays(
         y: whole numbers 0..C-1 are classes; floats make it a regression (classes=0).
         groups: one id a training sample, any whole numbers; renumbered 0..G-1 in their order.
     """
-    if (test_x is None) != (test_y is None):
-        raise DataError("test_x and test_y go together; give both or neither")
     train = _pair(x, y, "x", "y")
-    test = (train[0][:0], train[1][:0]) if test_x is None else _pair(test_x, test_y, "test_x", "test_y")
+    test = _test_pair(test_x, test_y, train)
     if not len(train[0]):
         raise DataError("x has no samples; give at least one")
-    if train[0].shape[1:] != test[0].shape[1:] or train[1].dtype != test[1].dtype:
-        raise DataError(
-            f"test samples differ in kind: x {_kind(train[0])} and y {_kind(train[1])}, "
-            f"test_x {_kind(test[0])} and test_y {_kind(test[1])}"
-        )
     classes = 0 if train[1].is_floating_point() else int(torch.cat((train[1], test[1])).max()) + 1
     ids = None if groups is None else _groups(groups, len(train[0]))
     return Dataset(name, *train, *test, classes, ids)
+
+
+def _test_pair(x: Any, y: Any, train: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Test samples and labels of the same kind as the training ones, or none of them."""
+    if (x is None) != (y is None):
+        raise DataError("test_x and test_y go together; give both or neither")
+    if x is None:
+        return train[0][:0], train[1][:0]
+    test = _pair(x, y, "test_x", "test_y")
+    if [_kind(tensor) for tensor in test] != [_kind(tensor) for tensor in train]:
+        raise DataError(
+            f"test samples differ in kind: x {_kind(train[0])} and y {_kind(train[1])}, "
+            f"test_x {_kind(test[0])} and test_y {_kind(test[1])}; make them alike"
+        )
+    return test
 
 
 def _kind(tensor: Tensor) -> str:

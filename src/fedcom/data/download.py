@@ -26,9 +26,9 @@ def fetch(name: str, source: Source, folder: Path) -> None:
                 _retrieve(source, archive, checksum, folder)
     except (OSError, ValueError, tarfile.TarError) as error:  # requests' errors are OSErrors
         raise DataError(
-            f"{name} could not be downloaded to {folder}: {error}; {source.remedy()} by hand and put "
-            f"{', '.join(source.files)} there, or point data.root or FEDCOM_DATA at a folder that holds "
-            f"{source.folder}/"
+            f"{name} could not be downloaded to {folder}: {error}; {source.remedy()} by hand, so "
+            f"that this folder holds {', '.join(source.files)}; or point data.root or FEDCOM_DATA at one "
+            f"that has {source.folder}/"
         ) from error
 
 

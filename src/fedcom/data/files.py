@@ -67,16 +67,18 @@ def cache_folder() -> Path:
 def locate(name: str, root: str | Path | None = None) -> Found:
     """The files of a set: under root, FEDCOM_DATA, the system's package or the cache, else downloaded."""
     if root is not None:
-        place = Path(root).expanduser()
-        found = _under(place, name)
-        if found is None:
-            folders = " or ".join(dict.fromkeys(str(place / s.folder) for s in SOURCES[name]))
-            raise DataError(
-                f"data.root {str(root)!r} does not hold {name}: there is no folder {folders}; "
-                f"{SOURCES[name][0].remedy()} and put it there, or leave data.root out to have it downloaded"
-            )
-        return found
+        return _under(Path(root).expanduser(), name) or _absent(Path(root).expanduser(), name)
     return _in_environment(name) or _packaged(name) or _cached(name)
+
+
+def _absent(root: Path, name: str) -> Found:
+    """Refuse to look elsewhere than where the user said."""
+    first, folders = SOURCES[name][0], dict.fromkeys(str(root / source.folder) for source in SOURCES[name])
+    raise DataError(
+        f"data.root {str(root)!r} does not hold {name}: there is no folder {' or '.join(folders)}; "
+        f"{first.remedy()}, so that {root / first.folder} holds {', '.join(first.files)}; "
+        f"or leave data.root out to have it downloaded"
+    )
 
 
 def _under(root: Path, name: str) -> Found | None:

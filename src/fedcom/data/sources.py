@@ -24,8 +24,9 @@ class Source:
 
     def remedy(self) -> str:
         """Where a person gets the files."""
-        what = ", ".join(self.archives or self.files)
-        return f"get {what} from {' or '.join(self.mirrors)}"
+        what, where = ", ".join(self.archives or self.files), " or ".join(self.mirrors)
+        packed = any(archive not in self.files for archive in self.archives)
+        return f"get {what} from {where}{' and unpack it' if packed else ''}"
 
 
 _MNIST = Source(

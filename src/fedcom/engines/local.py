@@ -12,7 +12,6 @@ from fedcom import vectors
 from fedcom.algorithms import Algorithm
 from fedcom.algorithms.base import Round
 from fedcom.clients import ClientStore
-from fedcom.codecs import Identity
 from fedcom.draws import Draw
 from fedcom.engines.memory import clients_that_fit
 from fedcom.errors import ConfigError, Diverged
@@ -31,7 +30,7 @@ class Simulation:
     Args:
         task: the clients' data and the objective.
         algorithm: the method, with its hyper-parameters.
-        links: the codecs; None: nothing is compressed.
+        links: the codecs; None: the algorithm's own.
         rounds: how many `run()` does.
         participation: the share of clients sampled each round.
         seed: of all randomness but the model's start, which is the module's own.
@@ -48,7 +47,7 @@ class Simulation:
         self.task, self.algorithm = task.to(pick_device(device)), algorithm
         self.rounds, self.eval_every = rounds, eval_every
         layout, m = task.objective.layout, task.clients
-        self.rules = Rules(algorithm, links or Links(Identity()), layout, m, sample_size(participation, m))
+        self.rules = Rules(algorithm, links or Links.of(algorithm), layout, m, sample_size(participation, m))
         self.server = algorithm.init_server(self.task.objective.start.clone())
         self.weights = client_weights(algorithm, self.task)
         self.steps, self.tau = local_steps(algorithm, self.task)
@@ -107,8 +106,10 @@ class Simulation:
         draw, sampled = self._draw.fold(self.round), self.sample()
         down = broadcast(self.rules, self.server, self._down, draw, first=self.round == 0)
         share = float(self.weights[sampled].sum())
-        works, mean, q = [], {}, self.server.w.new_zeros(())
-        for clients in sampled.split(self.chunk):
+        works: list[tuple[Tensor, Work]] = []
+        mean: Vectors = {}
+        q = self.server.w.new_zeros(())
+        for clients in torch.split(sampled, self.chunk):
             rnd = self._facts(clients, share, draw)
             work = self._work(clients, down, rnd, draw.fold(clients))
             p = (self.weights[clients] / share).to(self.server.w.dtype)
@@ -136,7 +137,7 @@ class Simulation:
         eta = self.algorithm.eta * self.algorithm.decay**self.round
         path = eta * (self.steps if isinstance(self.steps, int) else self.steps[clients])
         coin = float(draw.fold("coin").uniform(1))
-        return Round(self.round, eta, self.tau, path, share, coin)
+        return Round(eta, self.tau, path, share, coin)
 
     def _work(self, clients: Tensor, down: Vectors, rnd: Round, draw: Draw) -> Work:
         a = self.algorithm
