@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import fedcom
 from fedcom.algorithms import ALGORITHMS
@@ -41,7 +42,7 @@ class Device(StrEnum):
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CONFIG.toml] [section.key=value]...",
+        metavar="CONFIG.toml | section.key=value",
         help="A config file, then overrides such as data.name=mnist algorithm.eta=0.05 uplink.bits=4.",
         show_default=False,
     ),
@@ -54,28 +55,36 @@ Where = Annotated[Device, typer.Option(help="Where to compute; auto takes the GP
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 
 
-@app.command()
+KEYS = "\n\n".join((
+    "Keys of the sections:",
+    "data: name, root (folder of its files), clients, partition, classes_per_client (of partition classes), "
+    "alpha (of dirichlet and synthetic), beta (of synthetic)",
+    "model: name, hidden (widths, such as 64,32)",
+    "algorithm: name, eta, gamma, tau, epochs, batch, decay, weights, weight_decay, option, memory, and the "
+    "method's own, such as damping",
+    "uplink, downlink: name and the codec's own, such as bits or ratio; downlink.memory",
+    "run: rounds, participation (share of clients a round), seed, eval_every, dtype, target_accuracy, init "
+    "(a model.safetensors to start from), chunk (clients computed at once), encode (make messages' bytes)",
+    "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions.",
+))  # fmt: skip
+
+
+@app.command(epilog=KEYS)
 def run(
     settings: Settings = None, out: Out = None, force: Force = False, device: Where = Device.auto,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Run one method; with no argument FedCOMGATE on digits, two classes a client.
-
-    Sections: data (name, root, clients, partition, classes_per_client, alpha, beta), model (name, hidden),
-    algorithm (name, eta, gamma, tau, ...), uplink and downlink (name and the codec's parameters), run
-    (rounds, participation, seed, eval_every, dtype, target_accuracy, init). `fedcom list` names the choices.
-    """
+    """Run one method; with no argument FedCOMGATE on digits, two classes a client."""
     config = Config.of(_settings(settings))
     out = out or fresh_folder(f"{config.algorithm.name}-{config.data.name or 'digits'}")
     claim(out, force)
     outcome = execute(config, out, device=device.value, quiet=quiet)
-    if not quiet:
-        print(f"results in {out}")
+    print(f"results in {out}")
     if outcome.error is not None:
         raise outcome.error
 
 
-@app.command("compare")
+@app.command("compare", epilog=KEYS)
 def compare_command(
     settings: Settings = None,
     methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(METHODS),
@@ -84,25 +93,27 @@ def compare_command(
 ) -> None:  # fmt: skip
     """Run several methods on one task: one table, and figures of loss and accuracy against rounds and bytes.
 
-    The config may hold settings of one method: [methods.fedavg] eta = 0.1, [methods.fedavg.uplink] ...; a
-    label that is no method's name needs `name`, so that one method can appear twice.
+    Settings of one method: methods.fedavg.eta=0.1, methods.fedpaq.uplink.bits=4.
+
+    One method twice: methods.mine.name=fedpaq makes mine a label for --methods.
     """
     table = _settings(settings)
     labels = [label.strip() for label in methods.split(",") if label.strip()]
-    name = table.get("data", {}).get("name", "digits")
-    out = out or fresh_folder(f"compare-{name}")
+    data = Config.of({"data": table.get("data", {})}).data
+    out = out or fresh_folder(f"compare-{data.name or 'digits'}")
     claim(out, force)
-    rows = compare(table, labels, out, seeds=seeds, device=device.value, quiet=quiet)
-    target = Config.of({"run": table.get("run", {})}).run.target_accuracy
-    Console(width=None if sys.stdout.isatty() else 160).print(render(rows, target))
+    found = compare(table, labels, out, seeds=seeds, device=device.value, quiet=quiet)
+    _console().print(render(found.table, found.target))
     print(f"table and figures in {out}")
+    if found.interrupted:
+        raise KeyboardInterrupt
 
 
 @app.command()
 def evaluate(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder with config.toml and a model.")],
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[section.key=value]...", help="Another task.")
+        list[str] | None, typer.Argument(metavar="section.key=value", help="Another task.")
     ] = None,
     device: Where = Device.auto,
 ) -> None:
@@ -138,8 +149,13 @@ def list_command(
         return
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, line in lines.items():
-        table.add_row(f"[bold]{name}[/bold]", line)
-    Console().print(table)
+        table.add_row(Text(name, "bold"), Text(line))
+    _console().print(table)
+
+
+def _console() -> Console:
+    """Standard output, wide enough for a table where it is no terminal."""
+    return Console(width=None if sys.stdout.isatty() else 160)
 
 
 def _version(show: bool) -> None:
@@ -165,11 +181,9 @@ def _settings(arguments: list[str] | None) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The entry point: errors a user can mend are one line and an exit code."""
+    """The entry point: errors a user can mend are one line and an exit code; typer sees to usage and ^C."""
     try:
-        app(standalone_mode=False)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        app()
     except FedcomError as error:
         print(f"fedcom: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

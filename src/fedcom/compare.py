@@ -1,59 +1,64 @@
 """Several methods on one task, some seeds each: one table and a few figures."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.config import Config, Table
-from fedcom.errors import ConfigError, unknown
-from fedcom.report import Curve, compare_table, figures, markdown, write_csv
-from fedcom.run import execute, write_json
+from fedcom.config import Config, DataConfig, Table, check_sections
+from fedcom.errors import ConfigError, nearest, unknown
+from fedcom.figures import VIEWS, figures
+from fedcom.prepare import build_task, refuse
+from fedcom.report import Curve, compare_table, markdown, write_csv
+from fedcom.run import clear, execute, write_json
 
 METHODS = ("fedavg", "fedpaq", "scaffold", "fedgate", "fedcomgate")  # the paper's five
+FILES = ("table.json", "table.csv", "table.md", *(f"{view}.png" for view in VIEWS))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The table, one entry a method, the accuracy it measures bytes to, and whether it was cut short."""
+
+    table: list[dict[str, Any]]
+    target: float
+    interrupted: bool
 
 
 def compare(
-    table: Table,
-    methods: Sequence[str],
-    out: Path,
-    *,
-    seeds: int = 1,
-    device: str = "auto",
+    table: Table, methods: Sequence[str], out: Path, *, seeds: int = 1, device: str = "auto",
     quiet: bool = False,
-) -> list[dict[str, Any]]:
+) -> Comparison:  # fmt: skip
     """Run every method with every seed into its own folder; a diverged one is marked, the rest go on."""
-    first = Config.of({"run": table.get("run", {})}).run.seed
-    configs = variants(table, methods, range(first, first + seeds))
-    curves: list[Curve] = []
-    for label, config in configs:
-        folder = out / label / f"seed-{config.run.seed}"
-        title = label if seeds == 1 else f"{label} seed {config.run.seed}"
-        outcome = execute(config, folder, device=device, quiet=quiet, label=title)
-        if isinstance(outcome.error, KeyboardInterrupt):
-            raise outcome.error
-        curves.append(Curve(label, config.run.seed, outcome.curve.rows, outcome.curve.status))
-    target = configs[0][1].run.target_accuracy
-    rows = compare_table(curves, target)
-    write_json(out / "table.json", rows)
-    write_csv(rows, out / "table.csv")
-    (out / "table.md").write_text(markdown(rows, target))
-    figures(curves, out)
-    return rows
+    first = Config.of({"run": table.get("run", {})}).run
+    configs = variants(table, methods, range(first.seed, first.seed + seeds))
+    data, curves = _resolve(configs), []
+    try:
+        for label, config in configs:
+            title = label if seeds == 1 else f"{label} seed {config.run.seed}"
+            folder = out / label / f"seed-{config.run.seed}"
+            outcome = execute(config, folder, device=device, quiet=quiet, label=title)
+            curves.append(replace(outcome.curve, method=label))
+            if isinstance(outcome.error, KeyboardInterrupt):
+                raise outcome.error
+    except KeyboardInterrupt:
+        if not curves:
+            raise
+    subtitle = f"{data.name} · {data.clients} clients · {data.partition} · {seeds} seed{'s' * (seeds > 1)}"
+    rows = _write(curves, first.target_accuracy, out, subtitle)
+    cut = len(curves) < len(configs) or curves[-1].status == "interrupted"
+    return Comparison(rows, first.target_accuracy, cut)
 
 
 def variants(table: Table, methods: Sequence[str], seeds: range) -> list[tuple[str, Config]]:
-    """The config of every run, all checked before the first one starts."""
-    if not methods or seeds.stop <= seeds.start:
-        raise ConfigError("a comparison needs a method and a seed at least")
-    for label in table.get("methods", {}):
-        if label not in methods:
-            raise unknown("method in [methods], not among --methods:", label, methods)
+    """The config of every run."""
+    check_sections(table)
+    _check_labels(table, methods, seeds)
     used = {key for label in methods for key in _keys(_method(table, label))} | {"name"}
     for key in table.get("algorithm", {}):
         if key not in used:
-            raise unknown("key in algorithm, which none of the methods has:", key, used)
+            raise ConfigError(f"none of the methods has a key {key!r} in algorithm; {nearest(key, used)}")
     return [
         (label, variant({**table, "run": {**table.get("run", {}), "seed": seed}}, label))
         for label in methods
@@ -72,18 +77,61 @@ def variant(table: Table, label: str) -> Config:
     uplink = table.get("uplink", {}) if method.uplink["name"] != "identity" else {}
     downlink = table.get("downlink", {}) if method.feedback else {}
     shared = {key: value for key, value in table.get("algorithm", {}).items() if key in _keys(method)}
-    return Config.of({
+    sections: Table = {
         **{section: table[section] for section in ("data", "model", "run") if section in table},
-        "uplink": {**uplink, **own.pop("uplink", {})},
-        "downlink": {**downlink, **own.pop("downlink", {})},
+        "uplink": _laid(own.pop("uplink", {}), uplink),
+        "downlink": _laid(own.pop("downlink", {}), downlink),
         "algorithm": {**shared, **own, "name": method.name},
-    })  # fmt: skip
+    }
+    try:
+        return Config.of(sections)
+    except ConfigError as error:
+        raise ConfigError(f"{label}: {error}") from None
+
+
+def _laid(own: Any, shared: Table) -> Any:
+    """A method's own section over the shared one; Config refuses what is no section."""
+    return {**shared, **own} if isinstance(own, dict) else own
+
+
+def _resolve(configs: Sequence[tuple[str, Config]]) -> DataConfig:
+    """The data of all runs with its gaps filled; what would be refused later is refused now."""
+    task, config = build_task(configs[0][1])
+    for _, other in configs:
+        refuse(other, task.clients)
+    return config.data
+
+
+def _write(curves: Sequence[Curve], target: float, out: Path, subtitle: str) -> list[dict[str, Any]]:
+    """Tabulate and draw, in place of what a former comparison left."""
+    rows = compare_table(curves, target)
+    clear(out, FILES)
+    write_json(out / "table.json", rows)
+    write_csv(rows, out / "table.csv")
+    (out / "table.md").write_text(markdown(rows, target), encoding="utf-8")
+    figures(curves, out, subtitle)
+    return rows
+
+
+def _check_labels(table: Table, methods: Sequence[str], seeds: range) -> None:
+    if not methods or not seeds:
+        raise ConfigError("a comparison needs a method and a seed at least")
+    for label in methods:
+        if methods.count(label) > 1:
+            raise ConfigError(
+                f"{label} is among the methods twice; give one a label, as in methods.mine.name={label}"
+            )
+    for label, own in table.get("methods", {}).items():
+        if label not in methods:
+            raise ConfigError(f"methods.{label} is not among the methods compared; {nearest(label, methods)}")
+        if not isinstance(own, dict):
+            raise ConfigError(f"methods.{label} is a section; write methods.{label}.key=value")
 
 
 def _method(table: Table, label: str) -> type[Algorithm]:
     """The method behind a label: its `name` under [methods.LABEL], or the label itself."""
     name = table.get("methods", {}).get(label, {}).get("name", label)
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise unknown("method", name, ALGORITHMS)
     return ALGORITHMS[name]
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS, Codec
-from fedcom.errors import ConfigError, unknown
+from fedcom.errors import ConfigError, nearest, unknown
 from fedcom.links import Links
 from fedcom.models import MODELS, Model
 
@@ -31,6 +31,10 @@ class DataConfig:
     classes_per_client: int = 2
     alpha: float = 0.5
     beta: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.clients is not None and self.clients < 1:
+            raise ConfigError(f"clients must be 1 or more; got {self.clients}")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class RunConfig:
             value = getattr(self, key)
             if value is not None and value < least:
                 raise ConfigError(f"{key} must be {least} or more; got {value}")
+        if self.seed >= 2**62:
+            raise ConfigError(f"seed must be below 2^62; got {self.seed}")
         if not 0 < self.target_accuracy <= 1:
             raise ConfigError(f"target_accuracy is a share, such as 0.9; got {self.target_accuracy}")
 
@@ -77,11 +83,7 @@ class Config:
     @classmethod
     def of(cls, table: Table) -> "Config":
         """Check a table and make it a config."""
-        for section in table:
-            if section not in _SECTIONS:
-                raise unknown("section", section, _SECTIONS)
-            if not isinstance(table[section], dict):
-                raise ConfigError(f"{section} is a section; write {section}.key=value")
+        check_sections(table)
         algorithm = _named("algorithm", ALGORITHMS, "fedcomgate", table)
         run = build(RunConfig, table.get("run", {}), "run")
         down = dict(table.get("downlink", {}))
@@ -114,14 +116,25 @@ class Config:
 _SECTIONS = ("data", "model", "algorithm", "uplink", "downlink", "run", "methods")
 
 
+def check_sections(table: Table) -> None:
+    """Refuse a section that does not exist, or that is not one."""
+    for section, values in table.items():
+        if section not in _SECTIONS:
+            raise unknown("section", section, _SECTIONS)
+        if not isinstance(values, dict):
+            raise ConfigError(f"{section} is a section; write {section}.key=value, not {section}={values}")
+
+
 def read(path: str | Path | None, overrides: Sequence[str] = ()) -> Table:
     """The table of a TOML file with overrides laid over it."""
     table: Table = {}
     if path is not None:
         try:
-            table = tomllib.loads(Path(path).read_text())
+            table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise ConfigError(f"no config file {path}") from None
+            raise ConfigError(f"no config file {path}; overrides are section.key=value") from None
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not TOML: {error}") from None
     for override in overrides:
@@ -139,13 +152,14 @@ def dumps(table: Table) -> str:
     return "\n".join(lines)
 
 
-def build(cls: type[T], table: Mapping[str, Any], section: str) -> T:
-    """A dataclass from a table, every key and type checked."""
+def build(
+    cls: type[T], table: Mapping[str, Any], section: str, family: Mapping[str, type[T]] | None = None
+) -> T:
+    """A dataclass from a table, every key and type checked; family: what else the table could have named."""
     hints = get_type_hints(cls)
-    known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
     for key in table:
-        if key not in known:
-            raise unknown(f"key in {section} for {getattr(cls, 'name', section)}:", key, known)
+        if key not in _keys(cls):
+            raise _no_key(key, section, cls, family or {})
     values = {key: _convert(value, hints[key], f"{section}.{key}") for key, value in table.items()}
     try:
         return cls(**values)
@@ -157,9 +171,21 @@ def pick(kind: str, registry: Mapping[str, type[T]], table: Mapping[str, Any], s
     """The registered class a table names, built from the rest of the table."""
     rest = dict(table)
     name = rest.pop("name", None)
-    if name not in registry:
+    if not isinstance(name, str) or name not in registry:
         raise unknown(kind, name, registry)
-    return build(registry[name], rest, section)
+    return build(registry[name], rest, section, registry)
+
+
+def _keys(cls: type) -> list[str]:
+    return [f.name for f in fields(cls)]
+
+
+def _no_key(key: str, section: str, cls: type, family: Mapping[str, type]) -> ConfigError:
+    """The error for a key that others of the family have, or that resembles one of the class's own."""
+    owner, named = (f"{section} {getattr(cls, 'name', '')}", ["name"]) if family else (section, [])
+    others = [name for name, other in family.items() if key in _keys(other)]
+    hint = f"it is a key of {', '.join(others)}" if others else nearest(key, [*_keys(cls), *named])
+    return ConfigError(f"{owner} has no key {key!r}; {hint}")
 
 
 def _named(section: str, registry: Mapping[str, type[T]], default: str, table: Table) -> T:
@@ -185,17 +211,17 @@ def _override(table: Table, text: str) -> None:
         raise ConfigError(f"{text!r} is not an override; write section.key=value, as in algorithm.eta=0.05")
     section, dotted, value = match.groups()
     *path, key = dotted.split(".")
-    place = table.setdefault(section, {})
-    for name in path:
+    place = table
+    for name in (section, *path):
         place = place.setdefault(name, {})
-    if not isinstance(place, dict):
-        raise ConfigError(f"{section} is a section; got {place!r}")
+        if not isinstance(place, dict):
+            raise ConfigError(f"{text!r} sets a key of {name}, but {name} is {place!r}, not a section")
     place[key] = _parse(value)
 
 
 def _parse(text: str) -> Any:
     """A TOML value; numbers with commas are a list, and anything else is a string."""
-    for candidate in (text, f"[{text}]"):
+    for candidate in (text, f"[{text}]") if text else ():
         try:
             return tomllib.loads(f"value = {candidate}")["value"]
         except tomllib.TOMLDecodeError:
@@ -240,5 +266,5 @@ def _toml(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, bool | str):
-        return json.dumps(value)
+        return json.dumps(value, ensure_ascii=False)  # TOML knows no surrogate pairs
     return repr(value)

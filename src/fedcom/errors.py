@@ -34,7 +34,11 @@ class WireError(FedcomError):
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """The error for a name that does not exist, with the nearest one that does."""
+    return ConfigError(f"unknown {kind} {name!r}; {nearest(name, known)}")
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """A hint after a wrong name: the right one it resembles, or all there are."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
-    return ConfigError(f"unknown {kind} {name!r}; {hint}")
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"

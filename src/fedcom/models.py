@@ -104,8 +104,8 @@ class Quadratic(Model):
     """
 
     dim: int = 20
-    L: float = 1.0
-    mu: float = 0.1
+    L: float = 0.5
+    mu: float = 0.05
     sigma: float = 0.0
     spread: float = 1.0
     samples: int = 32

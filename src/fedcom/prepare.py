@@ -18,8 +18,7 @@ from fedcom.task import Task
 def prepare(config: Config, device: str = "auto") -> tuple[Simulation, Config]:
     """A simulation ready to run, and the config with what suits the data filled in."""
     if config.data.clients is not None:  # refuse what can be refused before the data is read
-        sampled = sample_size(config.run.participation, config.data.clients)
-        check(config.algorithm, config.links, config.data.clients, sampled)
+        refuse(config, config.data.clients)
     task, config = build_task(config)
     run = config.run
     simulation = Simulation(
@@ -27,6 +26,11 @@ def prepare(config: Config, device: str = "auto") -> tuple[Simulation, Config]:
         seed=run.seed, eval_every=run.eval_every, device=device, chunk=run.chunk,
     )  # fmt: skip
     return simulation, config
+
+
+def refuse(config: Config, clients: int) -> None:
+    """Raise the error of settings that do not go together on so many clients."""
+    check(config.algorithm, config.links, clients, sample_size(config.run.participation, clients))
 
 
 def build_task(config: Config) -> tuple[Task, Config]:
@@ -69,9 +73,10 @@ def _objective(config: Config, data: Dataset) -> Objective:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.run.seed)
         module = config.model.module(tuple(data.x.shape[1:]), data.classes)
+    dtype: torch.dtype = getattr(torch, config.run.dtype)
     if config.run.init is not None:
-        load_model(module, Path(config.run.init))
-    return Objective(module, config.model.loss(), getattr(torch, config.run.dtype))
+        load_model(module.to(dtype), Path(config.run.init))
+    return Objective(module, config.model.loss(), dtype)
 
 
 def load_model(module: torch.nn.Module, path: Path) -> None:
@@ -83,4 +88,4 @@ def load_model(module: torch.nn.Module, path: Path) -> None:
     try:
         module.load_state_dict(load_file(path))
     except Exception as error:
-        raise DataError(f"{path} does not hold this model: {error}") from None
+        raise DataError(f"{path} does not hold this model: {' '.join(str(error).split())}") from None

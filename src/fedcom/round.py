@@ -6,6 +6,7 @@ mean  = server_work(...)     the weighted mean, downlink codec, server_step
 client_finish(...)           client_step, once the mean is known
 """
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -70,15 +71,16 @@ class Rules:
     @property
     def measured(self) -> bool:
         """Whether clients send their measured q, for the server to set alpha from it."""
-        uplink = self.links.uplink
-        return self.algorithm.smoothing() == "auto" and uplink.unbiased and not uplink.lossless
+        a, uplink = self.algorithm, self.links.uplink
+        wanted = a.smoothing() == "auto" and a.memory != "error-feedback"
+        return wanted and uplink.unbiased and not uplink.lossless
 
     def alpha(self, q: Tensor) -> float | Tensor:
         """How far tracking or shifts move this round: one number for all clients, or their sum drifts."""
         setting = self.algorithm.smoothing()
         if setting != "auto":
             return setting
-        if self.links.uplink.unbiased:
+        if self.measured:
             return 1 / (1 + q)
         # Tracking on a biased codec without memory is an error feedback of its own and needs no damping;
         # with one, a coordinate sent every 1/kept rounds would move delta that many times too far.
@@ -103,6 +105,12 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
         raise ConfigError(
             f"a downlink codec compresses the mean, but {a.name} sends the model down, which travels dense; "
             "set algorithm.option=I (full participation) to send the mean instead"
+        )
+    if not (links.downlink.lossless or links.downlink_memory):
+        warnings.warn(
+            f"downlink {links.downlink.name!r} without memory: what it drops is lost, which leaves an error "
+            "floor; downlink.memory=error-feedback keeps it",
+            stacklevel=2,
         )
     if not isinstance(a.tau, int) and len(a.tau) != m:
         raise ConfigError(f"tau needs one number, or one a client ({m}); got {len(a.tau)}")
@@ -150,6 +158,8 @@ def _speak(
     unit = rules.algorithm.unit(name, rnd)
     meant = unit * x + nu
     heard = channel.send(name, meant, rules.layout, codec, draw)
+    if rules.algorithm.memory == "error-feedback" and codec.unbiased:
+        heard = codec.kept * heard  # a memory wants a contraction: rand-k without its scaling
     residual, printed = meant - heard, nu + unit * x / rules.clients  # client_finish takes the mean off
     nu = residual if rules.algorithm.memory == "error-feedback" else printed
     return heard / unit, nu, _relative_error(codec, heard, meant)

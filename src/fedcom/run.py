@@ -3,7 +3,7 @@
 import json
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,8 @@ def execute(
 ) -> Outcome:  # fmt: skip
     """Run a config into a folder; what was measured is kept however the run ends."""
     simulation, config = prepare(config, device)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "config.toml").write_text(dumps(config.table()))
+    clear(out, FILES)
+    (out / "config.toml").write_text(dumps(config.table()), encoding="utf-8")
     write_json(out / "environment.json", environment(simulation))
     write_json(out / "partition.json", _partition(simulation))
     rows: list[Row] = []
@@ -64,17 +64,22 @@ def fresh_folder(name: str, root: Path = Path("runs")) -> Path:
     return out
 
 
-def claim(out: Path, force: bool, leftovers: Sequence[str] = FILES) -> None:
-    """Refuse a folder that holds something, unless forced; then only a former run's files go."""
+def claim(out: Path, force: bool) -> None:
+    """Refuse a folder that holds something, unless forced; nothing is touched yet."""
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file, not a folder")
-    if out.is_dir() and any(out.iterdir()):
-        if not force:
-            raise ConfigError(
-                f"{out} is not empty; choose another --out, or --force to overwrite the run there"
-            )
+        raise ConfigError(f"{out} is a file, not a folder; choose another --out")
+    if out.is_dir() and any(out.iterdir()) and not force:
+        raise ConfigError(f"{out} is not empty; choose another --out, or --force to overwrite the run there")
+
+
+def clear(out: Path, leftovers: Iterable[str]) -> None:
+    """Make a folder, or rid it of a former run's files; others stay."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
         for name in leftovers:
             (out / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {out}: {error.strerror}; choose another --out") from None
 
 
 def environment(simulation: Simulation) -> dict[str, Any]:

@@ -134,14 +134,15 @@ class Oracle:
             return self.full(w)
         pick = self._without_replacement if self.by_epoch else self._with_replacement
         position, valid = pick(self.batch_size)
-        return self._decayed(w, self._gradient(w, position, valid / valid.sum(-1, keepdim=True)))
+        weight = valid.to(w.dtype)
+        return self._decayed(w, self._gradient(w, position, weight / weight.sum(-1, keepdim=True)))
 
     def full(self, w: Tensor) -> Tensor:
         """Gradients of the clients' whole losses at w."""
         g = torch.zeros_like(w)
         for start in range(0, self.task.longest, _FULL_BLOCK):
             position = start + torch.arange(_FULL_BLOCK, device=w.device).expand(len(w), -1)
-            g += self._gradient(w, position, (position < self._sizes) / self._sizes)
+            g += self._gradient(w, position, (position < self._sizes).to(w.dtype) / self._sizes)
         return self._decayed(w, g)
 
     @property
@@ -165,7 +166,7 @@ class Oracle:
     def _gradient(self, w: Tensor, position: Tensor, weight: Tensor) -> Tensor:
         """The gradient of a weighted sum of losses; places a client does not have weigh nothing."""
         rows = self.task.offsets[self.clients].unsqueeze(-1) + position.minimum(self._sizes - 1)
-        return self.task.objective.gradients(w, self.task.x[rows], self.task.y[rows], weight.to(w.dtype))
+        return self.task.objective.gradients(w, self.task.x[rows], self.task.y[rows], weight)
 
     def _decayed(self, w: Tensor, g: Tensor) -> Tensor:
         return g + self.weight_decay * w if self.weight_decay else g

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedcom import wire
 from fedcom.draws import Draw
-from fedcom.errors import ConfigError
+from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
 from fedcom.wire import Field
 
@@ -86,7 +86,10 @@ class Codec(ABC):
     def decode(self, data: bytes, layout: Layout, draw: Draw) -> Tensor:
         """The vector of one message; equals quantise(x) for the same draw."""
         parts = self.unpack(wire.unframe(self.id, layout, data), layout)
-        return self.expand({name: part.to(draw.key.device) for name, part in parts.items()}, layout, draw)
+        x = self.expand({name: part.to(draw.key.device) for name, part in parts.items()}, layout, draw)
+        if not x.isfinite().all():
+            raise WireError(f"a {self.name} message overflows: its scale is too large")
+        return x
 
 
 def within(name: str, value: float, low: float, high: float) -> None:

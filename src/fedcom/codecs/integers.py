@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedcom.codecs.base import Codec, Parts, float32_above, within
 from fedcom.draws import Draw
+from fedcom.errors import WireError
 from fedcom.vectors import Layout
 from fedcom.wire import Field
 
@@ -81,6 +82,10 @@ class Int(Codec):
         for i, (codes, out) in enumerate(self._zip(layout, self.blocks(layout).split(parts["codes"]), x)):
             torch.mul(codes, step[..., i : i + 1], out=out).add_(low[..., i : i + 1])
         return x
+
+    def check(self, parts: Parts, layout: Layout) -> None:
+        if (parts["step"] < 0).any():
+            raise WireError("an int message has a negative step")
 
     def _zip(self, layout: Layout, first: tuple[Tensor, ...], *rest: Tensor) -> "zip[tuple[Tensor, ...]]":
         """Walk several vectors block by block."""

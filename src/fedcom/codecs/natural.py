@@ -13,7 +13,7 @@ from fedcom.vectors import Layout
 from fedcom.wire import Field
 
 _LOWEST, _HIGHEST = -126, 127  # the exponents of float32's normal numbers
-_BROKEN = 255  # the code of a value that is not finite
+_BROKEN = 255  # the code of a value that is not finite as a float32
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,12 @@ class Natural(Codec):
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         mantissa, exponent = torch.frexp(x.abs())  # |x| = mantissa 2^exponent, mantissa in [1/2, 1)
         down = exponent - 1  # |x| lies between 2^down and 2^(down + 1)
-        share = torch.where(down < _LOWEST, torch.ldexp(x.abs(), -x.new_tensor(_LOWEST)), 2 * mantissa - 1)
+        small = x.abs() < 2.0**_LOWEST  # zero among them: these become nothing or the smallest power
+        share = torch.where(small, torch.ldexp(x.abs(), -x.new_tensor(_LOWEST)), 2 * mantissa - 1)
         up = (draw.uniform(x.shape[-1], x.dtype) < share).to(torch.int32)
-        code = torch.where(down < _LOWEST, up, down - _LOWEST + 1 + up).clamp(max=_HIGHEST - _LOWEST + 1)
-        return {"codes": torch.where(x.isfinite(), code, _BROKEN) + 256 * torch.signbit(x)}
+        code = torch.where(small, up, down - _LOWEST + 1 + up).clamp(max=_HIGHEST - _LOWEST + 1)
+        fits = x.to(torch.float32).isfinite()
+        return {"codes": torch.where(fits, code, _BROKEN) + 256 * torch.signbit(x)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         code = parts["codes"].to(torch.int32)

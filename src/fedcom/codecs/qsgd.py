@@ -45,7 +45,9 @@ class Qsgd(Codec):
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         blocks = self.blocks(layout)
-        norm = torch.stack([float32_above(torch.linalg.vector_norm(b, dim=-1)) for b in blocks.split(x)], -1)
+        # Squares of float32 numbers above 1e19 or below 1e-23 do not fit a float32.
+        norms = [torch.linalg.vector_norm(b, dim=-1, dtype=torch.float64) for b in blocks.split(x)]
+        norm = float32_above(torch.stack(norms, -1))
         codes = torch.empty_like(x, dtype=torch.int32)
         u = draw.uniform(x.shape[-1], x.dtype)
         for i, (block, out, v) in enumerate(zip(*map(blocks.split, (x, codes, u)), strict=True)):

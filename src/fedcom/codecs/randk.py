@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedcom.codecs.base import Codec, Parts, kept_count, share
@@ -46,7 +47,8 @@ class RandK(Codec):
         return draw.ranks(layout.size).topk(k, dim=-1, sorted=False).indices.sort(dim=-1).values
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
-        return {"values": x.gather(-1, self.indices(layout, draw))}
+        finite = x.sum(-1, keepdim=True, dtype=torch.float64).isfinite()  # a NaN left out must still be seen
+        return {"values": torch.where(finite, x.gather(-1, self.indices(layout, draw)), torch.nan)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         values = parts["values"] * (layout.size / parts["values"].shape[-1])

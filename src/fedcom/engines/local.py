@@ -124,8 +124,20 @@ class Simulation:
         """The clients of this round, in order."""
         m, n = self.rules.clients, self.rules.sampled
         if n == m:
-            return torch.arange(m, device=self.server.w.device)
+            return self._everyone
         return self._draw.fold(self.round, "sample").permutation(m)[:n].sort().values
+
+    def client_states(self) -> Any:
+        """What the algorithm keeps of each client, stacked; a tracker's `.delta`, for example."""
+        return self._store.take(self._everyone)[0]
+
+    def client_memory(self) -> Vectors:
+        """What each client's codec dropped and its memory keeps, in the model's units."""
+        return self._store.take(self._everyone)[1]
+
+    @property
+    def _everyone(self) -> Tensor:
+        return torch.arange(self.rules.clients, device=self.server.w.device)
 
     def module(self) -> nn.Module:
         """The module with the model as it stands."""
@@ -135,7 +147,8 @@ class Simulation:
 
     def _facts(self, clients: Tensor, share: float, draw: Draw) -> Round:
         eta = self.algorithm.eta * self.algorithm.decay**self.round
-        path = eta * (self.steps if isinstance(self.steps, int) else self.steps[clients])
+        steps = self._steps_of(clients)
+        path = eta * (steps if isinstance(steps, int) else steps.to(self.server.w.dtype))
         coin = float(draw.fold("coin").uniform(1))
         return Round(eta, self.tau, path, share, coin)
 
@@ -143,9 +156,13 @@ class Simulation:
         a = self.algorithm
         batch = None if a.batch == "full" else a.batch
         oracle = Oracle(self.task, clients, draw, batch, a.epochs is not None, a.weight_decay)
-        steps = self.steps if isinstance(self.steps, int) else self.steps[clients]
         state, memory = self._store.take(clients)
-        return client_work(self.rules, state, memory, down, oracle, steps, rnd, self._up, draw)
+        return client_work(
+            self.rules, state, memory, down, oracle, self._steps_of(clients), rnd, self._up, draw
+        )
+
+    def _steps_of(self, clients: Tensor) -> int | Tensor:
+        return self.steps if isinstance(self.steps, int) else self.steps[clients]
 
     def _commit(self, works: list[tuple[Tensor, Work]], heard: Heard, q: Tensor) -> None:
         """Make the round final, or say that the model is lost."""
@@ -180,8 +197,8 @@ def pick_device(name: str) -> torch.device:
 
 def sample_size(participation: float, clients: int) -> int:
     """n, the number of clients sampled each round."""
-    n = math.floor(participation * clients + 1e-9)
-    if not 0 < participation <= 1 or n < 1:
+    n = math.floor(participation * clients + 1e-9) if 0 < participation <= 1 else 0
+    if n < 1:
         raise ConfigError(
             f"participation must be in (0, 1] and sample a client; got {participation} of {clients} clients"
         )

@@ -1,0 +1,129 @@
+"""Two clients, two steps: every number of a method's first rounds worked out by hand.
+
+Client 1 has f(w) = 1/2 (w - 1)^2, client 2 has f(w) = (w + 1)^2; w starts at 0, eta = 0.1, no decay. The
+gradients are w - 1 and 2 (w + 1).
+"""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedcom import (
+    VRLSGD,
+    Diana,
+    FedAvg,
+    FedCOM,
+    FedCOMGATE,
+    FedGATE,
+    FedPAQ,
+    Identity,
+    Links,
+    LocalSGD,
+    Qsparse,
+    Scaffold,
+    Task,
+    TopK,
+    VRDiana,
+)
+from fedcom.models import Quadratic
+from fedcom.objective import Objective
+
+from ..conftest import after, quadratic_task
+
+RATES: Any = {"eta": 0.1, "tau": 2, "decay": 1.0, "batch": "full"}
+DIANA: Any = {"eta": 0.1, "decay": 1.0, "batch": "full", "shift_rate": 0.5}
+PLAIN = Links(Identity())
+
+
+def task(a: list[list[float]], b: list[list[float]]) -> Task:
+    """One sample a client: f_j(w) = 1/2 sum a_j (w - b_j)^2."""
+    x = torch.tensor([a, b], dtype=torch.float64).transpose(0, 1)
+    model, m = Quadratic(dim=len(a[0])), len(a)
+    y = torch.zeros(m, dtype=torch.float64)
+    objective = Objective(model.module((), 0), model.loss(), torch.float64)
+    return Task(objective, x, y, torch.ones(m, dtype=torch.int64), x[:0], y[:0], 0)
+
+
+def two() -> Task:
+    return task(a=[[1.0], [2.0]], b=[[1.0], [-1.0]])
+
+
+def model_after(rounds: int, algorithm: Any, links: Links = PLAIN) -> float:
+    return float(after(two(), algorithm, links, rounds=rounds).server.w)
+
+
+@pytest.mark.parametrize("method", [LocalSGD, FedAvg, FedPAQ, FedCOM])
+def test_averaging(method: type) -> None:
+    """0 -> .1 -> .19 and 0 -> -.2 -> -.36: D = -1.9 and 3.6, mean .85."""
+    assert model_after(1, method(gamma=1.0, **RATES)) == pytest.approx(-0.085, abs=1e-15)
+
+
+@pytest.mark.parametrize("method", [FedAvg, FedPAQ, FedCOM])
+def test_averaging_with_a_global_rate(method: type) -> None:
+    assert model_after(1, method(gamma=2.0, **RATES)) == pytest.approx(-0.17, abs=1e-15)
+
+
+@pytest.mark.parametrize("method", [FedGATE, FedCOMGATE, VRLSGD, Scaffold])
+def test_tracking(method: type) -> None:
+    """After round 1 delta = -+1.375; then -.085 -> -.114 -> -.1401 and -.085 -> -.1305 -> -.1669."""
+    simulation = after(two(), method(gamma=1.0, **RATES), PLAIN, rounds=2)
+    assert float(simulation.server.w) == pytest.approx(-0.1535, abs=1e-15)
+
+
+def test_tracker_and_control_variates() -> None:
+    delta = after(two(), FedGATE(gamma=1.0, **RATES), rounds=2).client_states().delta
+    assert delta.flatten().tolist() == pytest.approx([-1.442, 1.442], abs=1e-14)
+    scaffold = after(two(), Scaffold(gamma=1.0, **RATES), rounds=1)
+    assert scaffold.client_states().c.flatten().tolist() == pytest.approx([-0.95, 1.8], abs=1e-14)
+    assert float(scaffold.server.c) == pytest.approx(0.425, abs=1e-14)
+
+
+def test_damped_tracking() -> None:
+    """With half the step delta = -+.6875: D = -.75525 and 2.0565 in round 2."""
+    assert model_after(2, FedCOMGATE(damping=0.5, gamma=1.0, **RATES)) == pytest.approx(-0.1500625, abs=1e-15)
+
+
+def test_diana() -> None:
+    """g = -1, 2 then -1.05, 1.9; shifts -.5, 1 after round 1; the second message is -.55, .9."""
+    simulation = after(two(), Diana(**DIANA), PLAIN, rounds=2)
+    assert float(simulation.server.w) == pytest.approx(-0.0925, abs=1e-15)
+    assert float(simulation.server.h) == pytest.approx(0.3375, abs=1e-14)
+    assert simulation.client_states().h.flatten().tolist() == pytest.approx([-0.775, 1.45], abs=1e-14)
+
+
+def test_vr_diana_on_a_quadratic_is_diana_with_full_gradients() -> None:
+    """Additive noise is the same at w and at the reference point, so it cancels exactly."""
+    noisy = quadratic_task(sigma=2.0)
+    full = after(noisy, Diana(**DIANA), PLAIN, rounds=7).server.w
+    reduced = after(noisy, VRDiana(**{**DIANA, "batch": 3}), PLAIN, rounds=7).server.w
+    assert torch.allclose(full, reduced, atol=1e-13)
+
+
+def test_unequal_local_steps_are_scaled_to_the_nominal_number() -> None:
+    """One step and three, nominal 2: D = 2 (-.1)/.1 = -2 and 2 (.488)/.3."""
+    expected = -0.1 * (-2 + 2 * 0.488 / 0.3) / 2
+    assert model_after(1, FedAvg(**{**RATES, "tau": (1, 3)})) == pytest.approx(expected, abs=1e-15)
+
+
+def plane() -> Task:
+    """Optima (1, 2) and (3, 0) in the plane, unit curvature."""
+    return task(a=[[1.0, 1.0]] * 2, b=[[1.0, 2.0], [3.0, 0.0]])
+
+
+def test_error_feedback_keeps_what_top_1_dropped() -> None:
+    """Client 1 means (-1, -2), says (0, -2), keeps .1 (-1, 0); next it means .1 (-.85, -1.9) + (-.1, 0)."""
+    algorithm = Qsparse(**{**RATES, "tau": 1})
+    simulation = after(plane(), algorithm, Links(TopK(0.5)), rounds=1)
+    assert simulation.server.w.tolist() == pytest.approx([0.15, 0.1], abs=1e-15)
+    assert simulation.client_memory()["D"].flatten().tolist() == pytest.approx([-0.1, 0, 0, 0], abs=1e-15)
+    simulation.step()
+    # Client 1 means (-.185, -.19): says -.19; client 2 means .1 (-2.85, .1): says -.285.
+    assert simulation.server.w.tolist() == pytest.approx([0.15 + 0.1425, 0.1 + 0.095], abs=1e-15)
+
+
+def test_the_papers_memory_rule() -> None:
+    """nu = u/m - mean u: (-.1, -.2)/2 - (-.15, -.1) and (-.3, 0)/2 - (-.15, -.1)."""
+    algorithm = FedCOM(**{**RATES, "tau": 1, "gamma": 1.0, "memory": "paper"})
+    memory = after(plane(), algorithm, Links(TopK(0.5)), rounds=1).client_memory()["D"]
+    assert memory.flatten().tolist() == pytest.approx([0.1, 0.0, 0.0, 0.1], abs=1e-15)

@@ -1,0 +1,63 @@
+"""What every test may use: small tasks in float64, and the draws behind them."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedcom import Algorithm, Links, Simulation, Task
+from fedcom.draws import Draw
+from fedcom.models import Quadratic
+from fedcom.objective import Objective
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def draw() -> Draw:
+    return Draw.seeded(7)
+
+
+def quadratic_task(clients: int = 6, **parameters: float) -> Task:
+    """Clients with their own curvatures and optima; f is known."""
+    model = Quadratic(**{"dim": 8, "sigma": 0.3, **parameters})  # type: ignore[arg-type]
+    data = model.data(clients, Draw.seeded(3))
+    assert data.groups is not None
+    parts = [(data.groups == j).nonzero()[:, 0] for j in range(clients)]
+    return Task.build(Objective(model.module((), 0), model.loss(), torch.float64), data, parts)
+
+
+def mlp_task(clients: int = 6, sizes: list[int] | None = None, seed: int = 0) -> Task:
+    """A small classifier on Gaussian blobs, one shift a client, in float64."""
+    draw = Draw.seeded(seed)
+    sizes = sizes or [12] * clients
+    owner = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    y = draw.fold("labels").integers(3, len(owner))
+    x = draw.fold("inputs").normal(5 * len(owner), torch.float64).reshape(-1, 5)
+    x = x + y[:, None] + 0.5 * owner[:, None]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+    return Task.from_arrays(
+        module, x, y, x[:9], y[:9], groups=owner, partition="natural", dtype=torch.float64
+    )
+
+
+def after(
+    task: Task, algorithm: Algorithm, links: Links | None = None, rounds: int = 5, **options: object
+) -> Simulation:
+    """A simulation that has run its rounds."""
+    simulation = Simulation(task, algorithm, links, rounds=rounds, device="cpu", **options)  # type: ignore[arg-type]
+    for _ in range(rounds):
+        simulation.step()
+    return simulation
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-12) -> bool:
+    """Equal to rounding, relative to the larger of the two."""
+    scale = max(float(a.abs().max()), float(b.abs().max()), 1.0)
+    return float((a - b).abs().max()) <= tolerance * scale
+
+
+Check = Callable[[Tensor, Tensor], bool]
