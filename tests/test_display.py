@@ -19,7 +19,7 @@ def row(round: int, accuracy: float | None = 0.5) -> dict[str, Any]:
 
 
 def plain() -> Console:
-    return Console(file=io.StringIO(), width=40)
+    return Console(file=io.StringIO(), width=40, _environ={})
 
 
 def lines(console: Console) -> list[str]:

@@ -166,12 +166,12 @@ def test_train_loss_weighs_clients_as_the_objective_does() -> None:
 
 
 def test_a_lossy_downlink_needs_its_memory() -> None:
-    task = quadratic_task(sigma=0.0, mu=0.2)
+    task = quadratic_task(sigma=0.0, L=1.0, mu=0.3)
     algorithm = FedGATE(eta=0.1, gamma=1.0, tau=5, batch="full", decay=1.0)
     down = Int(6, rounding="nearest")
-    kept = after(task, algorithm, Links(Identity(), down), rounds=400).row()["train_loss"]
+    kept = after(task, algorithm, Links(Identity(), down), rounds=200).row()["train_loss"]
     with pytest.warns(UserWarning, match="downlink.memory=error-feedback"):
-        lost = after(task, algorithm, Links(Identity(), down, downlink_memory=False), rounds=400)
+        lost = after(task, algorithm, Links(Identity(), down, downlink_memory=False), rounds=200)
     assert kept < 1e-12 < 1e-9 < lost.row()["train_loss"]
 
 

@@ -140,8 +140,8 @@ class Oracle:
     def full(self, w: Tensor) -> Tensor:
         """Gradients of the clients' whole losses at w."""
         g = torch.zeros_like(w)
-        for start in range(0, self.task.longest, _FULL_BLOCK):
-            position = start + torch.arange(_FULL_BLOCK, device=w.device).expand(len(w), -1)
+        for positions in torch.split(torch.arange(self.task.longest, device=w.device), _FULL_BLOCK):
+            position = positions.expand(len(w), -1)
             g += self._gradient(w, position, (position < self._sizes).to(w.dtype) / self._sizes)
         return self._decayed(w, g)
 

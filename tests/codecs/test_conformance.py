@@ -2,7 +2,13 @@
 
 import pytest
 import torch
-from codec_cases import (
+from torch import Tensor
+
+from fedcom.codecs import CODECS, Codec, Identity
+from fedcom.draws import Draw
+from fedcom.vectors import Layout
+
+from .cases import (
     CODECS_TESTED,
     FIXED,
     RANDOM,
@@ -15,11 +21,6 @@ from codec_cases import (
     layout,
     same,
 )
-from torch import Tensor
-
-from fedcom.codecs import CODECS, Codec, Identity
-from fedcom.draws import Draw
-from fedcom.vectors import Layout
 
 
 def test_every_registered_codec_is_tested_here() -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from codec_cases import gaussian, keys, layout
 from torch import Tensor
 
 from fedcom.codecs import Codec, Int, Natural, Qsgd, RandK, TopK
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
+
+from .cases import gaussian, keys, layout
 
 EPS = 2.0**-23
 

@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 import torch
-from codec_cases import CODECS_TESTED, each_codec, each_dtype, gaussian, label, layout
 from torch import Tensor
 
 from fedcom import wire
@@ -14,6 +13,8 @@ from fedcom.codecs import Codec, Identity, Int, Natural, Qsgd, RandK, TopK
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
+
+from .cases import CODECS_TESTED, each_codec, each_dtype, gaussian, label, layout
 
 WHERE = layout("several", torch.float32)
 DRAW = Draw.seeded(0)
