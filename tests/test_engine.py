@@ -1,5 +1,6 @@
 """The local engine: the same numbers twice, whatever the chunks; the bytes counted are the bytes made."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -219,6 +220,6 @@ def test_vr_diana_refreshes_with_the_shared_coin() -> None:
     for _ in range(40):
         simulation.step()
         points.append(simulation.client_states().point.clone())
-    moved = [not torch.equal(a, b) for a, b in zip(points, points[1:], strict=False)]
+    moved = [not torch.equal(a, b) for a, b in pairwise(points)]
     assert 4 <= sum(moved) <= 20
     assert all(torch.equal(p, p[:1].expand_as(p)) for p in points)

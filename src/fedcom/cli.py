@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +22,7 @@ from fedcom.config import Config, read
 from fedcom.data import DATASETS, PARTITIONS
 from fedcom.errors import FedcomError, unknown
 from fedcom.models import MODELS
-from fedcom.prepare import prepare
+from fedcom.prepare import data_name, prepare
 from fedcom.report import render
 from fedcom.run import claim, execute, fresh_folder
 
@@ -76,7 +77,7 @@ def run(
 ) -> None:  # fmt: skip
     """Run one method; with no argument FedCOMGATE on digits, two classes a client."""
     config = Config.of(_settings(settings))
-    out = out or fresh_folder(f"{config.algorithm.name}-{config.data.name or 'digits'}")
+    out = out or fresh_folder(f"{config.algorithm.name}-{data_name(config)}")
     claim(out, force)
     outcome = execute(config, out, device=device.value, quiet=quiet)
     print(f"results in {out}")
@@ -99,8 +100,8 @@ def compare_command(
     """
     table = _settings(settings)
     labels = [label.strip() for label in methods.split(",") if label.strip()]
-    data = Config.of({"data": table.get("data", {})}).data
-    out = out or fresh_folder(f"compare-{data.name or 'digits'}")
+    task = Config.of({key: table.get(key, {}) for key in ("data", "model")})
+    out = out or fresh_folder(f"compare-{data_name(task)}")
     claim(out, force)
     found = compare(table, labels, out, seeds=seeds, device=device.value, quiet=quiet)
     _console().print(render(found.table, found.target))
@@ -182,6 +183,7 @@ def _settings(arguments: list[str] | None) -> dict[str, Any]:
 
 def main() -> None:
     """The entry point: errors a user can mend are one line and an exit code; typer sees to usage and ^C."""
+    warnings.showwarning = lambda message, *_: print(f"fedcom: {message}", file=sys.stderr)
     try:
         app()
     except FedcomError as error:

@@ -1,11 +1,12 @@
 """TOML tables and `section.key=value` overrides to frozen dataclasses, and back."""
 
 import json
+import math
 import re
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -14,6 +15,7 @@ from fedcom.codecs import CODECS, Codec
 from fedcom.errors import ConfigError, nearest, unknown
 from fedcom.links import Links
 from fedcom.models import MODELS, Model
+from fedcom.round import twin
 
 Table = dict[str, Any]
 T = TypeVar("T")
@@ -78,7 +80,6 @@ class Config:
     algorithm: Algorithm
     links: Links
     run: RunConfig
-    methods: Table = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: Table) -> "Config":
@@ -88,16 +89,17 @@ class Config:
         run = build(RunConfig, table.get("run", {}), "run")
         down = dict(table.get("downlink", {}))
         memory = build(DownlinkConfig, {k: down.pop(k) for k in ("memory",) if k in down}, "downlink").memory
+        up = table.get("uplink", {})
+        if algorithm.compresses is not None and up and "name" not in up:
+            raise twin(algorithm, f"got uplink settings {up}")
         links = Links(
-            uplink=_codec("uplink", table.get("uplink", {}), algorithm.uplink),
+            uplink=_codec("uplink", up, algorithm.uplink),
             downlink=_codec("downlink", down, {"name": "identity"}),
             downlink_memory=memory == "error-feedback",
             encode=run.encode,
         )
         data = build(DataConfig, table.get("data", {}), "data")
-        return cls(
-            data, _named("model", MODELS, "mlp", table), algorithm, links, run, table.get("methods", {})
-        )
+        return cls(data, _named("model", MODELS, "mlp", table), algorithm, links, run)
 
     def table(self) -> Table:
         """The config as plain data, every default spelled out."""
@@ -248,7 +250,8 @@ def _try(value: Any, hint: Any) -> tuple[bool, Any]:
         whole = all(isinstance(item, int) and not isinstance(item, bool) for item in items)
         return whole, tuple(items)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool), value
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and math.isfinite(value), value
     if hint is int and isinstance(value, bool):
         return False, value
     return isinstance(value, hint), value

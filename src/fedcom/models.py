@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +29,13 @@ class Model(ABC):
         """The loss; None: cross-entropy."""
         return None
 
-    def data(self, clients: int, draw: Draw) -> Dataset | None:
-        """The data of a model that brings its own."""
-        return None
+
+@runtime_checkable
+class OwnData(Protocol):
+    """A model that brings the data it is for."""
+
+    def data(self, clients: int, draw: Draw) -> Dataset:
+        """The data of so many clients."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedcom.errors import ConfigError
+from fedcom.errors import ConfigError, DataError
 from fedcom.vectors import Layout, flatten
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -35,6 +35,18 @@ class Objective:
         self.layout = Layout.of(module, dtype)
         self.start = flatten(module, dtype)
         self._gradients = vmap(grad(self._weighted_loss))
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Samples in the model's dtype; whole numbers stay whole where the module embeds them."""
+        embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in self.module.modules())
+        return x if embeds and not x.is_floating_point() else self.targets(x.to(self.layout.dtype))
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Floating-point targets in the model's dtype; classes as they are."""
+        y = y.to(self.layout.dtype) if y.is_floating_point() else y
+        if not torch.isfinite(y).all():
+            raise DataError(f"the data holds NaN, infinity or a number beyond {self.layout.dtype}; scale it")
+        return y
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
         """What the module says of a batch at w."""

@@ -10,6 +10,7 @@ from fedcom.data import Dataset, load, split
 from fedcom.draws import Draw
 from fedcom.engines.local import Simulation, sample_size
 from fedcom.errors import ConfigError, DataError
+from fedcom.models import OwnData
 from fedcom.objective import Objective
 from fedcom.round import check
 from fedcom.task import Task
@@ -46,17 +47,19 @@ def build_task(config: Config) -> tuple[Task, Config]:
     return Task.build(objective, data, parts), replace(config, data=replace(filled, clients=len(parts)))
 
 
+def data_name(config: Config) -> str:
+    """The data set a config means: its own, the model's, or digits."""
+    own = config.model.name if isinstance(config.model, OwnData) else None
+    if own is not None and config.data.name not in (None, own):
+        raise ConfigError(f"model {own} brings its own data; leave data.name out, got {config.data.name!r}")
+    return config.data.name or own or "digits"
+
+
 def _dataset(config: Config, draw: Draw) -> Dataset:
-    c = config.data
-    own = config.model.data(c.clients or 20, draw.fold("data"))
-    if own is None:
-        name = c.name or "digits"
-        return load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
-    if c.name not in (None, own.name):
-        raise ConfigError(
-            f"model {config.model.name} brings its own data; leave data.name out, got {c.name!r}"
-        )
-    return own
+    c, name = config.data, data_name(config)
+    if isinstance(config.model, OwnData):
+        return config.model.data(c.clients or 20, draw.fold("data"))
+    return load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
 
 
 def _fill(data: DataConfig, found: Dataset) -> DataConfig:

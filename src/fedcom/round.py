@@ -91,10 +91,7 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
     """Refuse an algorithm, codecs and numbers of clients that do not go together."""
     a, m, n = algorithm, clients, sampled
     if a.compresses is not None and not links.uplink.lossless:
-        raise ConfigError(
-            f"{a.name} sends its updates uncompressed, but the uplink is {links.uplink.name!r}; "
-            f"its twin with a codec is {a.compresses} (algorithm.name={a.compresses})"
-        )
+        raise twin(a, f"got uplink {links.uplink.name!r}")
     if a.feedback and n < 2:
         raise ConfigError(
             f"{a.name} tracks differences between clients and needs two a round; got {n} of {m}"
@@ -114,6 +111,14 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
         )
     if not isinstance(a.tau, int) and len(a.tau) != m:
         raise ConfigError(f"tau needs one number, or one a client ({m}); got {len(a.tau)}")
+
+
+def twin(algorithm: Algorithm, got: str) -> ConfigError:
+    """The error for a codec on a method that has none, naming the one that does."""
+    return ConfigError(
+        f"{algorithm.name} sends its updates uncompressed; its twin with a codec is {algorithm.compresses} "
+        f"(algorithm.name={algorithm.compresses}); {got}"
+    )
 
 
 def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bool) -> Vectors:

@@ -45,10 +45,10 @@ class Task:
         sizes = torch.tensor([len(part) for part in parts])
         if len(parts) == 0 or int(sizes.min()) < 1:
             raise ConfigError(f"every client needs a sample; the partition's sizes are {sizes.tolist()}")
-        order, dtype = torch.cat(list(parts)), objective.layout.dtype
-        y, test_y = (t if data.classes else t.to(dtype) for t in (data.y, data.test_y))
-        x, test_x = (t.to(dtype) if t.is_floating_point() else t for t in (data.x, data.test_x))
-        return cls(objective, x[order], y[order], sizes, test_x, test_y, data.classes, data.name)
+        order = torch.cat(list(parts))
+        x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
+        y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
+        return cls(objective, x, y, sizes, test_x, test_y, data.classes, data.name)
 
     @classmethod
     def from_arrays(

@@ -13,7 +13,7 @@ def test_arrays_and_tensors_become_the_same_set(wrap):
     data = from_arrays(
         wrap(X), wrap(Y), wrap(X[:2]), wrap(np.array([0, 4])), wrap(np.array([30, 10, 10, 20]))
     )
-    assert data.x.dtype == torch.float32
+    assert data.x.is_floating_point()
     assert data.x.tolist() == X.tolist()
     assert data.y.dtype == torch.int64
     assert data.classes == 5
@@ -35,7 +35,8 @@ def test_float_targets_are_a_regression():
     data = from_arrays(X, Y + 0.5)
     assert data.classes == 0
     assert data.y.tolist() == [0.5, 2.5, 1.5, 0.5]
-    assert data.test_y.dtype == data.y.dtype == torch.float32
+    assert data.test_y.dtype == data.y.dtype
+    assert data.y.is_floating_point()
 
 
 @pytest.mark.parametrize("x", [X.astype(np.float32), torch.from_numpy(X.astype(np.float32))])
@@ -58,13 +59,12 @@ def test_every_kind_of_number_is_taken(dtype):
         ((X[:3], Y), "x has 3 samples but y has 4 labels"),
         ((X, Y, X), "test_x and test_y go together"),
         ((X, Y, X[:, :2], Y), r"differ in kind.*\[3\].*\[2\]"),
-        ((X, Y, X, Y + 0.5), "differ in kind.*int64.*float32"),
+        ((X, Y, X, Y + 0.5), "differ in kind.*whole.*floating"),
         ((X, Y, None, None, [1, 2]), "groups has shape.*4 whole numbers"),
         ((X, Y, None, None, [0.5] * 4), "groups has shape.*4 whole numbers"),
         ((X, Y - 1), "label -1.*renumber"),
         ((X, Y[:, None]), r"y has shape \[4, 1\]"),
         ((X * np.nan, Y), "x holds NaN"),
-        ((X * 1e300, Y), "x holds NaN, infinity or a number beyond float32"),
         ((X, Y + np.inf), "y holds NaN"),
         ((X[:0], Y[:0]), "x has no samples"),
         ((3.0, Y), "x is a single number"),

@@ -14,7 +14,7 @@ from fedcom.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test samples; x is float32, y is int64 (or float32 where classes is 0: regression).
+    """Training and test samples; y is int64, or floating where classes is 0: regression.
 
     Args:
         groups: the natural client of each training sample, 0..G-1, where the set has authors.
@@ -109,13 +109,13 @@ def _test_pair(x: Any, y: Any, train: tuple[Tensor, Tensor]) -> tuple[Tensor, Te
 
 
 def _kind(tensor: Tensor) -> str:
-    """Shape of one sample and dtype, for errors."""
-    return f"{list(tensor.shape[1:])} {str(tensor.dtype).removeprefix('torch.')}"
+    """Shape of one sample and whether it is floating, for errors."""
+    return f"{list(tensor.shape[1:])} {'floating' if tensor.is_floating_point() else 'whole'}"
 
 
 def _pair(x: Any, y: Any, x_name: str, y_name: str) -> tuple[Tensor, Tensor]:
     """Samples and labels, checked against each other."""
-    samples, labels = _tensor(x, x_name).to(torch.float32), _tensor(y, y_name)
+    samples, labels = _tensor(x, x_name), _tensor(y, y_name)
     if len(samples) != len(labels):
         raise DataError(f"{x_name} has {len(samples)} samples but {y_name} has {len(labels)} labels")
     if not labels.is_floating_point():
@@ -140,26 +140,26 @@ def _groups(groups: Any, n: int) -> Tensor:
 
 
 def _tensor(values: Any, name: str) -> Tensor:
-    """A copy as int64 or float32 on the CPU, without NaN or infinity."""
+    """A copy as int64, float32 or float64 on the CPU, without NaN or infinity."""
     if isinstance(values, Tensor) and not values.is_complex():
-        kind = torch.float32 if values.is_floating_point() else torch.int64
-        tensor = values.detach().to("cpu", kind, copy=True)
+        single = torch.float64 if values.dtype == torch.float64 else torch.float32
+        tensor = values.detach().to("cpu", single if values.is_floating_point() else torch.int64, copy=True)
     else:
         tensor = torch.from_numpy(_array(values, name))
     if tensor.dim() == 0:
         raise DataError(f"{name} is a single number; its first axis must be the samples")
     if not torch.isfinite(tensor).all():
-        raise DataError(f"{name} holds NaN, infinity or a number beyond float32; clean or scale it first")
+        raise DataError(f"{name} holds NaN or infinity; clean it first")
     return tensor
 
 
 def _array(values: Any, name: str) -> NDArray[Any]:
-    """Anything numpy understands, as int64 or float32."""
+    """Anything numpy understands, as int64, float32 or float64."""
     try:
         array = np.asarray(values)
     except (ValueError, TypeError) as error:
         raise DataError(f"{name} is not an array: {error}") from error
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name} has dtype {array.dtype}; give whole or floating-point numbers")
-    with np.errstate(over="ignore"):  # what overflows becomes infinite and is refused
-        return array.astype(np.float32 if array.dtype.kind == "f" else np.int64, order="C")
+    single = np.float64 if array.dtype.itemsize >= 8 else np.float32
+    return array.astype(single if array.dtype.kind == "f" else np.int64, order="C")
