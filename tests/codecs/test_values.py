@@ -97,7 +97,32 @@ def test_zero_point_noise_shifts_whole_tensors_by_whole_steps() -> None:
     assert not torch.equal(seen[0], seen[1])  # each tensor has its own
 
 
+@pytest.mark.parametrize("bits", [1, 4, 8, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_int_scales_reach_from_the_smallest_to_the_largest(bits: int, dtype: torch.dtype) -> None:
+    # They travel as float32 and must not fall short of the data, or its ends would be clipped.
+    where = layout("several", dtype)
+    for seed in range(20):
+        x = gaussian(where, seed)
+        parts = Int(bits).compress(x, where, Draw.seeded(seed))
+        for block, low, step in zip(where.split(x), parts["low"], parts["step"], strict=True):
+            assert low <= block.min()
+            high = low.double() + step.double() * (2**bits - 1)
+            slack = 0 if dtype == torch.float64 else 1e-7 * (block.max() - block.min())
+            assert high + slack >= block.max()
+
+
 # QSGD
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_qsgd_norms_do_not_fall_short(dtype: torch.dtype) -> None:
+    where = layout("several", dtype)
+    for seed in range(20):
+        x = gaussian(where, seed)
+        norms = Qsgd(3).compress(x, where, Draw.seeded(seed))["norm"]
+        for block, norm in zip(where.split(x), norms, strict=True):
+            assert block.double().norm() <= norm <= block.double().norm() * (1 + 2 * EPS)
 
 
 def test_qsgd_one_level() -> None:
@@ -160,6 +185,12 @@ def test_natural_stays_within_a_factor_of_two(dtype: torch.dtype) -> None:
 def test_natural_keeps_powers_of_two(exponent: int) -> None:
     x = vector(2.0**exponent, -(2.0**exponent))
     assert torch.equal(quantise(Natural(), x.expand(100, -1), keys(100)), x.expand(100, -1))
+
+
+def test_natural_ends_at_two_to_the_127() -> None:
+    q, values = shares(Natural(), [1.5 * 2.0**126, 3e38, -3e38])
+    assert values == [[2.0**126, 2.0**127], [2.0**127], [-(2.0**127)]]
+    assert (q[:, 0] > 1e38).double().mean().item() == near(0.5)
 
 
 def test_natural_rounds_subnormals_to_zero_or_the_smallest_power() -> None:
