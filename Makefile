@@ -16,7 +16,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(VENV)/installed  ## compare six methods on embedded data, about a minute; a table and figures
-	$(BIN)/fedcom compare experiments/digits.toml --out runs/demo --force
+	$(BIN)/fedcom compare experiments/digits.toml --out runs/demo --force \
+		--methods 'fedavg,fedpaq,scaffold,fedgate,fedcomgate,fedcomgate 2-bit'
 
 test: lint types pytest  ## lint, types and tests
 

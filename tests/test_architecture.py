@@ -11,6 +11,7 @@ from fedcom.algorithms import ALGORITHMS
 SRC = Path(fedcom.__file__).parent
 FLOORS = [
     {"errors", "formats"},
+    {"settings"},
     {"draws", "ledger"},
     {"vectors"},
     {"wire"},

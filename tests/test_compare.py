@@ -223,7 +223,7 @@ def test_a_former_comparisons_files_go_and_others_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "seeds", "subtitle"),
     [
-        ((), 1, "digits · 20 clients · classes · 1 seed"),
+        ((), 1, "digits · 20 clients · 2 classes a client · 1 seed"),
         (("data.clients=4", "data.partition=iid"), 2, "digits · 4 clients · iid · 2 seeds"),
     ],
 )

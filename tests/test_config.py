@@ -110,7 +110,7 @@ REFUSED = [
     ("downlink.memory=no", "downlink.memory must be 'error-feedback' or 'none'; got 'no'"),
     # ranges
     ("algorithm.eta=0", "algorithm: eta must be above 0; got 0"),
-    ("algorithm.eta=nan", "eta must be above 0; got nan"),
+    ("algorithm.eta=nan", "eta must be a number; got nan"),
     ("algorithm.gamma=-1", "gamma must be above 0; got -1"),
     ("algorithm.tau=0", "tau must be 1 or more; got 0"),
     ("algorithm.tau=1,0", "tau must be 1 or more; got (1, 0)"),

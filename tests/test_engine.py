@@ -124,8 +124,10 @@ def test_rows_come_at_round_0_every_so_often_and_at_the_end() -> None:
     assert ticks == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_diverged_run_stops_at_its_round_with_advice() -> None:
-    simulation = Simulation(quadratic_task(), FedAvg(eta=1e40, tau=3), rounds=50, device="cpu")
+@pytest.mark.parametrize("encode", [False, True])
+def test_a_diverged_run_stops_at_its_round_with_advice(encode: bool) -> None:
+    links = Links(Identity(), encode=encode)
+    simulation = Simulation(quadratic_task(), FedAvg(eta=1e40, tau=3), links, rounds=50, device="cpu")
     seen = []
     with pytest.raises(Diverged, match=r"after round \d+.*smaller eta.*larger gamma.*damping"):
         seen.extend(simulation.run())

@@ -213,7 +213,7 @@ REFUSED = [
     ("data.clients=5000", "clients must be from 1 to the number of samples, 1438; got 5000"),
     ("run.participation=0", "participation must be in (0, 1] and sample a client; got 0 of 20 clients"),
     ("run.participation=1.5", "got 1.5 of 20 clients"),
-    ("run.participation=nan", "got nan of 20 clients"),
+    ("run.participation=nan", "participation must be a number; got nan"),
     ("run.participation=0.04", "got 0.04 of 20 clients"),
     (
         "run.participation=0.05",

@@ -115,7 +115,7 @@ def test_bodies_of_another_length_are_refused(length: int) -> None:
 
 
 def test_the_header_by_hand() -> None:
-    data = wire.frame(7, WHERE, b"abc")
+    data = wire.frame(7, WHERE.fingerprint, b"abc")
     assert data[:4] == b"FC\x01\x07"
     assert struct.unpack("<III", data[4:16]) == (WHERE.fingerprint, 3, zlib.crc32(b"abc"))
     assert data[16:] == b"abc"
@@ -125,9 +125,9 @@ def test_the_header_by_hand() -> None:
 @given(st.binary(max_size=64), st.integers(0, 255))
 @settings(fixed)
 def test_frames_come_back(body: bytes, codec_id: int) -> None:
-    data = wire.frame(codec_id, WHERE, body)
+    data = wire.frame(codec_id, WHERE.fingerprint, body)
     assert len(data) == wire.HEADER + len(body)
-    assert bytes(wire.unframe(codec_id, WHERE, data)) == body
+    assert bytes(wire.unframe(codec_id, WHERE.fingerprint, data)) == body
 
 
 @pytest.mark.parametrize(
@@ -137,17 +137,17 @@ def test_frames_come_back(body: bytes, codec_id: int) -> None:
         (1, "magic"),
         (2, "version"),
         (3, "codec id"),
-        *((i, "layout fingerprint") for i in range(4, 8)),
+        *((i, "fingerprint") for i in range(4, 8)),
         *((i, "body length") for i in range(8, 12)),
         *((i, "checksum") for i in range(12, 19)),
     ],
 )
 def test_each_byte_of_a_frame_is_checked(offset: int, what: str) -> None:
-    data = bytearray(wire.frame(7, WHERE, b"abc"))
+    data = bytearray(wire.frame(7, WHERE.fingerprint, b"abc"))
     for bit in range(8):
         data[offset] ^= 1 << bit
         with pytest.raises(WireError, match=f"wrong {what}: got .*, expected"):
-            wire.unframe(7, WHERE, bytes(data))
+            wire.unframe(7, WHERE.fingerprint, bytes(data))
         data[offset] ^= 1 << bit
 
 
@@ -155,13 +155,13 @@ def test_each_byte_of_a_frame_is_checked(offset: int, what: str) -> None:
 @settings(fixed)
 def test_any_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
-        wire.unframe(7, WHERE, data)
+        wire.unframe(7, WHERE.fingerprint, data)
 
 
 @pytest.mark.parametrize("length", range(16))
 def test_messages_shorter_than_a_header(length: int) -> None:
     with pytest.raises(WireError, match=f"a message of {length} bytes is shorter than its 16-byte header"):
-        wire.unframe(7, WHERE, wire.frame(7, WHERE, b"")[:length])
+        wire.unframe(7, WHERE.fingerprint, wire.frame(7, WHERE.fingerprint, b"")[:length])
 
 
 def test_strided_and_stacked_parts_pack_in_order() -> None:

@@ -45,7 +45,12 @@ def compare(
     except KeyboardInterrupt:
         if not curves:
             raise
-    subtitle = f"{data.name} · {data.clients} clients · {data.partition} · {seeds} seed{'s' * (seeds > 1)}"
+    deal = {
+        "classes": f"{data.classes_per_client} classes a client",
+        "dirichlet": f"dirichlet {data.alpha:g}",
+    }
+    split = deal.get(data.partition or "", data.partition)
+    subtitle = f"{data.name} · {data.clients} clients · {split} · {seeds} seed{'s' * (seeds > 1)}"
     rows = _write(curves, first.target_accuracy, out, subtitle)
     cut = len(curves) < len(configs) or curves[-1].status == "interrupted"
     return Comparison(rows, first.target_accuracy, cut)

@@ -1,14 +1,12 @@
 """TOML tables and `section.key=value` overrides to frozen dataclasses, and back."""
 
 import json
-import math
 import re
 import tomllib
-import types
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS, Codec
@@ -16,6 +14,7 @@ from fedcom.errors import ConfigError, nearest, unknown
 from fedcom.links import Links
 from fedcom.models import MODELS, Model
 from fedcom.round import twin
+from fedcom.settings import convert
 
 Table = dict[str, Any]
 T = TypeVar("T")
@@ -162,7 +161,7 @@ def build(
     for key in table:
         if key not in _keys(cls):
             raise _no_key(key, section, cls, family or {})
-    values = {key: _convert(value, hints[key], f"{section}.{key}") for key, value in table.items()}
+    values = {key: convert(value, hints[key], f"{section}.{key}") for key, value in table.items()}
     try:
         return cls(**values)
     except ConfigError as error:
@@ -229,40 +228,6 @@ def _parse(text: str) -> Any:
         except tomllib.TOMLDecodeError:
             continue
     return text
-
-
-def _convert(value: Any, hint: Any, key: str) -> Any:
-    """A value as its annotation wants it, or an error that says what that is."""
-    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    for option in options:
-        ok, converted = _try(value, option)
-        if ok:
-            return converted
-    wanted = " or ".join(_describe(option) for option in options if option is not type(None))
-    raise ConfigError(f"{key} must be {wanted}; got {value!r}")
-
-
-def _try(value: Any, hint: Any) -> tuple[bool, Any]:
-    if get_origin(hint) is Literal:
-        return value in get_args(hint), value
-    if get_origin(hint) is tuple:
-        items = value if isinstance(value, list | tuple) else [value]
-        whole = all(isinstance(item, int) and not isinstance(item, bool) for item in items)
-        return whole, tuple(items)
-    if hint is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and math.isfinite(value), value
-    if hint is int and isinstance(value, bool):
-        return False, value
-    return isinstance(value, hint), value
-
-
-def _describe(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return " or ".join(repr(choice) for choice in get_args(hint))
-    if get_origin(hint) is tuple:
-        return "whole numbers, such as 200,200"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))
 
 
 def _toml(value: Any) -> str:

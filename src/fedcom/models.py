@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from fedcom import settings
 from fedcom.data import Dataset
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
@@ -20,6 +21,9 @@ class Model(ABC):
     """A recipe for a module, given the shape of one sample and the number of classes."""
 
     name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        settings.check(self)
 
     @abstractmethod
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -47,6 +51,7 @@ class Mlp(Model):
     name: ClassVar[str] = "mlp"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.hidden or min(self.hidden) < 1:
             raise ConfigError(f"hidden needs one positive width a layer, such as 200,200; got {self.hidden}")
 
@@ -117,6 +122,7 @@ class Quadratic(Model):
     name: ClassVar[str] = "quadratic"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.mu <= self.L:
             raise ConfigError(f"quadratic needs 0 < mu <= L; got mu={self.mu}, L={self.L}")
         if min(self.dim, self.samples) < 1 or min(self.sigma, self.spread) < 0:

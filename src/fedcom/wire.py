@@ -4,7 +4,7 @@
     0       2      magic, b"FC"
     2       1      version of this format, 1
     3       1      codec id
-    4       4      fingerprint of the layout (names, shapes, dtype)
+    4       4      fingerprint of the codec's parameters and the layout (names, shapes, dtype)
     8       4      length of the body in bytes
     12      4      CRC-32 of the body
     16      ...    the codec's fields, in its own order, each starting on a byte
@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from fedcom.errors import WireError
-from fedcom.vectors import Layout
 
 _HEADER = struct.Struct("<2sBBIII")
 HEADER = _HEADER.size
@@ -90,23 +89,23 @@ def unpack(fields: Sequence[Field], body: memoryview) -> dict[str, Tensor]:
     return parts
 
 
-def frame(codec_id: int, layout: Layout, body: bytes) -> bytes:
+def frame(codec_id: int, fingerprint: int, body: bytes) -> bytes:
     """A whole message: header and body."""
     crc = zlib.crc32(body)
-    return _HEADER.pack(b"FC", VERSION, codec_id, layout.fingerprint, len(body), crc) + body
+    return _HEADER.pack(b"FC", VERSION, codec_id, fingerprint, len(body), crc) + body
 
 
-def unframe(codec_id: int, layout: Layout, data: bytes) -> memoryview:
+def unframe(codec_id: int, fingerprint: int, data: bytes) -> memoryview:
     """The body of a message, once its header says what the receiver expects."""
     if len(data) < HEADER:
         raise WireError(f"a message of {len(data)} bytes is shorter than its {HEADER}-byte header")
-    magic, version, codec, fingerprint, length, crc = _HEADER.unpack_from(data)
+    magic, version, codec, spec, length, crc = _HEADER.unpack_from(data)
     body = memoryview(data)[HEADER:]
     expected = {
         "magic": (magic, b"FC"),
         "version": (version, VERSION),
         "codec id": (codec, codec_id),
-        "layout fingerprint": (fingerprint, layout.fingerprint),
+        "fingerprint": (spec, fingerprint),
         "body length": (length, len(body)),
         "checksum": (crc, zlib.crc32(body)),
     }

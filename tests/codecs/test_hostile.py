@@ -38,7 +38,7 @@ def refused(codec: Codec, data: bytes, where: Layout = WHERE) -> bool:
 
 
 def reframed(codec: Codec, body: bytes, where: Layout = WHERE) -> bytes:
-    return wire.frame(codec.id, where, body)
+    return wire.frame(codec.id, codec.fingerprint(where), body)
 
 
 def packed(codec: Codec, where: Layout = WHERE, **changes: Tensor) -> bytes:
@@ -134,7 +134,7 @@ def test_messages_of_another_layout(codec: Codec) -> None:
     reshaped = Layout(WHERE.names, ((8, 7), (29,), (3, 3, 3)))
     wider = Layout(WHERE.names, WHERE.shapes, torch.float64)
     for other in (renamed, reshaped, wider):
-        with pytest.raises(WireError, match="wrong layout fingerprint"):
+        with pytest.raises(WireError, match="wrong fingerprint"):
             codec.decode(message(codec), other, DRAW)
 
 
@@ -268,3 +268,9 @@ def test_a_length_no_one_has_room_for() -> None:
     data[8:12] = struct.pack("<I", 2**32 - 1)
     with pytest.raises(WireError, match="wrong body length: got 4294967295"):
         Identity().decode(bytes(data), WHERE, DRAW)
+
+
+def test_messages_of_another_setting_of_the_same_codec() -> None:
+    x, draw = torch.ones(WHERE.size), Draw.seeded(0)
+    with pytest.raises(WireError, match="wrong fingerprint"):
+        Qsgd(127).decode(Qsgd(100).encode(x, WHERE, draw), WHERE, draw)

@@ -78,7 +78,11 @@ def test_the_bytes_of_an_int_message() -> None:
     message = Int(4, "nearest").encode(vector(0, 1, 2, 3), where, Draw.seeded(0))
     step = struct.unpack("<f", struct.pack("<I", 0x3E4CCCCD + 1))[0]  # the float32 just above 0.2
     body = struct.pack("<ff", 0.0, step) + bytes([0x05, 0xAF])  # codes 0, 5, 10, 15
-    header = b"FC" + bytes([1, 1]) + struct.pack("<III", where.fingerprint, 10, zlib.crc32(body))
+    header = (
+        b"FC"
+        + bytes([1, 1])
+        + struct.pack("<III", Int(4, "nearest").fingerprint(where), 10, zlib.crc32(body))
+    )
     assert message == header + body
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
+from fedcom import settings
 from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors
 
@@ -84,6 +85,7 @@ class Algorithm:
     fixed: ClassVar[Mapping[str, Any]] = {}  # hyper-parameters the method does not leave open
 
     def __post_init__(self) -> None:
+        settings.check(self)
         for key, value in self.fixed.items():
             if getattr(self, key) != value:
                 raise ConfigError(f"{self.name} fixes {key} at {value}; got {getattr(self, key)}")

@@ -6,6 +6,7 @@ the same parts into bytes, so the two agree by construction and the size is know
 """
 
 import math
+import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedcom import wire
+from fedcom import settings, wire
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
@@ -29,6 +30,9 @@ class Codec(ABC):
     name: ClassVar[str]
     id: ClassVar[int]  # one byte in the message header; never reused
     lossless: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        settings.check(self)
 
     @property
     @abstractmethod
@@ -79,13 +83,18 @@ class Codec(ABC):
         messages = math.prod(parts[field.name].shape[:-1])
         return {"header": messages * wire.HEADER, **{f.name: messages * f.nbytes for f in fields}}
 
+    def fingerprint(self, layout: Layout) -> int:
+        """32 bits that sender and receiver agree on only if codec, parameters and layout do."""
+        return zlib.crc32(repr(self).encode(), layout.fingerprint)
+
     def encode(self, x: Tensor, layout: Layout, draw: Draw) -> bytes:
         """The message of one vector."""
-        return wire.frame(self.id, layout, self.pack(self.compress(x, layout, draw), layout))
+        body = self.pack(self.compress(x, layout, draw), layout)
+        return wire.frame(self.id, self.fingerprint(layout), body)
 
     def decode(self, data: bytes, layout: Layout, draw: Draw) -> Tensor:
         """The vector of one message; equals quantise(x) for the same draw."""
-        parts = self.unpack(wire.unframe(self.id, layout, data), layout)
+        parts = self.unpack(wire.unframe(self.id, self.fingerprint(layout), data), layout)
         x = self.expand({name: part.to(draw.key.device) for name, part in parts.items()}, layout, draw)
         if not x.isfinite().all():
             raise WireError(f"a {self.name} message overflows: its scale is too large")

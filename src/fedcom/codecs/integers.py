@@ -30,6 +30,7 @@ class Int(Codec):
     id: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         within("bits", self.bits, 1, 16)
         within("zero_point_noise", self.zero_point_noise, 0, 65535)
 

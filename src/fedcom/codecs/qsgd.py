@@ -25,6 +25,7 @@ class Qsgd(Codec):
     id: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         within("levels", self.levels, 1, 32767)
 
     @property

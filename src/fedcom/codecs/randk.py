@@ -25,6 +25,7 @@ class RandK(Codec):
     id: ClassVar[int] = 5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         share("ratio", self.ratio)
 
     @property

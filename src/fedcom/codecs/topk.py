@@ -31,6 +31,7 @@ class TopK(Codec):
     id: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         share("ratio", self.ratio)
         within("bits", self.bits, 1, 16)
 

@@ -14,7 +14,7 @@ from fedcom.algorithms.base import Round
 from fedcom.clients import ClientStore
 from fedcom.draws import Draw
 from fedcom.engines.memory import clients_that_fit
-from fedcom.errors import ConfigError, Diverged
+from fedcom.errors import ConfigError, Diverged, WireError
 from fedcom.ledger import Ledger
 from fedcom.links import Channel, Links
 from fedcom.round import Heard, Rules, Work, broadcast, client_finish, client_work, server_work
@@ -103,6 +103,15 @@ class Simulation:
     def step(self) -> None:
         """One round."""
         started = time.perf_counter()
+        try:
+            self._round()
+        except WireError:  # a client's vector was not finite, so that it could not be sent
+            raise self._diverged() from None
+        if not torch.isfinite(self.server.w).all():
+            raise self._diverged()
+        self._seconds += time.perf_counter() - started
+
+    def _round(self) -> None:
         draw, sampled = self._draw.fold(self.round), self.sample()
         down = broadcast(self.rules, self.server, self._down, draw, first=self.round == 0)
         share = float(self.weights[sampled].sum())
@@ -118,7 +127,6 @@ class Simulation:
             works.append((clients, work))
         heard = server_work(self.rules, self.server, self._residual, mean, q, rnd, self._down, draw)
         self._commit(works, heard, q)
-        self._seconds += time.perf_counter() - started
 
     def sample(self) -> Tensor:
         """The clients of this round, in order."""
@@ -165,17 +173,19 @@ class Simulation:
         return self.steps if isinstance(self.steps, int) else self.steps[clients]
 
     def _commit(self, works: list[tuple[Tensor, Work]], heard: Heard, q: Tensor) -> None:
-        """Make the round final, or say that the model is lost."""
+        """Make the round final."""
         self.server, self._residual = heard.server, heard.residual
         for clients, work in works:
             self._store.put(clients, *client_finish(self.rules, work, heard))
         self.round += 1
         self.q, self.alpha = float(q), float(heard.rnd.alpha)
-        if not torch.isfinite(self.server.w).all():
-            raise Diverged(
-                f"the model is no longer finite after round {self.round} ({self.algorithm.name}, "
-                f"eta={self.algorithm.eta:g}, gamma={self.algorithm.gamma:g}); {_ADVICE}"
-            )
+
+    def _diverged(self) -> Diverged:
+        a = self.algorithm
+        return Diverged(
+            f"the model is no longer finite after round {self.round} ({a.name}, eta={a.eta:g}, "
+            f"gamma={a.gamma:g}); {_ADVICE}"
+        )
 
 
 _ADVICE = (

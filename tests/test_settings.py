@@ -1,0 +1,31 @@
+"""Settings made in Python are checked as those from a file are."""
+
+from typing import Any
+
+import pytest
+
+from fedcom import ConfigError, FedAvg, FedCOMGATE, Int, Qsgd, RandK, TopK
+from fedcom.models import Mlp
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "message"),
+    [
+        (Int, {"rounding": "up"}, "rounding must be 'stochastic' or 'nearest'; got 'up'"),
+        (Int, {"bits": 2.5}, "bits must be a whole number; got 2.5"),
+        (Int, {"bits": True}, "bits must be a whole number; got True"),
+        (Qsgd, {"scale": "layer"}, "scale must be 'tensor' or 'vector'"),
+        (TopK, {"values": "half"}, "values must be 'float' or 'int'"),
+        (RandK, {"ratio": float("nan")}, "ratio must be a number; got nan"),
+        (FedAvg, {"weights": "sizes"}, "weights must be 'uniform' or 'size'"),
+        (FedAvg, {"batch": "all"}, "batch must be a whole number or 'full'; got 'all'"),
+        (FedAvg, {"tau": (1, 2.5)}, "tau must be a whole number or whole numbers"),
+        (FedAvg, {"eta": "0.1"}, "eta must be a number; got '0.1'"),
+        (FedCOMGATE, {"memory": "ef"}, "memory must be 'none' or 'error-feedback' or 'paper'"),
+        (FedCOMGATE, {"damping": "on"}, "damping must be a number or 'auto'; got 'on'"),
+        (Mlp, {"hidden": ("a",)}, "hidden must be whole numbers"),
+    ],
+)
+def test_wrong_types_and_choices_are_refused(cls: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        cls(**settings)
