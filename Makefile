@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint types pytest clean
+.PHONY: help demo test lint types pytest docs clean
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
@@ -16,8 +16,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(VENV)/installed  ## compare six methods on embedded data, about a minute; a table and figures
-	$(BIN)/fedcom compare experiments/digits.toml --out runs/demo --force \
-		--methods 'fedavg,fedpaq,scaffold,fedgate,fedcomgate,fedcomgate 2-bit'
+	$(BIN)/fedcom compare experiments/digits.toml --out runs/demo --force
 
 test: lint types pytest  ## lint, types and tests
 
@@ -30,6 +29,9 @@ types: $(VENV)/installed  ## mypy, strict on src
 
 pytest: $(VENV)/installed  ## the tests
 	$(BIN)/pytest -n 2
+
+docs: $(VENV)/installed  ## renew the command-line reference
+	$(BIN)/python docs/make_cli_reference.py
 
 clean:  ## remove what make made
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

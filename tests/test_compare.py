@@ -122,7 +122,7 @@ REFUSED = [
     (
         "fedavg",
         "methods.fedavgg.eta=1",
-        "methods.fedavgg is not among the methods compared; did you mean 'fedavg'?",
+        "unknown method 'fedavgg'; did you mean 'fedavg'?",
     ),
     ("fedavg", "methods.fedavg=5", "methods.fedavg is a section; write methods.fedavg.key=value"),
     ("fedavg", "methods.fedavg.uplink=5", "fedavg: uplink is a section"),

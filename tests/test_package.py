@@ -10,7 +10,7 @@ import pytest
 import fedcom
 from fedcom import FedAvg, Simulation
 from fedcom.callbacks import TensorBoard
-from fedcom.compare import METHODS, variant
+from fedcom.compare import labels, variant
 from fedcom.config import read
 from fedcom.prepare import prepare
 
@@ -42,7 +42,7 @@ def test_the_wheel_installs_and_runs(tmp_path: Path) -> None:
 def test_every_shipped_config_runs_a_round(path: Path) -> None:
     """On digits, since the real sets may not be here; their own keys are all checked."""
     table = read(path, ["data.name=digits", "data.clients=10", "model.hidden=8", "run.rounds=1"])
-    for label in {*METHODS, *table.get("methods", {})}:
+    for label in labels(table):
         simulation, _ = prepare(variant(table, label), "cpu")
         first, last = simulation.run()
         assert first["round"] == 0

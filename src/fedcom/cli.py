@@ -17,7 +17,7 @@ from rich.text import Text
 import fedcom
 from fedcom.algorithms import ALGORITHMS
 from fedcom.codecs import CODECS
-from fedcom.compare import METHODS, compare
+from fedcom.compare import METHODS, compare, labels
 from fedcom.config import Config, read
 from fedcom.data import DATASETS, PARTITIONS
 from fedcom.errors import FedcomError, unknown
@@ -88,7 +88,9 @@ def run(
 @app.command("compare", epilog=KEYS)
 def compare_command(
     settings: Settings = None,
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(METHODS),
+    methods: Annotated[
+        str | None, typer.Option(help="Separated by commas.", show_default=f"{', '.join(METHODS)}")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds a method, from run.seed on.")] = 1,
     out: Out = None, force: Force = False, device: Where = Device.auto, quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -96,14 +98,16 @@ def compare_command(
 
     Settings of one method: methods.fedavg.eta=0.1, methods.fedpaq.uplink.bits=4.
 
-    One method twice: methods.mine.name=fedpaq makes mine a label for --methods.
+    One method twice: methods.mine.name=fedpaq makes mine a label; it is compared too.
     """
     table = _settings(settings)
-    labels = [label.strip() for label in methods.split(",") if label.strip()]
+    names = (
+        labels(table) if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
+    )
     task = Config.of({key: table.get(key, {}) for key in ("data", "model")})
     out = out or fresh_folder(f"compare-{data_name(task)}")
     claim(out, force)
-    found = compare(table, labels, out, seeds=seeds, device=device.value, quiet=quiet)
+    found = compare(table, names, out, seeds=seeds, device=device.value, quiet=quiet)
     _console().print(render(found.table, found.target))
     print(f"table and figures in {out}")
     if found.interrupted:

@@ -26,6 +26,11 @@ class Comparison:
     interrupted: bool
 
 
+def labels(table: Table) -> list[str]:
+    """What is compared unless told: the paper's five, and what else the config has settings for."""
+    return list(dict.fromkeys([*METHODS, *table.get("methods", {})]))
+
+
 def compare(
     table: Table, methods: Sequence[str], out: Path, *, seeds: int = 1, device: str = "auto",
     quiet: bool = False,
@@ -127,10 +132,9 @@ def _check_labels(table: Table, methods: Sequence[str], seeds: range) -> None:
                 f"{label} is among the methods twice; give one a label, as in methods.mine.name={label}"
             )
     for label, own in table.get("methods", {}).items():
-        if label not in methods:
-            raise ConfigError(f"methods.{label} is not among the methods compared; {nearest(label, methods)}")
         if not isinstance(own, dict):
             raise ConfigError(f"methods.{label} is a section; write methods.{label}.key=value")
+        _method(table, label)
 
 
 def _method(table: Table, label: str) -> type[Algorithm]:

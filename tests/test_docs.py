@@ -1,0 +1,61 @@
+"""The docs tell the truth: examples run, the reference is the program's own, links lead somewhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+EXAMPLES = ["README.md", "docs/library.md", "docs/new-algorithm.md", "docs/new-codec.md"]
+LIMITS = {"docs/new-algorithm.md": 30, "docs/new-codec.md": 40}
+USE = {
+    "docs/new-algorithm.md": "algorithm.name=fedprox algorithm.mu=0.1",
+    "docs/new-codec.md": "uplink.name=my-sign",
+}
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_examples_run_as_printed(page: str, tmp_path: Path) -> None:
+    program = "\n".join(blocks(page))
+    if page in USE:  # what the page adds works from a config
+        program += f"""
+from fedcom.config import Config, read
+from fedcom.prepare import prepare
+table = read(None, {USE[page].split()!r} + ["run.rounds=2", "model.hidden=8"])
+*_, row = prepare(Config.of(table), "cpu")[0].run()
+assert row["round"] == 2
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(("page", "limit"), LIMITS.items())
+def test_a_new_part_is_as_short_as_promised(page: str, limit: int) -> None:
+    assert len(blocks(page)[0].splitlines()) < limit
+
+
+def test_the_first_screen_of_the_readme_names_both_commands() -> None:
+    first = (ROOT / "README.md").read_text().splitlines()[:20]
+    assert any("make demo" in line for line in first)
+    assert any("make test" in line for line in first)
+
+
+def test_the_command_line_reference_is_the_programs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = subprocess.run(
+        [sys.executable, "-c", "import make_cli_reference as m; print(m.reference(), end='')"],
+        check=True, capture_output=True, text=True, cwd=ROOT / "docs",
+    ).stdout  # fmt: skip
+    assert out == (ROOT / "docs" / "cli.md").read_text(), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
