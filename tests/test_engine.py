@@ -178,6 +178,14 @@ def test_a_lossy_downlink_needs_its_memory() -> None:
     assert kept < 1e-12 < 1e-9 < lost.row()["train_loss"]
 
 
+def test_a_sparse_downlink_with_memory_still_reaches_the_optimum() -> None:
+    task = quadratic_task(sigma=0.0, L=1.0, mu=0.5)
+    algorithm = FedGATE(eta=0.1, gamma=0.5, tau=2, batch="full", decay=1.0)
+    for codec in (RandK(0.5), TopK(0.5)):
+        simulation = after(task, algorithm, Links(Identity(), codec), rounds=400)
+        assert simulation.row()["train_loss"] < 1e-8
+
+
 @pytest.mark.parametrize(
     ("algorithm", "links", "participation", "message"),
     [

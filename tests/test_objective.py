@@ -153,3 +153,16 @@ def test_model_parameters_out_of_range(name: str, table: dict[str, object], mess
 def test_a_cnn_wants_images() -> None:
     with pytest.raises(ConfigError, match=r"\(60,\)"):
         Cnn().module((60,), 10)
+
+
+def test_the_users_module_is_not_changed_and_tasks_can_be_shared(draw: Draw) -> None:
+    module = nn.Linear(4, 2)
+    before = module.weight.clone()
+    task = Task.from_arrays(module, draw.normal(80).reshape(20, 4), draw.integers(2, 20), clients=4)
+    first, second = (Simulation(task, FedAvg(eta=eta), rounds=2, device="cpu") for eta in (0.1, 0.5))
+    trained = []
+    for simulation in (first, second):
+        list(simulation.run())
+        trained.append(simulation.module().weight)
+    assert torch.equal(module.weight, before)
+    assert not torch.equal(trained[0], trained[1])

@@ -1,5 +1,6 @@
 """A module and its loss as functions of one flat vector: the only place that knows torch's modules."""
 
+import copy
 from collections.abc import Callable
 from typing import cast
 
@@ -23,14 +24,15 @@ class Objective:
     """Losses, outputs and per-client gradients of a module at any flat vector of its parameters.
 
     Args:
-        module: any module without batch statistics or dropout; its trainable parameters are the model.
+        module: any module without batch statistics or dropout; its trainable parameters are the model. It is
+            copied, not changed.
         loss: loss(outputs, targets) for a batch, as in torch.nn.functional; a mean over one sample must
             be that sample's loss. None: cross-entropy.
     """
 
     def __init__(self, module: nn.Module, loss: Loss | None = None, dtype: torch.dtype = torch.float32):
         _refuse_unsuitable(module)
-        self.module = module.to(dtype)
+        self.module = copy.deepcopy(module).to(dtype)
         self.loss = loss
         self.layout = Layout.of(module, dtype)
         self.start = flatten(module, dtype)
@@ -67,9 +69,10 @@ class Objective:
 
     def to(self, device: torch.device) -> "Objective":
         """The same objective with its constants on a device."""
-        self.module.to(device)
-        self.start = self.start.to(device)
-        return self
+        there = Objective(self.module, self.loss, self.layout.dtype)
+        there.module.to(device)
+        there.start = self.start.to(device)
+        return there
 
 
 def _refuse_unsuitable(module: nn.Module) -> None:

@@ -163,10 +163,11 @@ def _speak(
     unit = rules.algorithm.unit(name, rnd)
     meant = unit * x + nu
     heard = channel.send(name, meant, rules.layout, codec, draw)
-    if rules.algorithm.memory == "error-feedback" and codec.unbiased:
-        heard = codec.kept * heard  # a memory wants a contraction: rand-k without its scaling
-    residual, printed = meant - heard, nu + unit * x / rules.clients  # client_finish takes the mean off
-    nu = residual if rules.algorithm.memory == "error-feedback" else printed
+    if rules.algorithm.memory == "error-feedback":
+        heard = _contract(codec, heard)
+        nu = meant - heard
+    else:
+        nu = nu + unit * x / rules.clients  # the paper's rule; client_finish takes the mean off
     return heard / unit, nu, _relative_error(codec, heard, meant)
 
 
@@ -198,14 +199,21 @@ def _send_mean(
 ) -> tuple[Vectors, Vectors]:
     """The mean as clients hear it, and what the downlink codec dropped, kept in the model's units."""
     codec, heard, dropped = rules.links.downlink, {}, {}
+    carry = rules.links.downlink_memory and not codec.lossless
     for name, x in mean.items():
         unit = rules.algorithm.unit(name, rnd)
-        carry = rules.links.downlink_memory and not codec.lossless
-        meant = unit * x + residual.get(name, torch.zeros_like(x)) if carry else x
+        meant = unit * x + residual.get(name, 0) if carry else x
         got = channel.send(name, meant, rules.layout, codec, draw.fold("downlink", name), rules.sampled)
-        dropped[name] = meant - got
+        if carry:
+            got = _contract(codec, got)
+            dropped[name] = meant - got
         heard[name] = got / unit if carry else got
     return heard, dropped
+
+
+def _contract(codec: Codec, heard: Tensor) -> Tensor:
+    """A memory wants a contraction: what an unbiased sparsifier scaled up is scaled back."""
+    return codec.kept * heard if codec.unbiased else heard
 
 
 def _send_scalars(q: Tensor, channel: Channel, draw: Draw) -> Tensor:

@@ -1,8 +1,10 @@
 """The local engine: all sampled clients stacked on one device, in chunks that fit its memory."""
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -85,7 +87,8 @@ class Simulation:
     def row(self) -> Row:
         """The figures of this moment."""
         started = time.perf_counter()
-        scores = self.task.evaluate(self.server.w, self.weights)
+        with _repeatable():
+            scores = self.task.evaluate(self.server.w, self.weights)
         up, down = self.ledger.total("uplink"), self.ledger.total("downlink")
         self._seconds += time.perf_counter() - started
         return {
@@ -104,7 +107,8 @@ class Simulation:
         """One round."""
         started = time.perf_counter()
         try:
-            self._round()
+            with _repeatable():
+                self._round()
         except WireError:  # a client's vector was not finite, so that it could not be sent
             raise self._diverged() from None
         if not torch.isfinite(self.server.w).all():
@@ -118,8 +122,8 @@ class Simulation:
         works: list[tuple[Tensor, Work]] = []
         mean: Vectors = {}
         q = self.server.w.new_zeros(())
+        rnd = self._facts(share, draw)
         for clients in torch.split(sampled, self.chunk):
-            rnd = self._facts(clients, share, draw)
             work = self._work(clients, down, rnd, draw.fold(clients))
             p = (self.weights[clients] / share).to(self.server.w.dtype)
             mean = {name: mean.get(name, 0) + p @ sent for name, sent in work.sent.items()}
@@ -148,29 +152,25 @@ class Simulation:
         return torch.arange(self.rules.clients, device=self.server.w.device)
 
     def module(self) -> nn.Module:
-        """The module with the model as it stands."""
-        module = self.task.objective.module
+        """A copy of the module with the model as it stands."""
+        module = copy.deepcopy(self.task.objective.module)
         vectors.load(module, self.server.w)
         return module
 
-    def _facts(self, clients: Tensor, share: float, draw: Draw) -> Round:
+    def _facts(self, share: float, draw: Draw) -> Round:
         eta = self.algorithm.eta * self.algorithm.decay**self.round
-        steps = self._steps_of(clients)
-        path = eta * (steps if isinstance(steps, int) else steps.to(self.server.w.dtype))
         coin = float(draw.fold("coin").uniform(1))
-        return Round(eta, self.tau, path, share, coin)
+        return Round(eta, self.tau, eta * self.tau, share, coin)
 
     def _work(self, clients: Tensor, down: Vectors, rnd: Round, draw: Draw) -> Work:
         a = self.algorithm
         batch = None if a.batch == "full" else a.batch
         oracle = Oracle(self.task, clients, draw, batch, a.epochs is not None, a.weight_decay)
         state, memory = self._store.take(clients)
-        return client_work(
-            self.rules, state, memory, down, oracle, self._steps_of(clients), rnd, self._up, draw
-        )
-
-    def _steps_of(self, clients: Tensor) -> int | Tensor:
-        return self.steps if isinstance(self.steps, int) else self.steps[clients]
+        steps = self.steps if isinstance(self.steps, int) else self.steps[clients]
+        if not isinstance(steps, int):
+            rnd = rnd._replace(path=rnd.eta * steps.to(self.server.w.dtype))
+        return client_work(self.rules, state, memory, down, oracle, steps, rnd, self._up, draw)
 
     def _commit(self, works: list[tuple[Tensor, Work]], heard: Heard, q: Tensor) -> None:
         """Make the round final."""
@@ -192,6 +192,14 @@ _ADVICE = (
     "try a smaller eta, with a larger gamma to keep their product, or damping (fedcomgate: damping=auto), "
     "or a finer codec"
 )
+
+
+def _repeatable() -> AbstractContextManager[None]:
+    """Convolutions that give the same bits twice, in float32 and not in TF32; matrix products do anyway."""
+    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+    )
+    return flags
 
 
 def pick_device(name: str) -> torch.device:
