@@ -34,6 +34,11 @@ class Codec(ABC):
     def __post_init__(self) -> None:
         settings.check(self)
 
+    @classmethod
+    def at(cls, bits: float) -> "Codec | None":
+        """The setting that sends about so many bits a coordinate, where there is one."""
+        return None
+
     @property
     @abstractmethod
     def unbiased(self) -> bool:

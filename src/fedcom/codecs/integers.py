@@ -34,6 +34,10 @@ class Int(Codec):
         within("bits", self.bits, 1, 16)
         within("zero_point_noise", self.zero_point_noise, 0, 65535)
 
+    @classmethod
+    def at(cls, bits: float) -> "Int | None":
+        return cls(int(bits)) if bits in range(1, 17) else None
+
     @property
     def unbiased(self) -> bool:
         return self.rounding == "stochastic"

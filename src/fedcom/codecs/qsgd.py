@@ -28,6 +28,10 @@ class Qsgd(Codec):
         super().__post_init__()
         within("levels", self.levels, 1, 32767)
 
+    @classmethod
+    def at(cls, bits: float) -> "Qsgd | None":
+        return cls(2 ** (int(bits) - 1) - 1) if bits in range(2, 17) else None
+
     @property
     def unbiased(self) -> bool:
         return True

@@ -28,6 +28,10 @@ class RandK(Codec):
         super().__post_init__()
         share("ratio", self.ratio)
 
+    @classmethod
+    def at(cls, bits: float) -> "RandK | None":
+        return cls(bits / 32) if 0 < bits <= 32 else None
+
     @property
     def unbiased(self) -> bool:
         return True

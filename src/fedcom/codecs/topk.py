@@ -35,6 +35,12 @@ class TopK(Codec):
         share("ratio", self.ratio)
         within("bits", self.bits, 1, 16)
 
+    @classmethod
+    def at(cls, bits: float) -> "TopK | None":
+        # A kept coordinate costs its value and an index of about 18 bits, or all together a bitmap.
+        ratio = max(bits / (32 + 18), (bits - 1) / 32)
+        return cls(ratio) if 0 < ratio <= 1 else None
+
     @property
     def unbiased(self) -> bool:
         return False
