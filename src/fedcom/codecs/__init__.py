@@ -1,13 +1,50 @@
 """Codecs: one file each; this is the one place that knows them by name."""
 
 from fedcom.codecs.base import Codec
+from fedcom.codecs.countsketch import CountSketch
+from fedcom.codecs.dithered import Dithered
 from fedcom.codecs.identity import Identity
 from fedcom.codecs.integers import Int
 from fedcom.codecs.natural import Natural
+from fedcom.codecs.powersgd import PowerSgd
 from fedcom.codecs.qsgd import Qsgd
 from fedcom.codecs.randk import RandK
+from fedcom.codecs.rotated import Rotated
+from fedcom.codecs.sign import Sign
+from fedcom.codecs.terngrad import TernGrad
 from fedcom.codecs.topk import TopK
 
-CODECS: dict[str, type[Codec]] = {c.name: c for c in (Identity, Int, Qsgd, Natural, TopK, RandK)}
+CODECS: dict[str, type[Codec]] = {
+    c.name: c
+    for c in (
+        Identity,
+        Int,
+        Qsgd,
+        Natural,
+        TopK,
+        RandK,
+        Dithered,
+        Rotated,
+        Sign,
+        TernGrad,
+        PowerSgd,
+        CountSketch,
+    )
+}
 
-__all__ = ["CODECS", "Codec", "Identity", "Int", "Natural", "Qsgd", "RandK", "TopK"]
+__all__ = [
+    "CODECS",
+    "Codec",
+    "CountSketch",
+    "Dithered",
+    "Identity",
+    "Int",
+    "Natural",
+    "PowerSgd",
+    "Qsgd",
+    "RandK",
+    "Rotated",
+    "Sign",
+    "TernGrad",
+    "TopK",
+]

@@ -1,0 +1,78 @@
+"""Count sketch (Charikar et al., 2002), as in FetchSGD (Rothchild et al., 2020): signed sums in buckets."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedcom.codecs.base import Codec, Parts, kept_count, share, within
+from fedcom.draws import Draw
+from fedcom.vectors import Layout
+from fedcom.wire import Field
+
+
+@dataclass(frozen=True)
+class CountSketch(Codec):
+    """`ratio` of d random signed sums, in rows; the mean of the rows' estimates is unbiased, q = (d-1)/size.
+
+    Buckets and signs follow from the shared draw, so that only the sums travel. At a given size more rows
+    do not lower the mean squared error, only its tails.
+    """
+
+    ratio: float = 0.1
+    rows: int = 1
+
+    name: ClassVar[str] = "count-sketch"
+    id: ClassVar[int] = 13
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        share("ratio", self.ratio)
+        within("rows", self.rows, 1, 64)
+
+    @classmethod
+    def at(cls, bits: float) -> "CountSketch | None":
+        return cls(bits / 32) if 0 < bits <= 32 else None
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    @property
+    def kept(self) -> float:
+        # 1/(1 + q) for q = 1/ratio: the factor that makes the sketch the best contraction for a memory.
+        return self.ratio / (1 + self.ratio)
+
+    def columns(self, layout: Layout) -> int:
+        """The buckets of a row."""
+        return kept_count(self.ratio / self.rows, layout.size)
+
+    def variance(self, layout: Layout) -> float:
+        return (layout.size - 1) / (self.rows * self.columns(layout))
+
+    def fields(self, layout: Layout) -> list[Field]:
+        return [Field("sums", self.rows * self.columns(layout), 8 * layout.itemsize, floating=True)]
+
+    def hashes(self, layout: Layout, draw: Draw) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each coordinate's bucket and sign, row by row: a function of the shared draw alone."""
+        for row in range(self.rows):
+            own = draw.fold(row)
+            signs = 1 - 2 * own.fold("signs").bits(layout.size).bitwise_and_(1)
+            yield own.fold("buckets").integers(self.columns(layout), layout.size), signs
+
+    def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        columns, rows = self.columns(layout), []
+        for buckets, signs in self.hashes(layout, draw):
+            # In float64: a GPU adds in no order, and what that changes is then rounded away in float32.
+            sums = x.new_zeros((*x.shape[:-1], columns), dtype=torch.float64)
+            rows.append(sums.scatter_add_(-1, buckets.expand(x.shape), x.to(torch.float64) * signs))
+        return {"sums": torch.cat(rows, -1).to(layout.dtype)}
+
+    def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
+        rows = torch.split(parts["sums"], self.columns(layout), -1)
+        estimates = torch.zeros((), dtype=layout.dtype, device=draw.key.device)
+        for sums, (buckets, signs) in zip(rows, self.hashes(layout, draw), strict=True):
+            estimates = estimates + sums.gather(-1, buckets.expand(*sums.shape[:-1], -1)) * signs
+        return estimates / self.rows

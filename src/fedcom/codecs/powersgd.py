@@ -1,0 +1,109 @@
+"""PowerSGD (Vogels et al., 2019): one step of power iteration on every matrix, from a random start."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedcom.codecs.base import Codec, Parts, within
+from fedcom.draws import Draw
+from fedcom.errors import WireError
+from fedcom.vectors import Layout
+from fedcom.wire import Field
+
+_NOTHING = 1e-6  # a direction this much smaller than the largest is rounding
+
+
+@dataclass(frozen=True)
+class PowerSgd(Codec):
+    """Two factors of `rank` columns a matrix, the rest dense; biased, so it wants memory=error-feedback.
+
+    A tensor of two or more dimensions is the matrix [first, rest]; it travels as float32 factors where
+    those are fewer numbers than itself, else as it is, in the run's own dtype. Each message starts afresh
+    from a seeded Gaussian, so that senders keep no state; the paper starts from its last factor.
+    """
+
+    rank: int = 2
+
+    name: ClassVar[str] = "powersgd"
+    id: ClassVar[int] = 12
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within("rank", self.rank, 1, 1024)
+
+    @property
+    def unbiased(self) -> bool:
+        return False
+
+    def shapes(self, layout: Layout) -> list[tuple[int, int] | None]:
+        """Each tensor's shape as a matrix, or None where it travels dense."""
+        shapes = [(shape[0], math.prod(shape[1:])) if shape else (1, 1) for shape in layout.shapes]
+        return [(m, n) if self.rank * (m + n) < m * n else None for m, n in shapes]
+
+    def variance(self, layout: Layout) -> float:
+        # With A = M'M and V the start within M's row space, made orthonormal, projecting on M V keeps
+        # tr((V'AV)^-1 V'AAV) >= tr(V'AV) of |M|^2: on average the share r/min(m, n), as if M is orthogonal.
+        return max((1 - self.rank / min(shape) for shape in self.shapes(layout) if shape), default=0.0)
+
+    def sizes(self, layout: Layout) -> dict[str, list[int]]:
+        """The lengths of what travels, by field and tensor."""
+        shapes = self.shapes(layout)
+        return {
+            "left": [self.rank * shape[0] for shape in shapes if shape],
+            "right": [self.rank * shape[1] for shape in shapes if shape],
+            "values": [size for size, shape in zip(layout.sizes, shapes, strict=True) if not shape],
+        }
+
+    def fields(self, layout: Layout) -> list[Field]:
+        bits = {"left": 32, "right": 32, "values": 8 * layout.itemsize}
+        counts = {name: sum(sizes) for name, sizes in self.sizes(layout).items()}
+        return [Field(name, count, bits[name], floating=True) for name, count in counts.items() if count]
+
+    def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        parts: dict[str, list[Tensor]] = {"left": [], "right": [], "values": []}
+        for i, (block, shape) in enumerate(zip(layout.split(x), self.shapes(layout), strict=True)):
+            if shape is None:
+                parts["values"].append(block)
+            else:
+                p, q = self._factors(block.reshape(-1, *shape).to(torch.float64), draw.fold(i))
+                parts["left"].append(p.reshape(*x.shape[:-1], -1))
+                parts["right"].append(q.reshape(*x.shape[:-1], -1))
+        return {name: torch.cat(blocks, -1) for name, blocks in parts.items() if blocks}
+
+    def _factors(self, matrix: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+        """P and Q of a stack of matrices, in float32, with P Q' the projection on P's columns."""
+        n = matrix.shape[-1]
+        start = draw.normal(n * self.rank, torch.float64).reshape(-1, n, self.rank)
+        p, r = torch.linalg.qr(matrix @ start)
+        # Where the matrix has no more directions, QR goes on in those of rounding errors: leave them out.
+        found = r.diagonal(dim1=-2, dim2=-1).abs().unsqueeze(-2)
+        p = p * (found > _NOTHING * found.amax(-1, keepdim=True))
+        finite = matrix.sum((-2, -1), keepdim=True).isfinite()
+        p = torch.where(finite, p, torch.nan).to(torch.float32)
+        return p, (matrix.mT @ p.to(torch.float64)).to(torch.float32)
+
+    def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
+        sizes = self.sizes(layout)
+        pieces = {name: iter(torch.split(part, sizes[name], -1)) for name, part in parts.items()}
+        blocks = [
+            self._product(next(pieces["left"]).to(layout.dtype), next(pieces["right"]).to(layout.dtype))
+            if shape
+            else next(pieces["values"])
+            for shape in self.shapes(layout)
+        ]
+        return torch.cat(blocks, -1)
+
+    def _product(self, left: Tensor, right: Tensor) -> Tensor:
+        """P Q', flat; column by column, so that it has the same bits for a stack and on every device."""
+        p, q = (factor.reshape(*factor.shape[:-1], -1, self.rank) for factor in (left, right))
+        product = p[..., :1] * q[..., :1].mT
+        for k in range(1, self.rank):
+            product = product + p[..., k : k + 1] * q[..., k : k + 1].mT
+        return product.flatten(-2)
+
+    def check(self, parts: Parts, layout: Layout) -> None:
+        if "left" in parts and (parts["left"].abs() > 1 + 1e-6).any():
+            raise WireError("a powersgd message has a left factor that is not orthonormal")
