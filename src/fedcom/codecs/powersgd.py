@@ -45,7 +45,7 @@ class PowerSgd(Codec):
 
     def variance(self, layout: Layout) -> float:
         # With A = M'M and V the start within M's row space, made orthonormal, projecting on M V keeps
-        # tr((V'AV)^-1 V'AAV) >= tr(V'AV) of |M|^2: on average the share r/min(m, n), as if M is orthogonal.
+        # tr((V'AV)^-1 V'AAV) >= tr(V'AV) of |M|^2: on average the share r/min(m, n); M orthogonal attains it.
         return max((1 - self.rank / min(shape) for shape in self.shapes(layout) if shape), default=0.0)
 
     def sizes(self, layout: Layout) -> dict[str, list[int]]:
