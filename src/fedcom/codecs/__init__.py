@@ -14,23 +14,8 @@ from fedcom.codecs.sign import Sign
 from fedcom.codecs.terngrad import TernGrad
 from fedcom.codecs.topk import TopK
 
-CODECS: dict[str, type[Codec]] = {
-    c.name: c
-    for c in (
-        Identity,
-        Int,
-        Qsgd,
-        Natural,
-        TopK,
-        RandK,
-        Dithered,
-        Rotated,
-        Sign,
-        TernGrad,
-        PowerSgd,
-        CountSketch,
-    )
-}
+_ALL = (Identity, Int, Qsgd, Natural, TopK, RandK, Dithered, Rotated, Sign, TernGrad, PowerSgd, CountSketch)
+CODECS: dict[str, type[Codec]] = {c.name: c for c in _ALL}
 
 __all__ = [
     "CODECS",

@@ -63,12 +63,14 @@ class CountSketch(Codec):
             yield own.fold("buckets").integers(self.columns(layout), layout.size), signs
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
-        columns, rows = self.columns(layout), []
-        for buckets, signs in self.hashes(layout, draw):
-            # In float64: a GPU adds in no order, and what that changes is then rounded away in float32.
-            sums = x.new_zeros((*x.shape[:-1], columns), dtype=torch.float64)
-            rows.append(sums.scatter_add_(-1, buckets.expand(x.shape), x.to(torch.float64) * signs))
-        return {"sums": torch.cat(rows, -1).to(layout.dtype)}
+        unit = _unit(x)
+        whole = (x.to(torch.float64) / unit).round().to(torch.int64)
+        zeros = whole.new_zeros((*x.shape[:-1], self.columns(layout)))
+        rows = [
+            zeros.scatter_add(-1, buckets.expand(x.shape), whole * signs)
+            for buckets, signs in self.hashes(layout, draw)
+        ]
+        return {"sums": (torch.cat(rows, -1) * unit).to(layout.dtype)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         rows = torch.split(parts["sums"], self.columns(layout), -1)
@@ -76,3 +78,14 @@ class CountSketch(Codec):
         for sums, (buckets, signs) in zip(rows, self.hashes(layout, draw), strict=True):
             estimates = estimates + sums.gather(-1, buckets.expand(*sums.shape[:-1], -1)) * signs
         return estimates / self.rows
+
+
+def _unit(x: Tensor) -> Tensor:
+    """A power of two of which all sums of x are less than 2^62, or NaN where x is not finite.
+
+    Whole multiples of it add up to the same bits in any order, which floats on a GPU would not.
+    """
+    largest = x.abs().amax(-1, keepdim=True).to(torch.float64)
+    exponent = torch.frexp(largest).exponent.clamp(min=-900) + x.shape[-1].bit_length() - 62
+    unit = torch.ldexp(torch.ones_like(largest), exponent.to(torch.float64))
+    return torch.where(largest.isfinite(), unit, torch.nan)

@@ -23,11 +23,12 @@ _LANES = 4
 STATES = 4 * _LANES  # bytes of the final states
 
 Ints = NDArray[np.int64]
+Words = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, eq=False)
 class Alphabet:
-    """How integer codes become symbols: code - low is cut into a symbol and `shift` low bits that travel raw."""
+    """How codes become symbols: code - low is cut into a symbol and `shift` low bits that travel raw."""
 
     low: int
     shift: int
@@ -121,7 +122,7 @@ def normalise(counts: Tensor) -> Tensor:
 
 
 @jit
-def _encode(symbols, frequencies, starts, words, states):  # type: ignore[no-untyped-def]
+def _encode(symbols: Ints, frequencies: Ints, starts: Ints, words: Words, states: Ints) -> int:
     count = 0
     for i in range(len(symbols) - 1, -1, -1):
         f = frequencies[symbols[i]]
@@ -135,7 +136,7 @@ def _encode(symbols, frequencies, starts, words, states):  # type: ignore[no-unt
 
 
 @jit
-def _decode(states, words, frequencies, starts, lookup, symbols):  # type: ignore[no-untyped-def]
+def _decode(states: Ints, words: Words, frequencies: Ints, starts: Ints, lookup: Ints, symbols: Ints) -> int:
     used = 0
     for i in range(len(symbols)):
         x = states[i & 3]

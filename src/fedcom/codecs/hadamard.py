@@ -1,16 +1,17 @@
 """Two randomised Hadamard rotations: any vector becomes one whose coordinates look Gaussian.
 
 A vector of d coordinates is padded to R rows of a block of B, each row is rotated (random signs, then a
-Hadamard transform), the rows are dealt out column by column so that every new row holds a piece of every old
-one, and the rows are rotated again. One rotation alone leaves sparse vectors far from Gaussian. Only additions,
-subtractions and a power of two are involved, in a fixed order, so that CPU, GPU and any stacking agree to the
-last bit.
+Hadamard transform), the rows are dealt out column by column so that every new row holds a piece of every
+old one, and the rows are rotated again. One rotation alone leaves sparse vectors far from Gaussian. Only
+additions, subtractions and a power of two are involved, in a fixed order, so that CPU, GPU and any stacking
+agree to the last bit.
 """
 
 import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.codecs.kernels import COMPILED, jit
@@ -35,16 +36,16 @@ def rotate(x: Tensor, draw: Draw) -> Tensor:
     d, n = x.shape[-1], padded(x.shape[-1])
     b = block(d)
     y = torch.nn.functional.pad(x, (0, n - d)) * signs(n, draw.fold("first"), x.dtype)
-    y = _transform(y.unflatten(-1, (-1, b)))
+    y = _transform(_rows(y, -1, b))
     y = y.transpose(-1, -2).flatten(-2) * signs(n, draw.fold("second"), x.dtype)
-    return _transform(y.unflatten(-1, (-1, b))).flatten(-2)
+    return _transform(_rows(y, -1, b)).flatten(-2)
 
 
 def unrotate(y: Tensor, d: int, draw: Draw) -> Tensor:
     """The first d coordinates of what was rotated."""
     n, b = y.shape[-1], block(d)
-    x = _transform(y.unflatten(-1, (-1, b))).flatten(-2) * signs(n, draw.fold("second"), y.dtype)
-    x = x.unflatten(-1, (b, -1)).transpose(-1, -2)
+    x = _transform(_rows(y, -1, b)).flatten(-2) * signs(n, draw.fold("second"), y.dtype)
+    x = _rows(x, b, -1).transpose(-1, -2)
     x = _transform(x.contiguous()).flatten(-2) * signs(n, draw.fold("first"), y.dtype)
     return x[..., :d]
 
@@ -55,6 +56,10 @@ def signs(n: int, draw: Draw, dtype: torch.dtype) -> Tensor:
     return (1 - 2 * (words & 1)).flatten(-2)[..., :n].to(dtype)
 
 
+def _rows(x: Tensor, *shape: int) -> Tensor:
+    return x.reshape(*x.shape[:-1], *shape)
+
+
 def _transform(x: Tensor) -> Tensor:
     """The orthonormal Walsh-Hadamard transform of the last axis, whose length is a power of four."""
     if COMPILED and x.device.type == "cpu" and x.dtype == torch.float32:
@@ -63,14 +68,14 @@ def _transform(x: Tensor) -> Tensor:
         return y
     b, h = x.shape[-1], 1
     while h < b:
-        left, right = x.unflatten(-1, (-1, 2, h)).unbind(-2)
+        left, right = _rows(x, -1, 2, h).unbind(-2)
         x = torch.stack((left + right, left - right), -2).flatten(-3)
         h *= 2
     return x * 2.0 ** -(b.bit_length() // 2)
 
 
 @jit
-def _butterflies(rows):  # type: ignore[no-untyped-def]
+def _butterflies(rows: NDArray[np.float32]) -> None:
     scale = np.float32(1.0 / math.sqrt(rows.shape[1]))
     for r in range(rows.shape[0]):
         x = rows[r]

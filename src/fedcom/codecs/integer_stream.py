@@ -1,12 +1,13 @@
 """Integers of any size to bytes: small ones are symbols, large ones a symbol and some raw bits.
 
-Magnitudes below 16 are symbols of their own. Above, four symbols an octave name the leading bits, and the rest
-travels raw: within a quarter of an octave the values of any smooth distribution are as good as uniform. The
-frequencies of the symbols are measured and travel in front, 15 bits each.
+Magnitudes below 16 are symbols of their own. Above, four symbols an octave name the leading bits, and the
+rest travels raw: within a quarter of an octave the values of any smooth distribution are as good as uniform.
+The frequencies of the symbols are measured and travel in front, 15 bits each.
 """
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.codecs.entropy import PRECISION, Ints, decode, encode, histogram, normalise, stream_bytes
@@ -102,7 +103,7 @@ def _unpack_raw(data: memoryview, widths: Ints) -> Ints:
 
 
 @jit
-def _write_bits(raw, widths, out):  # type: ignore[no-untyped-def]
+def _write_bits(raw: Ints, widths: Ints, out: NDArray[np.uint8]) -> None:
     position = 0
     for i in range(len(raw)):
         for j in range(widths[i]):
@@ -111,7 +112,7 @@ def _write_bits(raw, widths, out):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _read_bits(data, widths, raw):  # type: ignore[no-untyped-def]
+def _read_bits(data: NDArray[np.uint8], widths: Ints, raw: Ints) -> None:
     position = 0
     for i in range(len(raw)):
         for j in range(widths[i]):

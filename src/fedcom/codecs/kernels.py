@@ -1,4 +1,4 @@
-"""Loops that torch has no words for; numba compiles them where it is installed, Python runs them where not."""
+"""Loops that torch has no words for; numba compiles them where it is installed, else Python runs them."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
