@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS, Codec
 from fedcom.errors import ConfigError, nearest, unknown
-from fedcom.links import Links
+from fedcom.links import Links, budgets_from, with_bits
 from fedcom.models import MODELS, Model
 from fedcom.round import twin
 from fedcom.settings import convert
@@ -64,6 +64,28 @@ class RunConfig:
 
 
 @dataclass(frozen=True)
+class UplinkConfig:
+    """What clients may send: bits for each of them, or bandwidths to share out the codec's bits by."""
+
+    budgets: tuple[float, ...] | None = None
+    bandwidths: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.budgets is not None and self.bandwidths is not None:
+            raise ConfigError("give budgets or bandwidths, not both")
+
+    def bits(self, codec: Codec) -> tuple[float, ...] | None:
+        """The bits of each client, each of them checked against the codec."""
+        if self.bandwidths is None:
+            budgets = self.budgets
+        else:
+            budgets = budgets_from(self.bandwidths, getattr(codec, "bits", None) or 0.0)
+        for bits in set(budgets or ()):
+            with_bits(codec, bits)
+        return budgets
+
+
+@dataclass(frozen=True)
 class DownlinkConfig:
     """What a lossy downlink does with what it drops."""
 
@@ -88,11 +110,14 @@ class Config:
         run = build(RunConfig, table.get("run", {}), "run")
         down = dict(table.get("downlink", {}))
         memory = build(DownlinkConfig, {k: down.pop(k) for k in ("memory",) if k in down}, "downlink").memory
-        up = table.get("uplink", {})
+        up = dict(table.get("uplink", {}))
         if algorithm.compresses is not None and up and "name" not in up:
             raise twin(algorithm, f"got uplink settings {up}")
+        share = build(UplinkConfig, {k: up.pop(k) for k in ("budgets", "bandwidths") if k in up}, "uplink")
+        uplink = _codec("uplink", up, algorithm.uplink)
         links = Links(
-            uplink=_codec("uplink", up, algorithm.uplink),
+            uplink=uplink,
+            budgets=share.bits(uplink),
             downlink=_codec("downlink", down, {"name": "identity"}),
             downlink_memory=memory == "error-feedback",
             encode=run.encode,
@@ -107,7 +132,7 @@ class Config:
             "data": asdict(self.data),
             "model": _plain(self.model),
             "algorithm": _plain(self.algorithm),
-            "uplink": _plain(self.links.uplink),
+            "uplink": _plain(self.links.uplink) | {"budgets": self.links.budgets},
             "downlink": _plain(self.links.downlink) | down,
             "run": asdict(self.run),
         }

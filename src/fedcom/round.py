@@ -109,6 +109,8 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
             "floor; downlink.memory=error-feedback keeps it",
             stacklevel=2,
         )
+    if links.budgets is not None and len(links.budgets) != m:
+        raise ConfigError(f"budgets and bandwidths need one number a client ({m}); got {len(links.budgets)}")
     if not isinstance(a.tau, int) and len(a.tau) != m:
         raise ConfigError(f"tau needs one number, or one a client ({m}); got {len(a.tau)}")
 
@@ -145,24 +147,42 @@ def client_work(
         w = moved if isinstance(steps, int) else torch.where(c < steps, moved, w)
     sent, kept, errors = {}, {}, []
     for name, x in algorithm.upload(client, down, w, rnd).items():
-        spoken = _speak(rules, name, x, memory.get(name), rnd, channel, draw)
+        spoken = _speak(rules, name, x, memory.get(name), rnd, _Uplink(rules, oracle.clients, channel, draw))
         sent[name], kept[name], error = spoken
         errors.append(error)
     q = torch.stack(errors).mean(0)
     return Work(client, kept, sent, _send_scalars(q, channel, draw) if rules.measured else q)
 
 
+class _Uplink(NamedTuple):
+    """How some clients reach the server: each through the codec its budget allows."""
+
+    rules: Rules
+    clients: Tensor
+    channel: Channel
+    draw: Draw
+
+    def send(self, name: str, x: Tensor) -> Tensor:
+        """What the server hears of a stack of vectors."""
+        draw, heard = self.draw.fold("uplink", name), torch.empty_like(x)
+        for codec, rows in self.rules.links.uplinks(self.clients):
+            if len(rows) == len(x):
+                return self.channel.send(name, x, self.rules.layout, codec, draw)
+            heard[rows] = self.channel.send(name, x[rows], self.rules.layout, codec, Draw(draw.key[rows]))
+        return heard
+
+
 def _speak(
-    rules: Rules, name: str, x: Tensor, nu: Tensor | None, rnd: Round, channel: Channel, draw: Draw
+    rules: Rules, name: str, x: Tensor, nu: Tensor | None, rnd: Round, uplink: _Uplink
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Send one vector of each client: what the server hears, the memory so far, and the measured q."""
-    codec, draw = rules.links.uplink, draw.fold("uplink", name)
+    codec = rules.links.uplink
     if nu is None:
-        heard = channel.send(name, x, rules.layout, codec, draw)
+        heard = uplink.send(name, x)
         return heard, x[..., :0], _relative_error(codec, heard, x)
     unit = rules.algorithm.unit(name, rnd)
     meant = unit * x + nu
-    heard = channel.send(name, meant, rules.layout, codec, draw)
+    heard = uplink.send(name, meant)
     if rules.algorithm.memory == "error-feedback":
         heard = _contract(codec, heard)
         nu = meant - heard

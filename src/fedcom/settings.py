@@ -31,8 +31,7 @@ def _try(value: Any, hint: Any) -> tuple[bool, Any]:
         return value in get_args(hint), value
     if get_origin(hint) is tuple:
         items = value if isinstance(value, list | tuple) else [value]
-        whole = all(isinstance(item, int) and not isinstance(item, bool) for item in items)
-        return whole, tuple(items)
+        return all(_try(item, get_args(hint)[0])[0] for item in items), tuple(items)
     if hint is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return number and math.isfinite(value), value
@@ -45,5 +44,5 @@ def _describe(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(repr(choice) for choice in get_args(hint))
     if get_origin(hint) is tuple:
-        return "whole numbers, such as 200,200"
+        return "whole numbers, such as 200,200" if get_args(hint)[0] is int else "numbers, such as 0.5,1"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))

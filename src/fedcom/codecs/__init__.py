@@ -1,10 +1,12 @@
 """Codecs: one file each; this is the one place that knows them by name."""
 
+from fedcom.codecs.auto import Auto
 from fedcom.codecs.base import Codec
 from fedcom.codecs.countsketch import CountSketch
 from fedcom.codecs.dithered import Dithered
 from fedcom.codecs.identity import Identity
 from fedcom.codecs.integers import Int
+from fedcom.codecs.lowrank import LowRank
 from fedcom.codecs.natural import Natural
 from fedcom.codecs.powersgd import PowerSgd
 from fedcom.codecs.qsgd import Qsgd
@@ -14,16 +16,19 @@ from fedcom.codecs.sign import Sign
 from fedcom.codecs.terngrad import TernGrad
 from fedcom.codecs.topk import TopK
 
-_ALL = (Identity, Int, Qsgd, Natural, TopK, RandK, Dithered, Rotated, Sign, TernGrad, PowerSgd, CountSketch)
+_CODED = (Dithered, Rotated, LowRank, Auto)
+_ALL = (Identity, Int, Qsgd, Natural, TopK, RandK, *_CODED, Sign, TernGrad, PowerSgd, CountSketch)
 CODECS: dict[str, type[Codec]] = {c.name: c for c in _ALL}
 
 __all__ = [
     "CODECS",
+    "Auto",
     "Codec",
     "CountSketch",
     "Dithered",
     "Identity",
     "Int",
+    "LowRank",
     "Natural",
     "PowerSgd",
     "Qsgd",

@@ -1,0 +1,147 @@
+"""A low-rank part of every matrix, and an unbiased code of what it leaves.
+
+Updates of a few local steps lie near a subspace of few dimensions. The factors are found by two power
+iterations from a seeded start and travel as 8-bit integers; whatever they miss, their own rounding included,
+is in the residual, and the residual's codec is unbiased, so the whole is.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedcom import wire
+from fedcom.codecs.base import Codec, Parts, within
+from fedcom.codecs.dithered import Dithered
+from fedcom.codecs.rotated import Rotated
+from fedcom.draws import Draw
+from fedcom.errors import ConfigError, WireError
+from fedcom.vectors import Layout
+from fedcom.wire import Field
+
+_TOP = 127
+
+
+@dataclass(frozen=True)
+class LowRank(Codec):
+    """A rank-`rank` part of each matrix in 8 bits, and the residual dithered or rotated, at `bits` in all."""
+
+    rank: int = 2
+    bits: float = 1.0
+
+    name: ClassVar[str] = "lowrank"
+    id: ClassVar[int] = 8
+    exact_size: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within("rank", self.rank, 1, 64)
+        within("bits", self.bits, 0.05, 16)
+
+    @classmethod
+    def at(cls, bits: float) -> "LowRank | None":
+        return cls(bits=bits) if 0.05 <= bits <= 16 else None
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    def variance(self, layout: Layout) -> float:
+        return self.residual(layout).variance(layout)  # the residual is no larger than x, but for rounding
+
+    def matrices(self, layout: Layout) -> list[tuple[int, int, int]]:
+        """Tensor, rows and columns of every matrix that is larger than its factors."""
+        shapes = [
+            (i, s[0], layout.sizes[i] // s[0]) for i, s in enumerate(layout.shapes) if len(s) > 1 and s[0]
+        ]
+        return [(i, m, n) for i, m, n in shapes if min(m, n) > self.rank and m * n > 2 * self.rank * (m + n)]
+
+    def residual(self, layout: Layout) -> Codec:
+        """The residual's codec at the rate the factors leave: rotation pays below about a bit."""
+        spent = 8 * sum(field.nbytes for field in self.fields(layout)) / layout.size
+        left = self.bits - spent
+        if left < 0.05:
+            raise ConfigError(
+                f"factors of rank {self.rank} take {spent:.3f} bits a coordinate of this model and leave "
+                f"{left:.3f} of {self.bits}; the residual needs 0.05: lower rank or raise bits"
+            )
+        return Rotated(min(left, 8.0)) if left < 0.8 else Dithered(bits=left)
+
+    def fields(self, layout: Layout) -> list[Field]:
+        sides = [m + n for _, m, n in self.matrices(layout)]
+        scales = Field("scales", 2 * self.rank * len(sides), 32, floating=True)
+        return [scales, Field("factors", self.rank * sum(sides), 8)]
+
+    def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        factors = self._factorise(x, layout, draw)
+        rest = x - self._low_rank(factors, layout, x.dtype)
+        inner = self.residual(layout).compress(rest, layout, draw.fold("residual"))
+        return factors | {f"residual {name}": part for name, part in inner.items()}
+
+    def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
+        inner = {name.removeprefix("residual "): part for name, part in parts.items()}
+        rest = self.residual(layout).expand(inner, layout, draw.fold("residual"))
+        return self._low_rank(parts, layout, layout.dtype) + rest
+
+    def pack(self, parts: Parts, layout: Layout) -> bytes:
+        inner = {name.removeprefix("residual "): part for name, part in parts.items()}
+        return super().pack(parts, layout) + self.residual(layout).pack(inner, layout)
+
+    def unpack(self, body: memoryview, layout: Layout) -> Parts:
+        size = sum(field.nbytes for field in self.fields(layout))
+        factors = wire.unpack(self.fields(layout), body[:size])
+        if (factors["factors"] > 2 * _TOP).any():
+            raise WireError(f"a lowrank factor is above {2 * _TOP}")
+        inner = self.residual(layout).unpack(body[size:], layout)
+        return factors | {f"residual {name}": part for name, part in inner.items()}
+
+    def itemise(self, parts: Parts, layout: Layout) -> dict[str, int]:
+        inner = {name.removeprefix("residual "): part for name, part in parts.items()}
+        items = self.residual(layout).itemise(inner, layout)
+        return super().itemise(parts, layout) | {
+            f"residual {k}": v for k, v in items.items() if k != "header"
+        }
+
+    def _factorise(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        """Factors as integers with a scale a column; float64, so that stacking does not change a rounding."""
+        tensors = layout.split(x.double())
+        scales, codes = [x.new_zeros((*x.shape[:-1], 0)).float()], [x.new_zeros((*x.shape[:-1], 0)).int()]
+        for i, m, n in self.matrices(layout):
+            matrix = tensors[i].reshape(*x.shape[:-1], m, n)
+            start = draw.fold("start", i).normal(n * self.rank, torch.float64)
+            right = start.reshape(*x.shape[:-1], n, self.rank)
+            for _ in range(2):
+                left = _orthonormal(matrix @ right)
+                right = matrix.transpose(-1, -2) @ left
+            for factor in (left, right):
+                scale = (factor.abs().amax(-2) / _TOP).float()
+                whole = factor / scale.double().clamp(min=1e-300).unsqueeze(-2)
+                scales.append(scale)
+                codes.append((whole.round().nan_to_num(0).clamp(-_TOP, _TOP).int() + _TOP).flatten(-2))
+        return {"scales": torch.cat(scales, -1), "factors": torch.cat(codes, -1)}
+
+    def _low_rank(self, parts: Parts, layout: Layout, dtype: torch.dtype) -> Tensor:
+        lead, r = parts["scales"].shape[:-1], self.rank
+        x = torch.zeros((*lead, layout.size), dtype=dtype, device=parts["scales"].device)
+        tensors, codes, scale = layout.split(x), parts["factors"].double() - _TOP, parts["scales"].double()
+        place = column = 0
+        for i, m, n in self.matrices(layout):
+            sides = []
+            for side in (m, n):
+                factor = codes[..., place : place + side * r].reshape(*lead, side, r)
+                sides.append(factor * scale[..., None, column : column + r])
+                place, column = place + side * r, column + r
+            tensors[i].copy_((sides[0] @ sides[1].transpose(-1, -2)).flatten(-2))
+        return x
+
+
+def _orthonormal(columns: Tensor) -> Tensor:
+    """Gram and Schmidt, column by column; a column that vanishes stays zero."""
+    done: list[Tensor] = []
+    for column in columns.unbind(-1):
+        for other in done:
+            column = column - (column * other).sum(-1, keepdim=True) * other
+        size = torch.linalg.vector_norm(column, dim=-1, keepdim=True)
+        done.append(column / size.clamp(min=1e-300))
+    return torch.stack(done, -1)
