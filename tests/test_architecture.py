@@ -22,8 +22,8 @@ FLOORS = [
     {"engines"},
     {"callbacks", "config", "report"},
     {"prepare", "display", "figures"},
-    {"run"},
-    {"compare"},
+    {"run", "card_vectors"},
+    {"compare", "card"},
     {"cli"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

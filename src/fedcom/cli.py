@@ -1,4 +1,4 @@
-"""The command line: fedcom run, compare, evaluate, list."""
+"""The command line: fedcom run, compare, evaluate, codecs, list."""
 
 import json
 import re
@@ -15,12 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 import fedcom
+from fedcom import card, card_vectors
 from fedcom.algorithms import ALGORITHMS
 from fedcom.codecs import CODECS
 from fedcom.compare import METHODS, compare, labels
 from fedcom.config import Config, read
 from fedcom.data import DATASETS, PARTITIONS
-from fedcom.errors import FedcomError, unknown
+from fedcom.errors import ConfigError, FedcomError, unknown
 from fedcom.models import MODELS
 from fedcom.prepare import data_name, prepare
 from fedcom.report import render
@@ -54,6 +55,7 @@ Out = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a run in that folder.")]
 Where = Annotated[Device, typer.Option(help="Where to compute; auto takes the GPU where there is one.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 KEYS = "\n\n".join((
@@ -131,6 +133,53 @@ def evaluate(
     print(json.dumps({"data": config.data.name, **{key: scores[key] for key in keys}}, indent=2))
 
 
+@app.command("codecs")
+def codecs_command(
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure them: bits, error, bias, speed.")
+    ] = False,
+    vector: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Your own vector to measure on, .npy or .safetensors; repeatable."),
+    ] = None,
+    bits: Annotated[
+        str | None, typer.Option(help="Rates in bits a coordinate, to measure at.", show_default=card.RATES)
+    ] = None,
+    dim: Annotated[int, typer.Option(min=1, help="Coordinates of the made-up vectors.")] = card_vectors.DIM,
+    repeat: Annotated[
+        int | None, typer.Option(min=2, help="Messages a point.", show_default=str(card.REPEAT))
+    ] = None,
+    out: Out = None, force: Force = False, quiet: Quiet = False, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """List the codecs with what they promise, or measure them: the report card, a table and a figure."""
+    if not measure:
+        _list_codecs(dim, as_json, {"vector": vector, "bits": bits, "repeat": repeat, "out": out})
+        return
+    asked = card.rates(card.RATES if bits is None else bits)
+    out = out or fresh_folder("codecs")
+    claim(out, force)
+    vectors = card_vectors.vectors(dim, vector or [])
+    found = card.report_card(vectors, asked, repeat or card.REPEAT, out, quiet)
+    if as_json:
+        print(json.dumps(found.table(), indent=2))
+    else:
+        _console().print(*card.render(found))
+    print(f"card and figure in {out}", file=sys.stderr if as_json else sys.stdout)
+    if found.interrupted:
+        raise KeyboardInterrupt
+
+
+def _list_codecs(dim: int, as_json: bool, idle: Mapping[str, Any]) -> None:
+    for name, value in idle.items():
+        if value:
+            raise ConfigError(f"--{name} is about measuring; add --measure")
+    entries = card.listing(dim)
+    if as_json:
+        print(json.dumps(entries, indent=2))
+    else:
+        _console().print(card.render_listing(entries))
+
+
 _LISTS: dict[str, Mapping[str, Any]] = {
     "algorithms": ALGORITHMS,
     "codecs": CODECS,
@@ -143,7 +192,7 @@ _LISTS: dict[str, Mapping[str, Any]] = {
 @app.command("list")
 def list_command(
     what: Annotated[str, typer.Argument(help=", ".join(_LISTS))],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Name the choices, one line each."""
     if what not in _LISTS:

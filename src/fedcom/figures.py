@@ -1,8 +1,9 @@
-"""Figures of a comparison over rounds and over bytes, with one colour a method."""
+"""Figures of a comparison over rounds and over bytes, and of codecs' errors over bits; one colour each."""
 
+import itertools
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ from fedcom.report import Curve, Row, by_method
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.figure import Figure, SubFigure
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -28,6 +30,7 @@ VIEWS = {
     "loss_bytes": ("Training loss by bytes sent", "uplink_bytes", "train_loss"),
     "accuracy_bytes": ("Test accuracy by bytes sent", "uplink_bytes", "test_accuracy"),
 }
+SIZE = (8, 4.8)
 INK, PALE, FAINT = "#333333", "#767676", "#e6e6e6"
 
 # Methods that belong together are kin: the lighter shade sends whole vectors, the darker compresses.
@@ -109,15 +112,9 @@ def _draw(strokes: list[Stroke], view: tuple[str, str, str, str], path: Path) ->
     from matplotlib.figure import Figure
 
     title, subtitle, x, y = view
-    figure = Figure(figsize=(8, 4.8), dpi=160)
+    figure = Figure(figsize=SIZE, dpi=160)
     FigureCanvasAgg(figure)
-    figure.text(0.015, 0.935, title, size=13, weight="bold", color=INK)
-    figure.text(0.015, 0.885, subtitle, size=9.5, color=PALE, parse_math=False)
-    axes = figure.add_axes((0.095, 0.12, 0.7, 0.71))
-    axes.spines[:].set_visible(False)
-    axes.margins(x=0.02)
-    axes.grid(color=FAINT, linewidth=0.8)
-    axes.tick_params(length=0, labelcolor=INK)
+    axes = _axes(figure, title, subtitle)
     for stroke in strokes:
         _trace(axes, stroke)
     by_decade = x == "uplink_bytes" and _decades(strokes) > 1
@@ -128,6 +125,17 @@ def _draw(strokes: list[Stroke], view: tuple[str, str, str, str], path: Path) ->
     _ticks(axes.yaxis)
     _label(axes, strokes)
     figure.savefig(path)
+
+
+def _axes(figure: "Figure | SubFigure", title: str, subtitle: str) -> "Axes":
+    figure.text(0.015, 0.935, title, size=13, weight="bold", color=INK, parse_math=False)
+    figure.text(0.015, 0.885, subtitle, size=9.5, color=PALE, parse_math=False)
+    axes = figure.add_axes((0.095, 0.12, 0.7, 0.71))
+    axes.spines[:].set_visible(False)
+    axes.margins(x=0.02)
+    axes.grid(color=FAINT, linewidth=0.8)
+    axes.tick_params(length=0, labelcolor=INK)
+    return axes
 
 
 def _capped(strokes: list[Stroke]) -> list[Stroke]:
@@ -191,6 +199,66 @@ def _apart(heights: Array, gap: float, low: float, high: float) -> Array:
         push = np.maximum(gap - np.diff(moved), 0) / 2
         moved = np.clip(moved + np.append(0, push) - np.append(push, 0), low, high)
     return moved[np.argsort(order)]
+
+
+def rate_distortion(points: Sequence[Row], path: Path) -> None:
+    """Draw the codecs' error over bits, a panel a vector; what has no error has no place on the scale."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = [point for point in points if is_number(point["q"]) and point["q"] > 0]
+    vectors = list(dict.fromkeys(point["vector"] for point in shown))
+    hues = itertools.cycle((*COLOURS.values(), *SPARE))
+    colours = dict(zip(dict.fromkeys(point["codec"] for point in points), hues, strict=False))
+    if not vectors:
+        return
+    figure = Figure(figsize=(SIZE[0], SIZE[1] * len(vectors)), dpi=160)
+    FigureCanvasAgg(figure)
+    for vector, part in zip(vectors, figure.subfigures(len(vectors), squeeze=False)[:, 0], strict=True):
+        _panel(part, [point for point in shown if point["vector"] == vector], colours)
+    figure.savefig(path)
+
+
+def _panel(figure: "SubFigure", points: Sequence[Row], colours: Mapping[str, str]) -> None:
+    """One vector's codecs, each a line through its settings."""
+    name, d = points[0]["vector"], points[0]["d"]
+    axes = _axes(figure, f"Error by bits sent: {name}", f"{d:,} coordinates · hollow: biased")
+    axes.set_position((0.12, 0.12, 0.7, 0.71))
+    places = np.array([(point["bits"], point["q"]) for point in points])
+    (left, low), (right, high) = places.min(0), places.max(0)
+    axes.set(xscale="log", yscale="log", xlim=(left / 1.15, right * 1.15), ylim=(low / 3, high * 3))
+    strokes = []
+    for codec in dict.fromkeys(point["codec"] for point in points):
+        colour, own = colours[codec], [point for point in points if point["codec"] == codec]
+        line: Array = np.array(sorted((point["bits"], point["q"]) for point in own))
+        face = colour if all(point["unbiased"] for point in own) else "white"
+        axes.plot(*_between(line).T, color=colour, linewidth=1.5)
+        axes.plot(*line.T, "o", color=colour, markersize=5, markerfacecolor=face)
+        strokes.append(Stroke(codec, colour, "done", line))
+    _bound(axes)
+    axes.set_xlabel("bits a coordinate, as sent", color=INK)
+    axes.set_ylabel("q = |Q(x) - x|² / |x|²", color=INK)
+    _ticks(axes.xaxis)
+    _ticks(axes.yaxis)
+    _label(axes, strokes)
+
+
+def _between(points: Array) -> Array:
+    """A codec's line: so many decibels a bit from setting to setting, so that none cuts through the bound."""
+    bits, q = points.T
+    grid = np.geomspace(bits[0], bits[-1], 200)
+    return np.stack([grid, np.exp(np.interp(grid, bits, np.log(q)))], axis=1)
+
+
+def _bound(axes: "Axes") -> None:
+    """Mark where no unbiased codec gets on a Gaussian vector: q below 1/(2^(2R) - 1) at R bits."""
+    bits = np.geomspace(*axes.get_xlim(), 200)
+    with np.errstate(over="ignore"):
+        q = 1 / np.expm1(math.log(4) * bits)
+    axes.plot(bits, q, color=PALE, linewidth=1, zorder=1)
+    axes.fill_between(bits, q, axes.get_ylim()[0], color=FAINT, linewidth=0, zorder=0)
+    words = "on Gaussian vectors\nno unbiased codec gets here"
+    axes.text(0.03, 0.05, words, transform=axes.transAxes, color=INK, size=9.5)
 
 
 def palette(methods: Iterable[str]) -> dict[str, str]:

@@ -6,7 +6,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcom.codecs import Codec, Identity, Int, Natural, Qsgd, RandK, TopK
+from fedcom.codecs import (
+    Codec,
+    CountSketch,
+    Dithered,
+    Identity,
+    Int,
+    Natural,
+    PowerSgd,
+    Qsgd,
+    RandK,
+    Rotated,
+    Sign,
+    TernGrad,
+    TopK,
+)
 from fedcom.draws import Draw
 from fedcom.vectors import Layout
 
@@ -18,6 +32,8 @@ FIXED: list[Codec] = [  # those that draw nothing
     TopK(0.4),
     TopK(1.0),
     RandK(1.0),
+    Sign(),
+    Sign("vector"),
 ]
 RANDOM: list[Codec] = [
     *(Int(bits) for bits in (1, 2, 4, 5, 8, 12, 16)),
@@ -34,8 +50,19 @@ RANDOM: list[Codec] = [
     TopK(0.4, "int", 5),
     RandK(0.1),
     RandK(0.37),
+    TernGrad(),
+    TernGrad("vector"),
+    CountSketch(0.1),
+    CountSketch(0.4, rows=3),
 ]
-CODECS_TESTED = FIXED + RANDOM
+MATRIX: list[Codec] = [PowerSgd(1), PowerSgd(2)]  # those that draw only where there is a matrix
+DITHERED: list[Codec] = [
+    *(Dithered(q=q) for q in (1e-4, 0.1, 10.0)),
+    *(Dithered(bits=bits) for bits in (0.5, 2.0)),
+]
+# A rotation makes a vector Gaussian, and these unbiased, only from about a thousand coordinates on.
+ROTATED: list[Codec] = [Rotated(bits) for bits in (0.25, 1.0, 2.0, 6.0)]
+CODECS_TESTED = FIXED + RANDOM + MATRIX + DITHERED + ROTATED
 
 LAYOUTS = {
     "one": ((97,),),
@@ -43,6 +70,9 @@ LAYOUTS = {
     "ones": ((1,), (5,), (), (1, 1)),
     "single": ((1,),),
 }
+
+
+LONG = Layout(("a", "b", "c", "d"), ((40, 50), (50,), (1500,), (7, 9)))  # for codecs that rotate
 
 
 def label(codec: Codec) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedcom import wire
-from fedcom.codecs import integer_stream
+from fedcom.codecs import fused, integer_stream
 from fedcom.codecs.base import Codec, Parts, within
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
@@ -22,7 +22,7 @@ from fedcom.wire import Field
 
 _STEP = Field("step", 1, 32, floating=True)
 _SAMPLE = 16384  # coordinates that decide the step for a rate
-_LARGEST = 2**31 - 1
+_LARGEST = 2**31 - 128  # the float32 just below 2^31
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,10 @@ class Dithered(Codec):
         return {"step": torch.where(norm.isfinite(), step, torch.nan), "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
-        codes = parts["codes"].to(layout.dtype)
+        codes = parts["codes"]
+        if layout.dtype == torch.float32 and fused.ready(codes, draw):
+            return fused.undithered(codes, parts["step"], draw)
+        codes = codes.to(layout.dtype)
         return (codes - _dither(codes, draw)) * parts["step"].to(layout.dtype)
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
@@ -80,6 +83,8 @@ class Dithered(Codec):
         if len(body) < _STEP.nbytes:
             raise WireError(f"a dithered message cannot have {len(body)} bytes")
         step = _STEP.unpack(body[: _STEP.nbytes])
+        if (step < 0).any():
+            raise WireError("a dithered message has a negative step")
         return {"step": step, "codes": integer_stream.unpack(body[_STEP.nbytes :], layout.size)}
 
     def itemise(self, parts: Parts, layout: Layout) -> dict[str, int]:
@@ -105,8 +110,10 @@ class Dithered(Codec):
 def _quantise(x: Tensor, step: Tensor, draw: Draw) -> Tensor:
     """round(x/step + u); a step of zero, of the zero vector, gives zeros."""
     safe = step.clamp(min=torch.finfo(torch.float32).tiny).to(x.dtype)
+    if x.dtype == torch.float32 and fused.ready(x, draw):
+        return fused.dithered(x, safe, _LARGEST, draw)
     codes = (x / safe + _dither(x, draw)).round_().nan_to_num_(0).clamp_(-_LARGEST, _LARGEST)
-    return codes.to(torch.int64)
+    return codes.to(torch.int32)
 
 
 def _dither(like: Tensor, draw: Draw) -> Tensor:

@@ -9,12 +9,11 @@ agree to the last bit.
 
 import math
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcom.codecs.kernels import COMPILED, jit
+from fedcom.codecs import fused
+from fedcom.codecs.kernels import COMPILED
 from fedcom.draws import Draw
 
 
@@ -35,18 +34,18 @@ def rotate(x: Tensor, draw: Draw) -> Tensor:
     """The rotated vector, padded; its norm is that of x."""
     d, n = x.shape[-1], padded(x.shape[-1])
     b = block(d)
-    y = torch.nn.functional.pad(x, (0, n - d)) * signs(n, draw.fold("first"), x.dtype)
+    y = _flip(torch.nn.functional.pad(x, (0, n - d)), draw.fold("first"))
     y = _transform(_rows(y, -1, b))
-    y = y.transpose(-1, -2).flatten(-2) * signs(n, draw.fold("second"), x.dtype)
+    y = _flip(y.transpose(-1, -2).flatten(-2), draw.fold("second"))
     return _transform(_rows(y, -1, b)).flatten(-2)
 
 
 def unrotate(y: Tensor, d: int, draw: Draw) -> Tensor:
     """The first d coordinates of what was rotated."""
-    n, b = y.shape[-1], block(d)
-    x = _transform(_rows(y, -1, b)).flatten(-2) * signs(n, draw.fold("second"), y.dtype)
+    b = block(d)
+    x = _flip(_transform(_rows(y, -1, b)).flatten(-2), draw.fold("second"))
     x = _rows(x, b, -1).transpose(-1, -2)
-    x = _transform(x.contiguous()).flatten(-2) * signs(n, draw.fold("first"), y.dtype)
+    x = _flip(_transform(x.contiguous()).flatten(-2), draw.fold("first"))
     return x[..., :d]
 
 
@@ -60,32 +59,20 @@ def _rows(x: Tensor, *shape: int) -> Tensor:
     return x.reshape(*x.shape[:-1], *shape)
 
 
+def _flip(x: Tensor, draw: Draw) -> Tensor:
+    """x with random signs."""
+    if x.dtype == torch.float32 and fused.ready(x, draw):
+        return fused.flip(x, draw)
+    return x * signs(x.shape[-1], draw, x.dtype)
+
+
 def _transform(x: Tensor) -> Tensor:
     """The orthonormal Walsh-Hadamard transform of the last axis, whose length is a power of four."""
     if COMPILED and x.device.type == "cpu" and x.dtype == torch.float32:
-        y = x.contiguous().clone()
-        _butterflies(y.numpy().reshape(-1, x.shape[-1]))
-        return y
+        return fused.transform(x)
     b, h = x.shape[-1], 1
     while h < b:
         left, right = _rows(x, -1, 2, h).unbind(-2)
         x = torch.stack((left + right, left - right), -2).flatten(-3)
         h *= 2
     return x * 2.0 ** -(b.bit_length() // 2)
-
-
-@jit
-def _butterflies(rows: NDArray[np.float32]) -> None:
-    scale = np.float32(1.0 / math.sqrt(rows.shape[1]))
-    for r in range(rows.shape[0]):
-        x = rows[r]
-        h = 1
-        while h < len(x):
-            for start in range(0, len(x), 2 * h):
-                for i in range(start, start + h):
-                    a, b = x[i], x[i + h]
-                    x[i] = a + b
-                    x[i + h] = a - b
-            h *= 2
-        for i in range(len(x)):
-            x[i] *= scale

@@ -10,23 +10,41 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcom.codecs.entropy import PRECISION, Ints, decode, encode, histogram, normalise, stream_bytes
+from fedcom.codecs.entropy import (
+    PRECISION,
+    Codes,
+    Ints,
+    Symbols,
+    decode,
+    encode,
+    histogram,
+    normalise,
+    stream_bytes,
+)
 from fedcom.codecs.kernels import jit
 from fedcom.errors import WireError
 from fedcom.wire import Field
 
 _EXACT = 16
-_MOST = 2 * (_EXACT + 4 * 27) + 1  # symbols for magnitudes below 2^31
-_WIDTHS = torch.tensor([0] * _EXACT + [e - 2 for e in range(4, 31) for _ in range(4)])
+_MOST = 2 * (_EXACT + 4 * 27) - 1  # symbols for magnitudes below 2^31, zero without a sign
+_OCTAVES = [(4 + quarter) << octave for octave in range(2, 29) for quarter in range(4)]
+_MAGNITUDES = np.array([*range(_EXACT), *_OCTAVES], np.int32)  # the least of each symbol
+_NONE = np.empty(0, np.int64)
+_VALUES = np.stack([-_MAGNITUDES, np.append(_MAGNITUDES[1:], 0)], 1).flatten()[:_MOST]
 
 
 def pack(codes: Tensor) -> bytes:
     """The bytes of one vector of integers below 2^31."""
-    symbols, raw, widths = (part.cpu() for part in cut(codes))
-    frequencies = normalise(torch.bincount(symbols))
+    array = codes.cpu().to(torch.int32).numpy()
+    symbols = np.empty(len(array), np.uint8)
+    _cut_small(array, symbols)
+    large = np.flatnonzero(symbols >= 2 * _EXACT - 1)
+    raw = np.zeros((_cut_large(array, large, symbols) + 7) // 8, np.uint8)
+    _write_bits(array, large, raw)
+    frequencies = normalise(torch.from_numpy(_count(symbols)))
     head = len(frequencies).to_bytes(2, "little") + _table(len(frequencies)).pack(frequencies)
-    stream = encode(symbols.numpy(), frequencies.numpy())
-    return head + len(stream).to_bytes(4, "little") + stream + _pack_raw(raw.numpy(), widths.numpy())
+    stream = encode(symbols, frequencies.numpy())
+    return head + len(stream).to_bytes(4, "little") + stream + raw.tobytes()
 
 
 def unpack(body: memoryview, n: int) -> Tensor:
@@ -36,14 +54,16 @@ def unpack(body: memoryview, n: int) -> Tensor:
     start += 4
     if start + stream > len(body):
         raise WireError(f"a stream of {stream} bytes does not fit in a message of {len(body)}")
-    symbols = torch.from_numpy(decode(body[start : start + stream], frequencies, n))
-    magnitude = (symbols + 1) // 2
-    widths = _WIDTHS[magnitude]
-    raw = _unpack_raw(body[start + stream :], widths.numpy())
-    octave, quarter = (magnitude - _EXACT) // 4 + 4, (magnitude - _EXACT) % 4
-    large = ((4 + quarter) << (octave - 2).clamp(min=0)) + torch.from_numpy(raw)
-    value = torch.where(magnitude < _EXACT, magnitude, large)
-    return torch.where(symbols % 2 == 1, value, -value)
+    codes = decode(body[start : start + stream], frequencies, _VALUES, n)
+    raw = np.frombuffer(body[start + stream :], np.uint8).copy()
+    large = np.flatnonzero(np.abs(codes) >= _EXACT) if len(frequencies) >= 2 * _EXACT else _NONE
+    bits = _raw_bits(codes, large)
+    if len(raw) != (bits + 7) // 8:
+        raise WireError(f"{len(raw)} bytes of raw bits where {(bits + 7) // 8} are due")
+    if bits % 8 and raw[-1] >> (bits % 8):
+        raise WireError("a message has stray bits after its raw bits")
+    _read_bits(raw, large, codes)
+    return torch.from_numpy(codes)
 
 
 def nbytes(codes: Tensor) -> Tensor:
@@ -78,43 +98,81 @@ def _read_table(body: memoryview) -> tuple[Ints, int]:
     field = _table(size)
     if not 1 <= size <= _MOST or len(body) < 2 + field.nbytes + 4:
         raise WireError(f"a table of {size} symbols does not fit in a message of {len(body)} bytes")
-    frequencies = field.unpack(body[2 : 2 + field.nbytes]).numpy()
-    if frequencies.sum() != 1 << PRECISION:
-        raise WireError(f"frequencies sum to {frequencies.sum()}, not to {1 << PRECISION}")
-    return frequencies, 2 + field.nbytes
+    return field.unpack(body[2 : 2 + field.nbytes]).numpy(), 2 + field.nbytes
 
 
 def _table(size: int) -> Field:
     return Field("table", size, PRECISION + 1)
 
 
-def _pack_raw(raw: Ints, widths: Ints) -> bytes:
-    out = np.zeros((int(widths.sum()) + 7) // 8, np.uint8)
-    _write_bits(raw, widths, out)
-    return out.tobytes()
-
-
-def _unpack_raw(data: memoryview, widths: Ints) -> Ints:
-    if len(data) != (int(widths.sum()) + 7) // 8:
-        raise WireError(f"{len(data)} bytes of raw bits where {(int(widths.sum()) + 7) // 8} are due")
-    raw = np.zeros(len(widths), np.int64)
-    _read_bits(np.frombuffer(data, np.uint8), widths, raw)
-    return raw
+def _count(symbols: Symbols) -> Ints:
+    """How often each symbol occurs, up to the last that does."""
+    counts = np.zeros(_MOST, np.int64)
+    _add_counts(symbols, counts)
+    return np.trim_zeros(counts, "b")
 
 
 @jit
-def _write_bits(raw: Ints, widths: Ints, out: NDArray[np.uint8]) -> None:
+def _cut_small(codes: Codes, symbols: Symbols) -> None:
+    """The symbols of magnitudes below 16; others get one of the two that follow."""
+    for i in range(len(codes)):
+        magnitude = min(abs(codes[i]), np.int32(_EXACT))
+        symbols[i] = np.uint8(np.int32(magnitude + magnitude) - np.int32(codes[i] > 0))
+
+
+@jit
+def _cut_large(codes: Codes, large: Ints, symbols: Symbols) -> int:
+    """Correct the symbols of large magnitudes, and say how many raw bits they have."""
+    total = 0
+    for i in large:
+        magnitude = abs(np.int64(codes[i]))
+        width = _width(magnitude)
+        symbol = _EXACT + 4 * (width - 2) + ((magnitude >> width) & 3)
+        symbols[i] = 2 * symbol - (codes[i] > 0)
+        total += width
+    return total
+
+
+@jit
+def _add_counts(symbols: Symbols, counts: Ints) -> None:
+    for i in range(len(symbols)):
+        counts[symbols[i]] += 1
+
+
+@jit
+def _width(magnitude: int) -> int:
+    """How many low bits of a magnitude of 16 or more travel raw: all but three."""
+    width = 2
+    while magnitude >> (width + 3):
+        width += 1
+    return width
+
+
+@jit
+def _raw_bits(codes: Codes, large: Ints) -> int:
+    total = 0
+    for i in large:
+        total += _width(abs(np.int64(codes[i])))
+    return total
+
+
+@jit
+def _write_bits(codes: Codes, large: Ints, out: NDArray[np.uint8]) -> None:
     position = 0
-    for i in range(len(raw)):
-        for j in range(widths[i]):
-            out[position >> 3] |= ((raw[i] >> j) & 1) << (position & 7)
+    for i in large:
+        magnitude = abs(np.int64(codes[i]))
+        for j in range(_width(magnitude)):
+            out[position >> 3] |= ((magnitude >> j) & 1) << (position & 7)
             position += 1
 
 
 @jit
-def _read_bits(data: NDArray[np.uint8], widths: Ints, raw: Ints) -> None:
+def _read_bits(data: NDArray[np.uint8], large: Ints, codes: Codes) -> None:
+    """Add the raw bits to their magnitudes; the caller has counted them."""
     position = 0
-    for i in range(len(raw)):
-        for j in range(widths[i]):
-            raw[i] |= ((data[position >> 3] >> (position & 7)) & 1) << j
+    for i in large:
+        raw = 0
+        for j in range(_width(abs(np.int64(codes[i])))):
+            raw |= ((np.int64(data[position >> 3]) >> (position & 7)) & 1) << j
             position += 1
+        codes[i] += raw if codes[i] > 0 else -raw

@@ -7,15 +7,16 @@ unbiased over the rotation.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedcom import wire
-from fedcom.codecs import hadamard
+from fedcom.codecs import hadamard, trellis
 from fedcom.codecs.base import Codec, Parts, within
 from fedcom.codecs.entropy import STATES, Alphabet, normalise
+from fedcom.codecs.trellis import Trellis
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
@@ -35,12 +36,23 @@ class Quantiser(NamedTuple):
     rate: float  # bits a coordinate
     q: float  # 1/cos^2 - 1 between a Gaussian vector and its image
 
+    def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
+        """The codes of Gaussian vectors, given their standard deviations."""
+        codes = (y / (sigma * self.step).to(y.dtype)).round_()
+        return codes.nan_to_num_(0).clamp_(self.alphabet.low, self.alphabet.high).to(torch.int32)
+
 
 @dataclass(frozen=True)
 class Rotated(Codec):
-    """Rotated, quantised and entropy-coded to any rate from 0.05 to 8 bits a coordinate, headers in."""
+    """Rotated, quantised and entropy-coded to any rate from 0.05 to 8 bits a coordinate, headers in.
+
+    Unbiased, with the variance promised, as far as the rotations make a vector Gaussian: from about a
+    thousand coordinates on. Shorter vectors are better sent another way. The trellis tier, up to 6 bits, is
+    0.07 bits from the bound where the fast one is 0.25, and slow: it searches on the CPU, vector by vector.
+    """
 
     bits: float = 2.0
+    tier: Literal["fast", "trellis"] = "fast"
 
     name: ClassVar[str] = "rotated"
     id: ClassVar[int] = 6
@@ -61,11 +73,13 @@ class Rotated(Codec):
     def variance(self, layout: Layout) -> float:
         return self.quantiser(layout).q
 
-    def quantiser(self, layout: Layout) -> Quantiser:
+    def quantiser(self, layout: Layout) -> Quantiser | Trellis:
         """The quantiser that meets the rate once header, scale and padding are paid."""
         n = hadamard.padded(layout.size)
         overhead = 8 * (wire.HEADER + _SCALE.nbytes + STATES) - 32
-        return for_rate(max((self.bits * layout.size - overhead) / n, 0.02))
+        bits = max((self.bits * layout.size - overhead) / n, 0.02)
+        served = self.tier == "trellis" and trellis.RATES[0] <= bits <= trellis.RATES[1]
+        return trellis.for_rate(bits) if served else for_rate(bits)
 
     def fields(self, layout: Layout) -> list[Field]:
         return [_SCALE]
@@ -74,11 +88,10 @@ class Rotated(Codec):
         y, quantiser = hadamard.rotate(x, draw), self.quantiser(layout)
         size = y.double().square().sum(-1, keepdim=True)
         sigma = (size / y.shape[-1]).sqrt().to(torch.float32).clamp(min=torch.finfo(torch.float32).tiny)
-        codes = (y / (sigma * quantiser.step).to(y.dtype)).round_()
-        codes = codes.nan_to_num_(0).clamp_(quantiser.alphabet.low, quantiser.alphabet.high).to(torch.int32)
+        codes = quantiser.codes(y, sigma)
         image = self._image(codes, quantiser, y.dtype)
         overlap = (y.double() * image).sum(-1, keepdim=True)
-        scale = torch.where(overlap > 0, size / overlap, size)  # size: zero, or not finite
+        scale = torch.where(overlap > 0, size / overlap, 0 * size)  # no code but zero, or not finite
         return {"scale": scale.to(torch.float32), "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
@@ -92,6 +105,8 @@ class Rotated(Codec):
         if len(body) < _SCALE.nbytes:
             raise WireError(f"a rotated message cannot have {len(body)} bytes")
         scale = _SCALE.unpack(body[: _SCALE.nbytes])
+        if (scale < 0).any():
+            raise WireError("a rotated message has a negative scale")
         n = hadamard.padded(layout.size)
         return {"scale": scale, "codes": self.quantiser(layout).alphabet.unpack(body[_SCALE.nbytes :], n)}
 
@@ -101,7 +116,7 @@ class Rotated(Codec):
         return {"header": messages * wire.HEADER, "scale": messages * _SCALE.nbytes, "codes": codes}
 
     @staticmethod
-    def _image(codes: Tensor, quantiser: Quantiser, dtype: torch.dtype) -> Tensor:
+    def _image(codes: Tensor, quantiser: Quantiser | Trellis, dtype: torch.dtype) -> Tensor:
         centres = quantiser.centres.to(codes.device, dtype)
         return centres[(codes - quantiser.alphabet.low).to(torch.int64)]
 

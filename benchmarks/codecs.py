@@ -1,0 +1,74 @@
+"""Speeds of codecs on one CPU thread, as shares of the rate of torch's own 8-bit min-max encoding.
+
+    python benchmarks/codecs.py [repeats]
+
+Every repeat times the yardstick and all codecs in turn, so that what else runs on the machine falls on all of
+them alike; the ratio is taken inside a repeat, and its median and quartiles are printed.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from statistics import median, quantiles
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from fedcom.codecs import Codec, Dithered, Int, Rotated
+from fedcom.draws import Draw
+from fedcom.vectors import Layout
+
+D = 200_000
+LAYOUT = Layout.vector(D)
+DRAW = Draw.seeded(0)
+CODECS: dict[str, Codec] = {"dithered q=0.1": Dithered(q=0.1), "rotated 2": Rotated(2.0), "int 8": Int(8)}
+
+
+def min_max(x: Tensor) -> Tensor:
+    """The yardstick: eight bits, to the nearest level, no bytes."""
+    low, high = x.min(), x.max()
+    return ((x - low) * (255 / (high - low))).round().to(torch.uint8)
+
+
+def seconds(work: Callable[[], object], times: int = 3) -> float:
+    """The shortest of a few runs."""
+    marks = [perf_counter()]
+    for _ in range(times):
+        work()
+        marks.append(perf_counter())
+    return min(after - before for before, after in zip(marks, marks[1:], strict=False))
+
+
+def tasks(x: Tensor) -> dict[str, Callable[[], object]]:
+    """What is timed on one vector; the first is the yardstick."""
+    work: dict[str, Callable[[], object]] = {"torch min-max": partial(min_max, x)}
+    for name, codec in CODECS.items():
+        data = codec.encode(x, LAYOUT, DRAW)
+        work[f"{name} encode"] = partial(codec.encode, x, LAYOUT, DRAW)
+        work[f"{name} decode"] = partial(codec.decode, data, LAYOUT, DRAW)
+    return work
+
+
+def report(kind: str, x: Tensor, repeats: int) -> None:
+    """Print one line a task: rate, ratio to the yardstick, its quartiles."""
+    work = tasks(x)
+    runs = [{name: seconds(job) for name, job in work.items()} for _ in range(repeats)]
+    print(f"{kind:<24}    MB/s   ratio  quartiles")
+    for name in work:
+        rate = median(4 * D / run[name] / 1e6 for run in runs)
+        ratios = [run["torch min-max"] / run[name] for run in runs]
+        low, _, high = quantiles(ratios, n=4)
+        print(f"{name:<24} {rate:>7.0f} {median(ratios):>7.3f}  {low:.3f} to {high:.3f}")
+
+
+def main(repeats: int) -> None:
+    """Time every codec on a Gaussian and on a heavy-tailed vector."""
+    torch.set_num_threads(1)
+    x = torch.randn(D, generator=torch.Generator().manual_seed(0))
+    report("Gaussian", x, repeats)
+    report("heavy-tailed (x^3)", x**3, repeats)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 31)
