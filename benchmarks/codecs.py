@@ -9,8 +9,9 @@ them alike; the ratio is taken inside a repeat, and its median and quartiles are
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from statistics import median, quantiles
-from time import perf_counter
+from time import thread_time
 
 import torch
 from torch import Tensor
@@ -33,11 +34,11 @@ def min_max(x: Tensor) -> Tensor:
 
 def seconds(work: Callable[[], object], times: int = 3) -> float:
     """The shortest of a few runs."""
-    marks = [perf_counter()]
+    marks = [thread_time()]
     for _ in range(times):
         work()
-        marks.append(perf_counter())
-    return min(after - before for before, after in zip(marks, marks[1:], strict=False))
+        marks.append(thread_time())
+    return min(after - before for before, after in pairwise(marks))
 
 
 def tasks(x: Tensor) -> dict[str, Callable[[], object]]:

@@ -105,7 +105,7 @@ def bodies(codec: Codec, where: Layout, draw: Draw, rng: random.Random) -> Itera
     x = torch.randn(where.size, generator=fresh, dtype=torch.float64).to(where.dtype)
     kinds = [x, x**3, x * (torch.arange(where.size) % 50 == 0), torch.full_like(x, -0.7), 0 * x]
     valid = [codec.encode(x, where, draw)[wire.HEADER :] for x in kinds]
-    spoilt = [mutate.parts(codec, rng.choice(kinds), where, draw, rng) for _ in range(8)]
+    spoilt = [mutate.parts(codec, rng.choice(kinds), where, draw, rng) for _ in range(4)]
     while True:
         i = rng.randrange(len(valid))
         start = mutate.stream_at(codec, valid[i], where)

@@ -53,7 +53,8 @@ def with_bits(codec: Codec, bits: float) -> Codec:
     known = {f.name for f in fields(codec)}
     if "bits" not in known:
         raise ConfigError(f"budgets are bits, and codec {codec.name} has none; use rotated, dithered or int")
-    return replace(codec, bits=int(bits) if bits == int(bits) else bits)  # type: ignore[call-arg]
+    other = {"q": None} if "q" in known else {}
+    return replace(codec, bits=int(bits) if bits == int(bits) else bits, **other)  # type: ignore[call-arg]
 
 
 def budgets_from(bandwidths: Sequence[float], bits: float) -> tuple[float, ...]:

@@ -22,7 +22,7 @@ def back(data: bytes, frequencies: NDArray[np.int64], n: int) -> list[int]:
     return decode(memoryview(data), frequencies, np.arange(len(frequencies), dtype=np.int32), n).tolist()
 
 
-often = settings(max_examples=150, derandomize=True, deadline=None)
+often = settings(max_examples=80, derandomize=True, deadline=None)
 
 
 @st.composite
@@ -203,16 +203,6 @@ def test_a_stream_of_normal_integers_is_near_their_entropy(scale: float) -> None
 GOLDEN = {
     (0, 0, 0): "010080001000000000000100000001000000010000000100",
     (1, -1, 0, 0, 2, 0, 0, -3): "070040002000400080000000000400001000000000a04100002810000000040000581000",
-    (
-        1,
-        -1,
-        0,
-        0,
-        2,
-        0,
-        0,
-        -40,
-    ): "2b004000200040008000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000040001000000000a0410000281000000004000058100000",
 }
 
 

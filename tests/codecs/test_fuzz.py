@@ -17,7 +17,7 @@ from fedcom.vectors import Layout
 
 from .cases import label
 
-EACH = 500
+EACH = 420
 
 
 def test_the_fuzzer_knows_every_codec() -> None:
@@ -87,7 +87,7 @@ def test_codes_stay_below_2_to_the_31_in_float32() -> None:
     # 2^31 - 1 is no float32: the nearest is 2^31, which has no symbol.
     for x in (torch.tensor([1e20, -1e20]), torch.tensor([1e20, -1e20], dtype=torch.float64)):
         codes = dithered_codes(x, torch.ones(1), Draw.seeded(0))
-        assert codes.abs().max() < 2**31
+        assert 2**30 < int(codes.abs().max()) < 2**31
         assert integer_stream.unpack(memoryview(integer_stream.pack(codes)), 2).tolist() == codes.tolist()
 
 

@@ -29,7 +29,7 @@ _LARGEST = 2**31 - 128  # the float32 just below 2^31
 class Dithered(Codec):
     """Subtractive dither and an entropy coder: a variance q to keep, or a rate of about so many bits.
 
-    For a rate the step is searched on some coordinates with a dither of their own: the choice depends on x
+    Neither given, q is 0.1. For a rate the step is searched on some coordinates with a dither of their own: the choice depends on x
     alone, and the result stays unbiased.
     """
 
@@ -42,8 +42,10 @@ class Dithered(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.q is None) == (self.bits is None):
-            raise ConfigError(f"dithered takes q or bits, one of them; got q={self.q}, bits={self.bits}")
+        if self.q is None and self.bits is None:
+            object.__setattr__(self, "q", 0.1)
+        if self.q is not None and self.bits is not None:
+            raise ConfigError(f"dithered takes q or bits, not both; got q={self.q}, bits={self.bits}")
         within("q", 1.0 if self.q is None else self.q, 1e-12, 1e6)
         within("bits", 1.0 if self.bits is None else self.bits, 0.05, 16)
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs import fused
-from fedcom.codecs.kernels import COMPILED
 from fedcom.draws import Draw
 
 
@@ -34,18 +33,22 @@ def rotate(x: Tensor, draw: Draw) -> Tensor:
     """The rotated vector, padded; its norm is that of x."""
     d, n = x.shape[-1], padded(x.shape[-1])
     b = block(d)
-    y = _flip(torch.nn.functional.pad(x, (0, n - d)), draw.fold("first"))
+    if x.dtype == torch.float32 and fused.ready(x, draw):
+        return fused.rotate(x, n, b, draw)
+    y = torch.nn.functional.pad(x, (0, n - d)) * signs(n, draw.fold("first"), x.dtype)
     y = _transform(_rows(y, -1, b))
-    y = _flip(y.transpose(-1, -2).flatten(-2), draw.fold("second"))
+    y = y.transpose(-1, -2).flatten(-2) * signs(n, draw.fold("second"), x.dtype)
     return _transform(_rows(y, -1, b)).flatten(-2)
 
 
 def unrotate(y: Tensor, d: int, draw: Draw) -> Tensor:
     """The first d coordinates of what was rotated."""
-    b = block(d)
-    x = _flip(_transform(_rows(y, -1, b)).flatten(-2), draw.fold("second"))
+    n, b = y.shape[-1], block(d)
+    if y.dtype == torch.float32 and fused.ready(y, draw):
+        return fused.unrotate(y, d, b, draw)
+    x = _transform(_rows(y, -1, b)).flatten(-2) * signs(n, draw.fold("second"), y.dtype)
     x = _rows(x, b, -1).transpose(-1, -2)
-    x = _flip(_transform(x.contiguous()).flatten(-2), draw.fold("first"))
+    x = _transform(x).flatten(-2) * signs(n, draw.fold("first"), y.dtype)
     return x[..., :d]
 
 
@@ -59,17 +62,8 @@ def _rows(x: Tensor, *shape: int) -> Tensor:
     return x.reshape(*x.shape[:-1], *shape)
 
 
-def _flip(x: Tensor, draw: Draw) -> Tensor:
-    """x with random signs."""
-    if x.dtype == torch.float32 and fused.ready(x, draw):
-        return fused.flip(x, draw)
-    return x * signs(x.shape[-1], draw, x.dtype)
-
-
 def _transform(x: Tensor) -> Tensor:
     """The orthonormal Walsh-Hadamard transform of the last axis, whose length is a power of four."""
-    if COMPILED and x.device.type == "cpu" and x.dtype == torch.float32:
-        return fused.transform(x)
     b, h = x.shape[-1], 1
     while h < b:
         left, right = _rows(x, -1, 2, h).unbind(-2)

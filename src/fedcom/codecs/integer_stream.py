@@ -140,7 +140,7 @@ def _add_counts(symbols: Symbols, counts: Ints) -> None:
 
 
 @jit
-def _width(magnitude: int) -> int:
+def _width(magnitude: np.int64) -> int:
     """How many low bits of a magnitude of 16 or more travel raw: all but three."""
     width = 2
     while magnitude >> (width + 3):
@@ -171,7 +171,7 @@ def _read_bits(data: NDArray[np.uint8], large: Ints, codes: Codes) -> None:
     """Add the raw bits to their magnitudes; the caller has counted them."""
     position = 0
     for i in large:
-        raw = 0
+        raw = np.int64(0)
         for j in range(_width(abs(np.int64(codes[i])))):
             raw |= ((np.int64(data[position >> 3]) >> (position & 7)) & 1) << j
             position += 1

@@ -18,5 +18,6 @@ else:
 
     def jit(function: F) -> F:
         """Compile a loop at its first call, and keep what was compiled."""
-        compiled: F = njit(cache=True, nogil=True)(function)
+        compiler: Any = njit(cache=True, nogil=True)  # what it makes is called as the function is
+        compiled: F = compiler(function)
         return compiled

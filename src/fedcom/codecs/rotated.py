@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from fedcom import wire
-from fedcom.codecs import hadamard, trellis
+from fedcom.codecs import fused, hadamard, trellis
 from fedcom.codecs.base import Codec, Parts, within
 from fedcom.codecs.entropy import STATES, Alphabet, normalise
+from fedcom.codecs.kernels import COMPILED
 from fedcom.codecs.trellis import Trellis
 from fedcom.draws import Draw
 from fedcom.errors import WireError
@@ -38,7 +39,10 @@ class Quantiser(NamedTuple):
 
     def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
         """The codes of Gaussian vectors, given their standard deviations."""
-        codes = (y / (sigma * self.step).to(y.dtype)).round_()
+        step = (sigma * self.step).to(y.dtype)
+        if COMPILED and y.device.type == "cpu" and y.dtype == torch.float32:
+            return fused.levels(y, step, self.alphabet.low, self.alphabet.high)
+        codes = (y / step).round_()
         return codes.nan_to_num_(0).clamp_(self.alphabet.low, self.alphabet.high).to(torch.int32)
 
 
@@ -86,12 +90,14 @@ class Rotated(Codec):
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         y, quantiser = hadamard.rotate(x, draw), self.quantiser(layout)
-        size = y.double().square().sum(-1, keepdim=True)
+        fast = y.dtype == torch.float32 and fused.ready(y, draw)
+        size = fused.power(y) if fast else y.double().square().sum(-1, keepdim=True)
         sigma = (size / y.shape[-1]).sqrt().to(torch.float32).clamp(min=torch.finfo(torch.float32).tiny)
         codes = quantiser.codes(y, sigma)
         image = self._image(codes, quantiser, y.dtype)
-        overlap = (y.double() * image).sum(-1, keepdim=True)
-        scale = torch.where(overlap > 0, size / overlap, 0 * size)  # no code but zero, or not finite
+        overlap = fused.product(y, image) if fast else (y.double() * image).sum(-1, keepdim=True)
+        scale = torch.where(overlap > 0, size / overlap, 0 * size)  # no code but zero
+        scale = torch.where(size.isfinite(), scale, torch.nan)  # a NaN of one kind, wherever it was made
         return {"scale": scale.to(torch.float32), "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
@@ -118,6 +124,8 @@ class Rotated(Codec):
     @staticmethod
     def _image(codes: Tensor, quantiser: Quantiser | Trellis, dtype: torch.dtype) -> Tensor:
         centres = quantiser.centres.to(codes.device, dtype)
+        if COMPILED and codes.device.type == "cpu" and dtype == torch.float32:
+            return fused.image(codes, quantiser.alphabet.low, centres)
         return centres[(codes - quantiser.alphabet.low).to(torch.int64)]
 
 
