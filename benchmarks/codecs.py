@@ -2,7 +2,8 @@
 
     python benchmarks/codecs.py [repeats]
 
-Every repeat times the yardstick and all codecs in turn, so that what else runs on the machine falls on all of
+Time is that of the thread on the processor, not the clock on the wall: what else runs does not count. Every
+repeat times the yardstick and all codecs in turn, so that what else runs on the machine falls on all of
 them alike; the ratio is taken inside a repeat, and its median and quartiles are printed.
 """
 

@@ -29,8 +29,8 @@ _LARGEST = 2**31 - 128  # the float32 just below 2^31
 class Dithered(Codec):
     """Subtractive dither and an entropy coder: a variance q to keep, or a rate of about so many bits.
 
-    Neither given, q is 0.1. For a rate the step is searched on some coordinates with a dither of their own: the choice depends on x
-    alone, and the result stays unbiased.
+    Neither given, q is 0.1. For a rate the step is searched on some coordinates with a dither of their own:
+    the choice depends on x alone, and the result stays unbiased.
     """
 
     q: float | None = None

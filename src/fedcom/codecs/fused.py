@@ -66,7 +66,7 @@ def levels(y: Tensor, step: Tensor, low: int, high: int) -> Tensor:
 def image(codes: Tensor, low: int, centres: Tensor) -> Tensor:
     """The centres of codes, the first of which is low; codes beyond the ends have those of the ends."""
     y = torch.empty(codes.shape)
-    _image(_rows(codes), np.int32(low), centres.numpy(), _rows(y))
+    _image(_rows(codes), low, centres.numpy(), _rows(y))
     return y
 
 
@@ -162,12 +162,12 @@ def _levels(y: Floats, step: Floats, low: F, high: F, codes: Codes) -> None:
 
 
 @jit
-def _image(codes: Codes, low: np.int32, centres: Floats, y: Floats) -> None:
+def _image(codes: Codes, low: int, centres: Floats, y: Floats) -> None:
     last = len(centres) - 1
     for r in range(len(codes)):
         row, out = codes[r], y[r]
         for i in range(len(row)):
-            out[i] = centres[min(max(np.int64(row[i]) - low, 0), last)]  # a bound the message cannot pass
+            out[i] = centres[min(max(int(row[i]) - low, 0), last)]  # a bound the message cannot pass
 
 
 @jit
