@@ -7,6 +7,7 @@ client ids, a purpose) and gives a new one; the other methods turn it into numbe
 import math
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -21,6 +22,15 @@ def _mix64(z: Tensor) -> Tensor:
     z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX[0]
     z = (z ^ ((z >> 27) & (2**37 - 1))) * _MIX[1]
     return z ^ ((z >> 31) & (2**33 - 1))
+
+
+@lru_cache(maxsize=4096)
+def _mixed(part: int | str) -> int:
+    """What a round, a seed or a purpose is folded in as."""
+    if isinstance(part, str):
+        part = zlib.crc32(part.encode()) + 2**40  # out of the way of rounds and client ids
+    signed = (part + 2**63) % 2**64 - 2**63
+    return int(_mix64(torch.tensor(signed) + _GOLDEN))
 
 
 def _xorshift(x: Tensor, shift: int) -> Tensor:
@@ -43,13 +53,12 @@ class Draw:
         """Mix in what distinguishes this use; a tensor of ids gives one key an id."""
         key = self.key
         for part in parts:
-            if isinstance(part, str):
-                part = zlib.crc32(part.encode()) + 2**40  # out of the way of rounds and client ids
-            if isinstance(part, int):
-                part = (part + 2**63) % 2**64 - 2**63
-            else:
-                part = part.to(key.device, torch.int64)
-            key = _mix64(key * _GOLDEN + _mix64(torch.as_tensor(part, device=key.device) + _GOLDEN))
+            mixed = (
+                _mix64(part.to(key.device, torch.int64) + _GOLDEN)
+                if isinstance(part, Tensor)
+                else _mixed(part)
+            )
+            key = _mix64(key * _GOLDEN + mixed)
         return Draw(key)
 
     def bits(self, n: int) -> Tensor:
