@@ -15,7 +15,7 @@ from torch import Tensor
 from fedcom import wire
 from fedcom.codecs import fused, hadamard, trellis
 from fedcom.codecs.base import Codec, Parts, within
-from fedcom.codecs.entropy import STATES, Alphabet, normalise
+from fedcom.codecs.entropy import PRECISION, STATES, Alphabet, normalise
 from fedcom.codecs.kernels import COMPILED
 from fedcom.codecs.trellis import Trellis
 from fedcom.draws import Draw
@@ -152,7 +152,7 @@ def _quantiser(step: float) -> Quantiser:
     share[: 2 * k + 1] = mass
     share = share.reshape(symbols, 1 << shift).sum(-1)
     frequencies = normalise(share.clamp(min=1e-12))
-    rate = shift + float((share * (14 - frequencies.double().log2())).sum())
+    rate = shift + float((share * (PRECISION - frequencies.double().log2())).sum())
     overlap = float((mass * centres.square()).sum())
     return Quantiser(
         step, _fill(centres, symbols << shift), Alphabet(-k, shift, frequencies), rate, 1 / overlap - 1
