@@ -73,17 +73,16 @@ class Alphabet:
 def histogram(symbols: Tensor, size: int) -> Tensor:
     """How often each of `size` symbols occurs in each row."""
     rows = torch.arange(len(symbols), device=symbols.device).unsqueeze(-1)
-    return torch.bincount((symbols + size * rows).reshape(-1), minlength=size * len(symbols)).reshape(
-        -1, size
-    )
+    flat = (symbols + size * rows).reshape(-1)
+    return torch.bincount(flat, minlength=size * len(symbols)).reshape(-1, size)
 
 
-def encode(symbols: Symbols, frequencies: Ints) -> bytes:
-    """The stream of some symbols."""
+def encode(symbols: Symbols | Codes, frequencies: Ints) -> bytes:
+    """The stream of some symbols; of several tables in a row, each starts at zero again."""
     shares = frequencies.astype(np.uint64)
     words = np.empty(len(symbols) + 1, np.uint16)
     states = np.full(_LANES, _LOW, np.uint64)
-    count = _encode(symbols, shares, np.cumsum(shares) - shares, words, states)
+    count = _encode(symbols, shares, (np.cumsum(shares) - shares) % np.uint64(TOTAL), words, states)
     return states.astype("<u4").tobytes() + words[:count][::-1].astype("<u2").tobytes()
 
 
@@ -132,7 +131,9 @@ def normalise(counts: Tensor) -> Tensor:
 
 
 @jit
-def _encode(symbols: Symbols, frequencies: States, starts: States, words: Words, states: States) -> int:
+def _encode(
+    symbols: Symbols | Codes, frequencies: States, starts: States, words: Words, states: States
+) -> int:
     count = 0
     for i in range(len(symbols) - 1, -1, -1):
         f = frequencies[symbols[i]]

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcom.codecs.entropy import PRECISION, STATES, TOTAL, histogram, normalise, stream_bytes
+from fedcom.codecs.entropy import PRECISION, STATES, TOTAL, encode, histogram, normalise, stream_bytes
 from fedcom.codecs.kernels import jit
 from fedcom.errors import WireError
 
@@ -96,23 +96,20 @@ class Alphabet:
     def pack(self, codes: Tensor) -> bytes:
         """The bytes of one vector of codes."""
         array = codes[: self.coded(len(codes))].cpu().to(torch.int32).contiguous().numpy()
-        words, states = np.empty(len(array) + 1, np.uint16), np.full(STATES // 4, _LOW, np.int64)
-        count = _encode(array, self.frequencies.numpy(), self._starts(), words, states)
-        return states.astype("<u4").tobytes() + words[:count][::-1].astype("<u2").tobytes()
+        return encode(array, self.frequencies.numpy())
 
     def unpack(self, body: memoryview, n: int) -> Tensor:
         """The n codes of a message's bytes, or a WireError."""
         if len(body) < STATES or len(body) % 2:
             raise WireError(f"a trellis-coded stream cannot have {len(body)} bytes")
-        states, words = (
-            np.frombuffer(body[:STATES], "<u4").astype(np.int64),
-            np.frombuffer(body[STATES:], "<u2"),
-        )
+        states = np.frombuffer(body[:STATES], "<u4").astype(np.int64)
+        words = np.frombuffer(body[STATES:], "<u2")
         frequencies = self.frequencies.numpy()
         lookup = np.repeat(np.arange(len(frequencies), dtype=np.int32), frequencies)
         codes = np.full(n, self.zero, np.int32)
         coded = codes[: self.coded(n)]
-        used = _decode(states, words, frequencies, self._starts(), lookup, self.bits.numpy(), coded)
+        starts = (np.cumsum(frequencies) - frequencies) % TOTAL
+        used = _decode(states, words, frequencies, starts, lookup, self.bits.numpy(), coded)
         if used != len(words) or (states != _LOW).any():
             raise WireError("a trellis-coded stream does not end where it should")
         return torch.from_numpy(codes)
@@ -122,11 +119,6 @@ class Alphabet:
         n = codes.shape[-1]
         counts = histogram(codes.reshape(-1, n)[:, : self.coded(n)], len(self.frequencies))
         return int(stream_bytes(counts, self.frequencies.to(counts.device)).sum())
-
-    def _starts(self) -> Ints:
-        frequencies = self.frequencies.numpy()
-        starts: Ints = (np.cumsum(frequencies) - frequencies) % TOTAL
-        return starts
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,20 +215,6 @@ def _search(z: Floats, nearest: Codes, centres: Reals, prices: Reals, codes: Cod
         turn = (int(turns[i]) >> t) & 1
         codes[i] = nearest[_cell(z[i]), _WAY[t, turn]]
         t = _FROM[t, turn]
-
-
-@jit
-def _encode(codes: Codes, frequencies: Ints, starts: Ints, words: NDArray[np.uint16], states: Ints) -> int:
-    count = 0
-    for i in range(len(codes) - 1, -1, -1):
-        f = frequencies[codes[i]]
-        x = states[i & 3]
-        if x >= f << (32 - PRECISION):
-            words[count] = x & 0xFFFF
-            count += 1
-            x >>= 16
-        states[i & 3] = ((x // f) << PRECISION) + x % f + starts[codes[i]]
-    return count
 
 
 @jit
