@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedcom import card, card_vectors, wire
-from fedcom.card import measure, needed, rates, report_card, settings, usual
+from fedcom.card import measure, needed, rates, report_card, settings
 from fedcom.card_vectors import Vector, made_up, read_vector, real_update
 from fedcom.codecs import CODECS, Codec, Identity, Int, Natural, RandK, TopK
 from fedcom.errors import ConfigError, DataError
@@ -111,7 +111,7 @@ def test_every_codec_is_measured_at_its_rates_or_at_its_defaults() -> None:
     for name, kind in CODECS.items():
         own = [(s.codec, s.rate) for s in found if s.codec.name == name]
         asked = [(kind.at(rate), rate) for rate in (1.0, 4.0) if kind.at(rate) is not None]
-        assert own == (asked or [(usual(kind), None)])
+        assert own == (asked or [(kind(), None)])
     labels = {(setting.codec.name, setting.label) for setting in found}
     assert {("int", "bits=1"), ("int", "bits=4"), ("randk", "ratio=0.125"), ("natural", "")} <= labels
 
@@ -120,17 +120,6 @@ def test_a_setting_that_answers_two_rates_is_measured_once(monkeypatch: pytest.M
     monkeypatch.setattr(Natural, "at", classmethod(lambda cls, bits: cls()))
     found = [setting for setting in settings([1.0, 2.0]) if setting.codec.name == "natural"]
     assert [(setting.codec, setting.rate) for setting in found] == [(Natural(), 1.0)]
-
-
-def test_a_codec_that_must_be_told_a_rate_is_told_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fussy(**parameters: Any) -> Codec:
-        raise ConfigError("say how many bits")
-
-    fussy.at = lambda rate: Int(4) if rate == 4 else None  # type: ignore[attr-defined]
-    assert usual(fussy) == Int(4)  # type: ignore[arg-type]
-    fussy.at = lambda rate: None  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="how many bits"):
-        usual(fussy)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def listing(dim: int = DIM) -> list[dict[str, Any]]:
     """Every codec at its defaults: parameters, promise, and real bits on a Gaussian vector."""
     entries, (_, x, layout, _) = [], made_up(dim)[0]
     for name, kind in CODECS.items():
-        codec = usual(kind)
+        codec = kind()
         entry = {"codec": name, "parameters": asdict(codec), "unbiased": codec.unbiased}
         entry |= dict.fromkeys(("variance", "bits"))
         with suppress(FedcomError):  # it may have no use for a vector of this size
@@ -68,18 +68,6 @@ def listing(dim: int = DIM) -> list[dict[str, Any]]:
             entry["bits"] = 8 * len(codec.encode(x, layout, Draw.seeded(0))) / dim
         entries.append({**entry, "description": (kind.__doc__ or "").strip().splitlines()[0]})
     return entries
-
-
-def usual(kind: type[Codec]) -> Codec:
-    """A codec at its defaults, or at the finest whole rate it has where it must be told one."""
-    try:
-        return kind()
-    except ConfigError:
-        answers = (kind.at(float(rate)) for rate in (8, 4, 2, 1))
-        codec = next((answer for answer in answers if answer is not None), None)
-        if codec is None:
-            raise
-        return codec
 
 
 def rates(text: str) -> list[float]:
@@ -101,7 +89,7 @@ def settings(rates: Sequence[float]) -> list[Setting]:
     found = []
     for kind in CODECS.values():
         asked = {codec: rate for rate in reversed(rates) if (codec := kind.at(rate)) is not None}
-        choices: dict[Codec, float | None] = {**asked} if asked else {usual(kind): None}
+        choices: dict[Codec, float | None] = {**asked} if asked else {kind(): None}
         tables = [asdict(codec) for codec in choices]
         told = [f.name for f in fields(kind) if any(table[f.name] != f.default for table in tables)]
         for (codec, rate), table in reversed(list(zip(choices.items(), tables, strict=True))):

@@ -55,6 +55,8 @@ class Rules:
 
     def __post_init__(self) -> None:
         check(self.algorithm, self.links, self.clients, self.sampled)
+        for codec, _ in self.links.uplinks(torch.arange(self.clients)):
+            codec.variance(self.layout)  # a codec that cannot serve this model says so before round 0
 
     @property
     def replay(self) -> bool:

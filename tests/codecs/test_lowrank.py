@@ -4,11 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedcom import FedCOMGATE, Links, Simulation
 from fedcom.codecs import Auto, Codec, Dithered, LowRank, Rotated
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
 
+from ..conftest import mlp_task
 from .cases import keys
 
 WHERE = Layout(("w", "b", "v"), ((40, 60), (40,), (30, 8, 8)))
@@ -98,3 +100,8 @@ def test_vectors_without_matrices_are_all_residual() -> None:
     codec = LowRank(2, 4.0)
     assert codec.matrices(where) == []
     assert relative_error(codec.quantise(x, where, Draw.seeded(1)), x) < 0.02
+
+
+def test_a_codec_that_cannot_serve_the_model_says_so_before_round_0() -> None:
+    with pytest.raises(ConfigError, match="lower rank or raise bits"):
+        Simulation(mlp_task(), FedCOMGATE(), Links(LowRank(1, 0.05)), device="cpu")

@@ -96,7 +96,8 @@ class Dithered(Codec):
 
     def _searched(self, x: Tensor, sigma: Tensor, layout: Layout, draw: Draw) -> Tensor:
         """The step in units of sigma that gives the rate, by bisection on a sample of x."""
-        some = torch.linspace(0, layout.size - 1, min(layout.size, _SAMPLE), device=x.device).round().long()
+        n = min(layout.size, _SAMPLE)
+        some = torch.arange(n, device=x.device) * layout.size // n
         sample, draw = x[..., some], draw.fold("search")
         overhead = 8 * (wire.HEADER + _STEP.nbytes + 6 + 2 * 8 + 8)
         rate = max((self.bits or 0.0) - overhead / layout.size, 0.01)

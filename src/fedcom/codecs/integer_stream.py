@@ -68,7 +68,7 @@ def unpack(body: memoryview, n: int) -> Tensor:
 
 def nbytes(codes: Tensor) -> Tensor:
     """The size of each row's bytes, from the counts of its symbols; within a few bytes."""
-    symbols, _, widths = cut(codes.reshape(-1, codes.shape[-1]))
+    symbols, widths = cut(codes.reshape(-1, codes.shape[-1]))
     counts = histogram(symbols, _MOST)
     frequencies = normalise(counts)
     used = (counts > 0).long().cumsum(-1).argmax(-1) + 1
@@ -78,19 +78,19 @@ def nbytes(codes: Tensor) -> Tensor:
 
 def bits(codes: Tensor) -> Tensor:
     """The entropy of each row's symbols and raw bits, a coordinate."""
-    symbols, _, widths = cut(codes)
+    symbols, widths = cut(codes)
     share = histogram(symbols, _MOST).double() / codes.shape[-1]
     return -(share * share.clamp(min=1e-300).log2()).sum(-1) + widths.double().mean(-1)
 
 
-def cut(codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The symbol, the raw bits and their number for each integer; positive ones have odd symbols."""
+def cut(codes: Tensor) -> tuple[Tensor, Tensor]:
+    """The symbol and the number of raw bits of each integer; positive ones have odd symbols."""
     value = codes.to(torch.int64).abs()
     octave = torch.frexp(value.double())[1].to(torch.int64) - 1  # 2^octave <= value
     shift = (octave - 2).clamp(min=0)
     symbol = torch.where(value < _EXACT, value, _EXACT + 4 * (octave - 4) + ((value >> shift) & 3))
     widths = torch.where(value < _EXACT, torch.zeros_like(shift), shift)
-    return 2 * symbol - (codes > 0).to(torch.int64), value & ((1 << widths) - 1), widths
+    return 2 * symbol - (codes > 0).to(torch.int64), widths
 
 
 def _read_table(body: memoryview) -> tuple[Ints, int]:
