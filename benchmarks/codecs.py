@@ -5,6 +5,9 @@
 Time is that of the thread on the processor, not the clock on the wall: what else runs does not count. Every
 repeat times the yardstick and all codecs in turn, so that what else runs on the machine falls on all of
 them alike; the ratio is taken inside a repeat, and its median and quartiles are printed.
+
+Where there is a GPU: rotation and quantisation of 100 vectors at once, as multiples of a copy of them on the
+device, each replayed as a CUDA graph; the median and quartiles of as many repeats.
 """
 
 import sys
@@ -64,12 +67,53 @@ def report(kind: str, x: Tensor, repeats: int) -> None:
         print(f"{name:<24} {rate:>7.0f} {median(ratios):>7.3f}  {low:.3f} to {high:.3f}")
 
 
+def graph(work: Callable[[], object]) -> Callable[[], object]:
+    """Work on the GPU that is launched as one."""
+    stream, captured = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(captured):
+        work()
+    return captured.replay
+
+
+def milliseconds(work: Callable[[], object], times: int = 20) -> float:
+    """The mean of some runs on the GPU, after a few to warm it up."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for turn in range(times + 3):
+        if turn == 3:
+            start.record()
+        work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / times
+
+
+def report_gpu(codec: Codec, d: int, repeats: int, clients: int = 100) -> None:
+    """Print how many copies compressing and expanding a stack takes."""
+    x, layout = torch.randn(clients, d, device="cuda"), Layout.vector(d)
+    draw, copy = Draw.seeded(0, "cuda").fold(torch.arange(clients)), torch.empty_like(x)
+    parts = codec.compress(x, layout, draw)
+    yardstick = graph(partial(copy.copy_, x))
+    for name, work in {
+        "compress": partial(codec.compress, x, layout, draw),
+        "expand": partial(codec.expand, parts, layout, draw),
+    }.items():
+        replay = graph(work)
+        ratios = [milliseconds(replay) / milliseconds(yardstick) for _ in range(repeats)]
+        low, _, high = quantiles(ratios, n=4)
+        print(f"GPU {codec} {name}, {clients} x {d}: {median(ratios):.2f} copies, {low:.2f} to {high:.2f}")
+
+
 def main(repeats: int) -> None:
-    """Time every codec on a Gaussian and on a heavy-tailed vector."""
+    """Time every codec on a Gaussian and on a heavy-tailed vector, and the rotations on a GPU."""
     torch.set_num_threads(1)
     x = torch.randn(D, generator=torch.Generator().manual_seed(0))
     report("Gaussian", x, repeats)
     report("heavy-tailed (x^3)", x**3, repeats)
+    for d in (D, 1_797_010) if torch.cuda.is_available() else ():
+        report_gpu(Rotated(2.0), d, repeats)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def _mix64(z: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=4096)
-def _mixed(part: int | str) -> int:
+def salt(part: int | str) -> int:
     """What a round, a seed or a purpose is folded in as."""
     if isinstance(part, str):
         part = zlib.crc32(part.encode()) + 2**40  # out of the way of rounds and client ids
@@ -54,9 +54,7 @@ class Draw:
         key = self.key
         for part in parts:
             mixed = (
-                _mix64(part.to(key.device, torch.int64) + _GOLDEN)
-                if isinstance(part, Tensor)
-                else _mixed(part)
+                _mix64(part.to(key.device, torch.int64) + _GOLDEN) if isinstance(part, Tensor) else salt(part)
             )
             key = _mix64(key * _GOLDEN + mixed)
         return Draw(key)

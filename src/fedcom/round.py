@@ -23,6 +23,7 @@ from fedcom.task import Oracle
 from fedcom.vectors import Layout, Vectors
 
 _SCALAR = "q"  # the measured q, one number a message, where damping needs it
+_DENSE = Identity()
 
 
 class Work(NamedTuple):
@@ -131,8 +132,7 @@ def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bo
     if rules.replay and not first:
         return vectors
     return {
-        name: channel.send(name, x, rules.layout, Identity(), draw, rules.sampled)
-        for name, x in vectors.items()
+        name: channel.send(name, x, rules.layout, _DENSE, draw, rules.sampled) for name, x in vectors.items()
     }
 
 
@@ -144,7 +144,7 @@ def client_work(
     algorithm = rules.algorithm
     client = algorithm.begin(client, down, oracle, rnd)
     w = down["w"].expand(len(oracle.clients), -1)
-    for c in range(int(torch.as_tensor(steps).max())):
+    for c in range(steps if isinstance(steps, int) else int(steps.max())):
         moved = algorithm.local_step(w, client, down, oracle.at(c), rnd)
         w = moved if isinstance(steps, int) else torch.where(c < steps, moved, w)
     sent, kept, errors = {}, {}, []
@@ -200,7 +200,7 @@ def server_work(
     """Send the mean down where clients need it, and take the server's step with what they hear."""
     rnd = rnd._replace(alpha=rules.alpha(q))
     if rules.measured:
-        channel.send(_SCALAR, q.reshape(1), Layout.vector(1, q.dtype), Identity(), draw, rules.sampled)
+        channel.send(_SCALAR, q.reshape(1), Layout.vector(1, q.dtype), _DENSE, draw, rules.sampled)
     if rules.tells_mean:
         mean, residual = _send_mean(rules, mean, residual, rnd, channel, draw)
     return Heard(rules.algorithm.server_step(server, mean, rnd), residual, mean, rnd)
@@ -239,7 +239,7 @@ def _contract(codec: Codec, heard: Tensor) -> Tensor:
 
 
 def _send_scalars(q: Tensor, channel: Channel, draw: Draw) -> Tensor:
-    column = channel.send(_SCALAR, q.unsqueeze(-1), Layout.vector(1, q.dtype), Identity(), draw)
+    column = channel.send(_SCALAR, q.unsqueeze(-1), Layout.vector(1, q.dtype), _DENSE, draw)
     return column.squeeze(-1)
 
 

@@ -85,7 +85,7 @@ class Int(Codec):
         low, step = parts["low"].to(layout.dtype), parts["step"].to(layout.dtype)
         x = torch.empty_like(parts["codes"], dtype=layout.dtype)
         for i, (codes, out) in enumerate(self._zip(layout, self.blocks(layout).split(parts["codes"]), x)):
-            torch.mul(codes, step[..., i : i + 1], out=out).add_(low[..., i : i + 1])
+            out.copy_(codes).mul_(step[..., i : i + 1]).add_(low[..., i : i + 1])
         return x
 
     def check(self, parts: Parts, layout: Layout) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedcom import wire
-from fedcom.codecs import fused, hadamard, trellis
+from fedcom.codecs import fused, fused_gpu, hadamard, trellis
 from fedcom.codecs.base import Codec, Parts, within
 from fedcom.codecs.entropy import PRECISION, STATES, Alphabet, normalise
 from fedcom.codecs.kernels import COMPILED
@@ -89,20 +89,23 @@ class Rotated(Codec):
         return [_SCALE]
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
-        y, quantiser = hadamard.rotate(x, draw), self.quantiser(layout)
-        fast = y.dtype == torch.float32 and fused.ready(y, draw)
-        size = fused.power(y) if fast else y.double().square().sum(-1, keepdim=True)
-        sigma = (size / y.shape[-1]).sqrt().to(torch.float32).clamp(min=torch.finfo(torch.float32).tiny)
-        codes = quantiser.codes(y, sigma)
-        image = self._image(codes, quantiser, y.dtype)
-        overlap = fused.product(y, image) if fast else (y.double() * image).sum(-1, keepdim=True)
+        quantiser = self.quantiser(layout)
+        if isinstance(quantiser, Quantiser) and fused_gpu.ready(x, draw, hadamard.block(layout.size)):
+            codes, size, overlap = _codes_on_gpu(x, quantiser, draw)
+        else:
+            codes, size, overlap = _codes(x, quantiser, draw)
         scale = torch.where(overlap > 0, size / overlap, 0 * size)  # no code but zero
         scale = torch.where(size.isfinite(), scale, torch.nan)  # a NaN of one kind, wherever it was made
         return {"scale": scale.to(torch.float32), "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
-        image = self._image(parts["codes"], self.quantiser(layout), layout.dtype)
-        return hadamard.unrotate(image, layout.size, draw) * parts["scale"].to(layout.dtype)
+        codes, quantiser, d = parts["codes"], self.quantiser(layout), layout.size
+        if layout.dtype == torch.float32 and fused_gpu.ready(parts["scale"], draw, hadamard.block(d)):
+            centres = quantiser.centres.to(codes.device, torch.float32)
+            x = fused_gpu.unrotate(codes, quantiser.alphabet.low, centres, d, hadamard.block(d), draw)
+        else:
+            x = hadamard.unrotate(_image(codes, quantiser, layout.dtype), d, draw)
+        return x * parts["scale"].to(layout.dtype)
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         return _SCALE.pack(parts["scale"]) + self.quantiser(layout).alphabet.pack(parts["codes"])
@@ -121,12 +124,36 @@ class Rotated(Codec):
         codes = self.quantiser(layout).alphabet.nbytes(parts["codes"])
         return {"header": messages * wire.HEADER, "scale": messages * _SCALE.nbytes, "codes": codes}
 
-    @staticmethod
-    def _image(codes: Tensor, quantiser: Quantiser | Trellis, dtype: torch.dtype) -> Tensor:
-        centres = quantiser.centres.to(codes.device, dtype)
-        if COMPILED and codes.device.type == "cpu" and dtype == torch.float32:
-            return fused.image(codes, quantiser.alphabet.low, centres)
-        return centres[(codes - quantiser.alphabet.low).to(torch.int64)]
+
+def _codes(x: Tensor, quantiser: Quantiser | Trellis, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
+    """The codes of the rotated vectors, and in float64 |x|^2 and the inner product with what codes mean."""
+    y = hadamard.rotate(x, draw)
+    fast = y.dtype == torch.float32 and fused.ready(y, draw)
+    size = fused.power(y) if fast else y.double().square().sum(-1, keepdim=True)
+    codes = quantiser.codes(y, _deviation(size, y.shape[-1]))
+    image = _image(codes, quantiser, y.dtype)
+    return codes, size, fused.product(y, image) if fast else (y.double() * image).sum(-1, keepdim=True)
+
+
+def _codes_on_gpu(x: Tensor, quantiser: Quantiser, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
+    n, b = hadamard.padded(x.shape[-1]), hadamard.block(x.shape[-1])
+    y, size = fused_gpu.first_half(x, n, b, draw)
+    step, centres = _deviation(size, n) * quantiser.step, quantiser.centres.to(x.device, x.dtype)
+    alphabet = quantiser.alphabet
+    codes, overlap = fused_gpu.second_half(y, b, step, alphabet.low, alphabet.high, centres, draw)
+    return codes, size, overlap
+
+
+def _deviation(size: Tensor, n: int) -> Tensor:
+    """The standard deviation of coordinates whose squares sum to size."""
+    return (size / n).sqrt().to(torch.float32).clamp(min=torch.finfo(torch.float32).tiny)
+
+
+def _image(codes: Tensor, quantiser: Quantiser | Trellis, dtype: torch.dtype) -> Tensor:
+    centres = quantiser.centres.to(codes.device, dtype)
+    if COMPILED and codes.device.type == "cpu" and dtype == torch.float32:
+        return fused.image(codes, quantiser.alphabet.low, centres)
+    return centres[(codes - quantiser.alphabet.low).to(torch.int64)]
 
 
 @lru_cache(maxsize=256)
