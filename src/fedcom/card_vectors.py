@@ -18,7 +18,7 @@ from fedcom.errors import DataError
 from fedcom.ledger import Ledger
 from fedcom.links import Channel
 from fedcom.prepare import build_task
-from fedcom.round import Rules, client_work
+from fedcom.round import Rules, Steps, client_work
 from fedcom.task import Oracle
 from fedcom.vectors import Layout
 
@@ -63,8 +63,8 @@ def real_update() -> Vector:
     clients, down = torch.zeros(1, dtype=torch.int64), {"w": task.objective.start}
     oracle = Oracle(task, clients, draw.fold(0).fold(clients), a.batch if isinstance(a.batch, int) else None)
     tau = a.tau if isinstance(a.tau, int) else a.tau[0]
-    rnd, channel = Round(a.eta, tau, a.eta * tau, 1.0), Channel("uplink", Ledger(task.clients))
-    work = client_work(rules, Stateless(), {}, down, oracle, tau, rnd, channel, oracle.draw)
+    rnd, channel = Round(a.eta, tau, a.eta * tau, 1.0), Channel("uplink", [Ledger(task.clients)])
+    work = client_work(rules, Stateless(), {}, down, oracle, Steps(tau), rnd, channel, oracle.draw)
     return Vector(f"{task.name} update", work.sent["D"][0], layout)
 
 

@@ -83,6 +83,17 @@ class Draw:
         """A uniformly random order of 0..n-1 a key."""
         return torch.argsort(self.ranks(n), dim=-1)
 
+    def subset(self, m: int, n: int) -> Tensor:
+        """n different integers of 0..m-1 of one key, in random order, at a cost that n decides and not m."""
+        if 2 * n > m:
+            return self.permutation(m)[:n]
+        found: dict[int, None] = {}
+        for turn in range(64):  # half of all tries succeed at least, so that one turn is usual
+            found |= dict.fromkeys(self.fold("subset", turn).integers(m, 2 * n + 8).tolist())
+            if len(found) >= n:
+                break
+        return torch.tensor(list(found)[:n], device=self.key.device)
+
     def ranks(self, n: int) -> Tensor:
         """n distinct 63-bit integers a key, in random order: what permutations and subsets are cut from."""
         position = torch.arange(n, device=self.key.device)

@@ -4,30 +4,44 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Literal
 
+from torch import Tensor
+
 Direction = Literal["uplink", "downlink"]
 
 
 class Ledger:
-    """Counts bytes as messages pass."""
+    """Counts bytes as messages pass; sizes a device has computed stay there until someone asks."""
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
-        self._items: dict[Direction, dict[str, dict[str, int]]] = {"uplink": {}, "downlink": {}}
+        self._items: dict[Direction, dict[str, dict[str, int | Tensor]]] = {"uplink": {}, "downlink": {}}
 
-    def add(self, direction: Direction, vector: str, items: Mapping[str, int], receivers: int = 1) -> None:
-        """Book the itemised bytes of a stack of messages, each sent to `receivers`."""
+    def add(
+        self, direction: Direction, vector: str, items: Mapping[str, int | Tensor], messages: int = 1,
+        receivers: int = 1,
+    ) -> None:  # fmt: skip
+        """Book the bytes of some messages, each sent to `receivers`; items are those of each message."""
         account = self._items[direction].setdefault(vector, defaultdict(int))
-        for part, nbytes in items.items():
-            account[part] += receivers * nbytes
+        for part, size in items.items():
+            account[part] += receivers * (size.sum() if isinstance(size, Tensor) else messages * size)
+
+    def merge(self, other: "Ledger") -> None:
+        """Take over what another ledger holds."""
+        for direction, accounts in other._items.items():
+            for vector, account in accounts.items():
+                self.add(direction, vector, account)
 
     def total(self, direction: Direction) -> int:
         """Bytes so far in one direction."""
-        return sum(sum(account.values()) for account in self._items[direction].values())
+        return sum(sum(map(int, account.values())) for account in self._items[direction].values())
 
     def as_dict(self) -> dict[str, object]:
         """The whole account, for ledger.json."""
         books: dict[str, object] = {"clients": self.clients}
         for direction, accounts in self._items.items():
-            vectors = {vector: dict(account) for vector, account in accounts.items()}
+            vectors = {
+                vector: {part: int(size) for part, size in account.items()}
+                for vector, account in accounts.items()
+            }
             books[direction] = {"total": self.total(direction), "vectors": vectors}
         return books

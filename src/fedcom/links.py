@@ -66,10 +66,13 @@ def budgets_from(bandwidths: Sequence[float], bits: float) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Channel:
-    """One direction of one run: sends vectors, books their bytes, returns what is heard."""
+    """One direction: sends vectors, books their bytes, returns what is heard.
+
+    Several ledgers share a stack of messages evenly, in order.
+    """
 
     direction: Direction
-    ledger: Ledger
+    ledgers: Sequence[Ledger]
     encode: bool = False
 
     def send(
@@ -79,7 +82,10 @@ class Channel:
         if self.encode:
             return self._send_bytes(vector, x, layout, codec, draw, receivers)
         parts = codec.compress(x, layout, draw)
-        self.ledger.add(self.direction, vector, codec.itemise(parts, layout), receivers)
+        sizes, each = codec.itemise(parts, layout), x[..., 0].numel() // len(self.ledgers)
+        for i, ledger in enumerate(self.ledgers):
+            own = {k: v[i * each : (i + 1) * each] if isinstance(v, Tensor) else v for k, v in sizes.items()}
+            ledger.add(self.direction, vector, own, each, receivers)
         return codec.expand(parts, layout, draw)
 
     def _send_bytes(
@@ -88,9 +94,11 @@ class Channel:
         def one(x: Tensor, draw: Draw) -> Tensor:
             message = codec.encode(x, layout, draw)
             items = {"header": wire.HEADER, "body": len(message) - wire.HEADER}
-            self.ledger.add(self.direction, vector, items, receivers)
+            next(ledgers).add(self.direction, vector, items, receivers=receivers)
             return codec.decode(message, layout, draw)
 
+        each = x[..., 0].numel() // len(self.ledgers)
+        ledgers = (ledger for ledger in self.ledgers for _ in range(each))
         return _each(one, x, draw)
 
 

@@ -26,6 +26,13 @@ _SCALAR = "q"  # the measured q, one number a message, where damping needs it
 _DENSE = Identity()
 
 
+class Steps(NamedTuple):
+    """How many local steps clients take: the most, and a column of one number each where they differ."""
+
+    most: int
+    each: Tensor | None = None
+
+
 class Work(NamedTuple):
     """What some clients did in a round and have not yet committed."""
 
@@ -137,16 +144,16 @@ def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bo
 
 
 def client_work(
-    rules: Rules, client: Any, memory: Vectors, down: Vectors, oracle: Oracle, steps: Tensor | int,
+    rules: Rules, client: Any, memory: Vectors, down: Vectors, oracle: Oracle, steps: Steps,
     rnd: Round, channel: Channel, draw: Draw,
 ) -> Work:  # fmt: skip
-    """Local steps, upload and compression of a stack of clients; steps: how many each takes."""
+    """Local steps, upload and compression of a stack of clients."""
     algorithm = rules.algorithm
     client = algorithm.begin(client, down, oracle, rnd)
     w = down["w"].expand(len(oracle.clients), -1)
-    for c in range(steps if isinstance(steps, int) else int(steps.max())):
+    for c in range(steps.most):
         moved = algorithm.local_step(w, client, down, oracle.at(c), rnd)
-        w = moved if isinstance(steps, int) else torch.where(c < steps, moved, w)
+        w = moved if steps.each is None else torch.where(c < steps.each, moved, w)
     sent, kept, errors = {}, {}, []
     for name, x in algorithm.upload(client, down, w, rnd).items():
         spoken = _speak(rules, name, x, memory.get(name), rnd, _Uplink(rules, oracle.clients, channel, draw))

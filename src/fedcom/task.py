@@ -122,11 +122,12 @@ class Oracle:
     batch_size: int | None  # None: the whole of a client's data
     by_epoch: bool = False  # minibatches without replacement, epoch after epoch
     weight_decay: float = 0.0
-    step: int = 0
+    step: int | Tensor = 0
 
     def at(self, step: int) -> "Oracle":
-        """The oracle of another local step."""
-        return replace(self, step=step)
+        """The oracle of another local step; a compiled GPU kernel takes its number as a tensor."""
+        on_gpu = self.clients.is_cuda
+        return replace(self, step=torch.full((), step, device=self.clients.device) if on_gpu else step)
 
     def batch(self, w: Tensor) -> Tensor:
         """Minibatch gradients at w, one row a client; the same batch however often it is asked."""

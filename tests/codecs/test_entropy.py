@@ -151,7 +151,8 @@ def test_low_bits_travel_raw(shift: int) -> None:
     codes = torch.randint(-70, alphabet.high + 1, (501,), generator=torch.Generator().manual_seed(0))
     data = alphabet.pack(codes)
     assert alphabet.unpack(memoryview(data), 501).tolist() == codes.tolist()
-    assert abs(alphabet.nbytes(torch.stack([codes, codes])) - 2 * len(data)) <= 24
+    for size in alphabet.nbytes(torch.stack([codes, codes])).tolist():
+        assert abs(size - len(data)) <= 12
     for wrong in (data[:-2], b"", data[:10]):
         with pytest.raises(WireError):
             alphabet.unpack(memoryview(wrong), 501)

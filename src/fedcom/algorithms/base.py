@@ -32,11 +32,11 @@ class Oracle(Protocol):
 class Round(NamedTuple):
     """The public facts of one round."""
 
-    eta: float  # the local rate of this round
+    eta: float | Tensor  # the local rate of this round; a column where clients of several runs differ
     tau: float  # the nominal number of local steps
     path: float | Tensor  # the sum of a client's step sizes, eta * tau_j; a column where they differ
-    share: float  # the weight of the sampled clients among all: n/m for uniform weights
-    coin: float = 0.0  # one number in [0, 1) that all clients of this round share
+    share: float | Tensor  # the weight of the sampled clients among all: n/m for uniform weights
+    coin: float | Tensor = 0.0  # one number in [0, 1) that all clients of this round share
     alpha: float | Tensor = 1.0  # how far tracking or shifts move; known once all messages are in
 
 
@@ -140,6 +140,6 @@ class Algorithm:
         """The setting behind Round.alpha: a number, or "auto" for one from this round's measured q."""
         return 1.0
 
-    def unit(self, vector: str, rnd: Round) -> float:
+    def unit(self, vector: str, rnd: Round) -> float | Tensor:
         """What turns an uploaded vector into the units its memory is kept in: the model's, by default."""
         return rnd.eta

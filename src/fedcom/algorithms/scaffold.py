@@ -54,5 +54,5 @@ class Scaffold(Algorithm):
     def client_step(self, client: Control, sent: Vectors, mean: Vectors, rnd: Round) -> Control:
         return client._replace(c=client.c + sent["dc"])
 
-    def unit(self, vector: str, rnd: Round) -> float:
+    def unit(self, vector: str, rnd: Round) -> float | Tensor:
         return rnd.eta if vector == "D" else 1.0

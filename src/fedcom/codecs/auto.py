@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedcom import wire
-from fedcom.codecs.base import Codec, Parts, within
+from fedcom.codecs.base import Codec, Parts, Sizes, within
 from fedcom.codecs.dithered import Dithered
 from fedcom.codecs.lowrank import LowRank
 from fedcom.codecs.rotated import Rotated
@@ -98,13 +98,15 @@ class Auto(Codec):
         named = {f"{body[0]} {name}": part.unsqueeze(0) for name, part in chosen.items()}
         return named | {"choice": torch.tensor([body[0]])}
 
-    def itemise(self, parts: Parts, layout: Layout) -> dict[str, int]:
-        messages = parts["choice"].numel()
-        items = {"header": messages * wire.HEADER, "choice": messages}
+    def itemise(self, parts: Parts, layout: Layout) -> Sizes:
+        choice = parts["choice"].squeeze(-1)
+        items: Sizes = {"header": wire.HEADER, "choice": _CHOICE.nbytes}
         for i, codec in enumerate(self.candidates(layout)):
             if _of(parts, i):
-                sizes = codec.itemise(_of(parts, i), layout)
-                items |= {f"{codec.name} {k}": v for k, v in sizes.items() if k != "header"}
+                for part, size in codec.itemise(_of(parts, i), layout).items():
+                    each = torch.zeros_like(choice)
+                    each[choice == i] = size
+                    items |= {f"{codec.name} {part}": each} if part != "header" else {}
         return items
 
 

@@ -21,6 +21,7 @@ from fedcom.vectors import Layout
 from fedcom.wire import Field
 
 Parts = dict[str, Tensor]
+Sizes = dict[str, int | Tensor]  # bytes by part: one number for all messages of a stack, or one a message
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,9 @@ class Codec(ABC):
         self.check(parts, layout)
         return parts
 
-    def itemise(self, parts: Parts, layout: Layout) -> dict[str, int]:
-        """The bytes of a stack of messages, header and every field, without making them."""
-        field, *_ = fields = self.fields(layout)
-        messages = math.prod(parts[field.name].shape[:-1])
-        return {"header": messages * wire.HEADER, **{f.name: messages * f.nbytes for f in fields}}
+    def itemise(self, parts: Parts, layout: Layout) -> Sizes:
+        """The bytes of each message, header and every field, without making them."""
+        return {"header": wire.HEADER, **{f.name: f.nbytes for f in self.fields(layout)}}
 
     def fingerprint(self, layout: Layout) -> int:
         """32 bits that sender and receiver agree on only if codec, parameters and layout do."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedcom import wire
 from fedcom.codecs import fused, integer_stream
-from fedcom.codecs.base import Codec, Parts, within
+from fedcom.codecs.base import Codec, Parts, Sizes, within
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
@@ -89,10 +89,9 @@ class Dithered(Codec):
             raise WireError("a dithered message has a negative step")
         return {"step": step, "codes": integer_stream.unpack(body[_STEP.nbytes :], layout.size)}
 
-    def itemise(self, parts: Parts, layout: Layout) -> dict[str, int]:
-        messages = parts["step"].numel()
-        codes = int(integer_stream.nbytes(parts["codes"]).sum())
-        return {"header": messages * wire.HEADER, "step": messages * _STEP.nbytes, "codes": codes}
+    def itemise(self, parts: Parts, layout: Layout) -> Sizes:
+        codes = integer_stream.nbytes(parts["codes"])
+        return {"header": wire.HEADER, "step": _STEP.nbytes, "codes": codes}
 
     def _searched(self, x: Tensor, sigma: Tensor, layout: Layout, draw: Draw) -> Tensor:
         """The step in units of sigma that gives the rate, by bisection on a sample of x."""

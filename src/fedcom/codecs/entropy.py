@@ -59,12 +59,11 @@ class Alphabet:
         codes = torch.from_numpy(decode(body[size:], self.frequencies.cpu().numpy(), values, n))
         return codes + raw.unpack(body[:size]).to(torch.int32) if self.shift else codes
 
-    def nbytes(self, codes: Tensor) -> int:
-        """The size of a stack of messages, from the counts of their symbols."""
-        symbols = (codes.reshape(-1, codes.shape[-1]) - self.low) >> self.shift
-        sizes = stream_bytes(histogram(symbols, len(self.frequencies)), self.frequencies)
+    def nbytes(self, codes: Tensor) -> Tensor:
+        """The size of each row's stream and raw bits, from the counts of its symbols."""
+        counts = histogram((codes - self.low) >> self.shift, len(self.frequencies))
         raw = self._raw(codes.shape[-1]).nbytes if self.shift else 0
-        return int(sizes.sum()) + raw * len(symbols)
+        return raw + stream_bytes(counts, self.frequencies)
 
     def _raw(self, n: int) -> Field:
         return Field("raw", n, max(self.shift, 1))
@@ -72,9 +71,12 @@ class Alphabet:
 
 def histogram(symbols: Tensor, size: int) -> Tensor:
     """How often each of `size` symbols occurs in each row."""
-    rows = torch.arange(len(symbols), device=symbols.device).unsqueeze(-1)
-    flat = (symbols + size * rows).reshape(-1)
-    return torch.bincount(flat, minlength=size * len(symbols)).reshape(-1, size)
+    counts = torch.zeros((*symbols.shape[:-1], size), dtype=torch.int64, device=symbols.device)
+    if symbols.is_cuda:  # torch.bincount would wait for the device
+        return counts.scatter_add_(-1, symbols.long(), counts.new_ones(()).expand(symbols.shape))
+    for row, count in zip(symbols.flatten(0, -2), counts.flatten(0, -2), strict=True):
+        count.copy_(torch.bincount(row, minlength=size))
+    return counts
 
 
 def encode(symbols: Symbols | Codes, frequencies: Ints) -> bytes:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedcom import wire
-from fedcom.codecs.base import Codec, Parts, within
+from fedcom.codecs.base import Codec, Parts, Sizes, within
 from fedcom.codecs.dithered import Dithered
 from fedcom.codecs.rotated import Rotated
 from fedcom.draws import Draw
@@ -96,7 +96,7 @@ class LowRank(Codec):
         inner = self.residual(layout).unpack(body[size:], layout)
         return factors | {f"residual {name}": part for name, part in inner.items()}
 
-    def itemise(self, parts: Parts, layout: Layout) -> dict[str, int]:
+    def itemise(self, parts: Parts, layout: Layout) -> Sizes:
         inner = {name.removeprefix("residual "): part for name, part in parts.items()}
         items = self.residual(layout).itemise(inner, layout)
         return super().itemise(parts, layout) | {

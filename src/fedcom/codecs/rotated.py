@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedcom import wire
 from fedcom.codecs import fused, fused_gpu, hadamard, trellis
-from fedcom.codecs.base import Codec, Parts, within
+from fedcom.codecs.base import Codec, Parts, Sizes, within
 from fedcom.codecs.entropy import PRECISION, STATES, Alphabet, normalise
 from fedcom.codecs.kernels import COMPILED
 from fedcom.codecs.trellis import Trellis
@@ -119,10 +119,9 @@ class Rotated(Codec):
         n = hadamard.padded(layout.size)
         return {"scale": scale, "codes": self.quantiser(layout).alphabet.unpack(body[_SCALE.nbytes :], n)}
 
-    def itemise(self, parts: Parts, layout: Layout) -> dict[str, int]:
-        messages = parts["scale"].numel()
+    def itemise(self, parts: Parts, layout: Layout) -> Sizes:
         codes = self.quantiser(layout).alphabet.nbytes(parts["codes"])
-        return {"header": messages * wire.HEADER, "scale": messages * _SCALE.nbytes, "codes": codes}
+        return {"header": wire.HEADER, "scale": _SCALE.nbytes, "codes": codes}
 
 
 def _codes(x: Tensor, quantiser: Quantiser | Trellis, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:

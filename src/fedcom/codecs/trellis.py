@@ -114,11 +114,10 @@ class Alphabet:
             raise WireError("a trellis-coded stream does not end where it should")
         return torch.from_numpy(codes)
 
-    def nbytes(self, codes: Tensor) -> int:
-        """The size of a stack of messages, from the counts of their codes."""
-        n = codes.shape[-1]
-        counts = histogram(codes.reshape(-1, n)[:, : self.coded(n)], len(self.frequencies))
-        return int(stream_bytes(counts, self.frequencies.to(counts.device)).sum())
+    def nbytes(self, codes: Tensor) -> Tensor:
+        """The size of each row's stream, from the counts of its codes."""
+        counts = histogram(codes[..., : self.coded(codes.shape[-1])], len(self.frequencies))
+        return stream_bytes(counts, self.frequencies)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,10 +1,10 @@
-"""The local engine: all sampled clients stacked on one device, in chunks that fit its memory."""
+"""The local engine: a run on one device, its sampled clients stacked, in chunks that fit its memory."""
 
 import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 from fedcom import vectors
 from fedcom.algorithms import Algorithm
-from fedcom.algorithms.base import Round
-from fedcom.clients import ClientStore
 from fedcom.draws import Draw
-from fedcom.engines.memory import clients_that_fit
+from fedcom.engines.players import Engine, Player, player
+from fedcom.engines.stack import Run, Stack
 from fedcom.errors import ConfigError, Diverged, WireError
 from fedcom.ledger import Ledger
-from fedcom.links import Channel, Links
-from fedcom.round import Heard, Rules, Work, broadcast, client_finish, client_work, server_work
-from fedcom.task import Oracle, Task
+from fedcom.links import Links
+from fedcom.round import Rules, Steps
+from fedcom.task import Task
 from fedcom.vectors import Vectors
 
 Row = dict[str, Any]
+_CHECK_EVERY = 16  # rounds on a GPU between two questions whether the model is finite
 
 
 class Simulation:
@@ -38,34 +38,72 @@ class Simulation:
         seed: of all randomness but the model's start, which is the module's own.
         eval_every: rounds between two evaluations.
         device: "cpu", "cuda" or "auto".
-        chunk: clients computed at once; None: as many as fit in memory.
+        chunk: clients computed at once; None: as many as fit in memory and suit the processor.
+        engine: "eager"; "graph": rounds are replayed as one CUDA graph; "compiled": that of fused kernels,
+            which pays from some thousand rounds on; "auto": graph on a GPU.
+        tf32: matrix products on a GPU at ten bits of precision.
     """
 
     def __init__(
         self, task: Task, algorithm: Algorithm, links: Links | None = None, *, rounds: int = 100,
         participation: float = 1.0, seed: int = 0, eval_every: int = 1, device: str = "auto",
-        chunk: int | None = None,
+        chunk: int | None = None, engine: Engine = "auto", tf32: bool = False,
     ) -> None:  # fmt: skip
         self.task, self.algorithm = task.to(pick_device(device)), algorithm
-        self.rounds, self.eval_every = rounds, eval_every
+        self.rounds, self.eval_every, self.tf32 = rounds, eval_every, tf32
         layout, m = task.objective.layout, task.clients
-        self.rules = Rules(algorithm, links or Links.of(algorithm), layout, m, sample_size(participation, m))
-        self.server = algorithm.init_server(self.task.objective.start.clone())
-        self.weights = client_weights(algorithm, self.task)
-        self.steps, self.tau = local_steps(algorithm, self.task)
-        self.chunk = chunk or clients_that_fit(self.task, algorithm, self.server.w)
-        self.ledger = Ledger(m)
-        self.round = 0
-        self.q: float | None = None  # the measured q of the last round
-        self.alpha: float | None = None  # and its damping
-        self._residual: Vectors = {}
-        self._up = Channel("uplink", self.ledger, self.rules.links.encode)
-        self._down = Channel("downlink", self.ledger, self.rules.links.encode)
-        remembered = algorithm.uploads if algorithm.memory != "none" else ()
-        nu = {name: torch.zeros_like(self.server.w) for name in remembered}
-        self._store = ClientStore(m, algorithm.init_client(self.server.w), nu)
-        self._draw = Draw.seeded(seed, self.server.w.device)
+        rules = Rules(algorithm, links or Links.of(algorithm), layout, m, sample_size(participation, m))
+        server = algorithm.init_server(self.task.objective.start.clone())
+        weights = client_weights(algorithm, self.task)
+        steps, tau = local_steps(algorithm, self.task)
+        self._run = Run(rules, server, weights, steps, tau, Draw.seeded(seed), Ledger(m))
         self._seconds = 0.0
+        self.play_in(Stack.of([self._run], self.task, chunk), engine)
+
+    def play_in(self, stack: Stack, engine: Engine = "auto", index: int = 0) -> None:
+        """Be one of the runs of a stack."""
+        self._stack, self._index = stack, index
+        self.player: Player = player(stack, engine)
+
+    @property
+    def rules(self) -> Rules:
+        """What goes through which codec."""
+        return self._run.rules
+
+    @property
+    def server(self) -> Any:
+        """The server's state: `.w`, the model, and what else the algorithm keeps."""
+        return self._run.server
+
+    @property
+    def weights(self) -> Tensor:
+        """p_j, the weights of the clients."""
+        return self._run.weights
+
+    @property
+    def ledger(self) -> Ledger:
+        """Every byte so far."""
+        return self._run.ledger
+
+    @property
+    def round(self) -> int:
+        """How many rounds are done."""
+        return self._stack.round
+
+    @property
+    def q(self) -> float | None:
+        """The measured q of the last round."""
+        return float(self._stack.q[self._index]) if self.round else None
+
+    @property
+    def alpha(self) -> float | None:
+        """The damping of the last round."""
+        return float(self._stack.alpha[self._index]) if self.round else None
+
+    @property
+    def chunk(self) -> int:
+        """How many clients are computed at once."""
+        return self._stack.group
 
     def run(
         self,
@@ -87,7 +125,8 @@ class Simulation:
     def row(self) -> Row:
         """The figures of this moment."""
         started = time.perf_counter()
-        with _repeatable():
+        self.check()
+        with _repeatable(self.tf32):
             scores = self.task.evaluate(self.server.w, self.weights)
         up, down = self.ledger.total("uplink"), self.ledger.total("downlink")
         self._seconds += time.perf_counter() - started
@@ -107,49 +146,37 @@ class Simulation:
         """One round."""
         started = time.perf_counter()
         try:
-            with _repeatable():
-                self._round()
+            with _repeatable(self.tf32):
+                self.player.step()
         except WireError:  # a client's vector was not finite, so that it could not be sent
-            raise self._diverged() from None
-        if not torch.isfinite(self.server.w).all():
-            raise self._diverged()
+            raise self._diverged(self.round) from None
+        if self.server.w.device.type == "cpu" or self.round % _CHECK_EVERY == 0:
+            self.check()
         self._seconds += time.perf_counter() - started
 
-    def _round(self) -> None:
-        draw, sampled = self._draw.fold(self.round), self.sample()
-        down = broadcast(self.rules, self.server, self._down, draw, first=self.round == 0)
-        share = float(self.weights[sampled].sum())
-        works: list[tuple[Tensor, Work]] = []
-        mean: Vectors = {}
-        q = self.server.w.new_zeros(())
-        rnd = self._facts(share, draw)
-        for clients in torch.split(sampled, self.chunk):
-            work = self._work(clients, down, rnd, draw.fold(clients))
-            p = (self.weights[clients] / share).to(self.server.w.dtype)
-            mean = {name: mean.get(name, 0) + p @ sent for name, sent in work.sent.items()}
-            q = q + work.q.sum() / len(sampled)
-            works.append((clients, work))
-        heard = server_work(self.rules, self.server, self._residual, mean, q, rnd, self._down, draw)
-        self._commit(works, heard, q)
+    def check(self) -> None:
+        """Raise Diverged where the model is no longer finite."""
+        sound = int(self._stack.sound[self._index])
+        if sound < self.round:
+            raise self._diverged(sound)
 
     def sample(self) -> Tensor:
         """The clients of this round, in order."""
-        m, n = self.rules.clients, self.rules.sampled
-        if n == m:
-            return self._everyone
-        return self._draw.fold(self.round, "sample").permutation(m)[:n].sort().values
+        return self._run.sample(self.round)
 
     def client_states(self) -> Any:
         """What the algorithm keeps of each client, stacked; a tracker's `.delta`, for example."""
-        return self._store.take(self._everyone)[0]
+        return self._stack.store.take(self._clients)[0]
 
     def client_memory(self) -> Vectors:
         """What each client's codec dropped and its memory keeps, in the model's units."""
-        return self._store.take(self._everyone)[1]
+        return self._stack.store.take(self._clients)[1]
 
     @property
-    def _everyone(self) -> Tensor:
-        return torch.arange(self.rules.clients, device=self.server.w.device)
+    def _clients(self) -> Tensor:
+        """Where the clients of this run are in the stack."""
+        m = self.rules.clients
+        return torch.arange(self._index * m, (self._index + 1) * m, device=self.server.w.device)
 
     def module(self) -> nn.Module:
         """A copy of the module with the model as it stands."""
@@ -157,33 +184,10 @@ class Simulation:
         vectors.load(module, self.server.w)
         return module
 
-    def _facts(self, share: float, draw: Draw) -> Round:
-        eta = self.algorithm.eta * self.algorithm.decay**self.round
-        coin = float(draw.fold("coin").uniform(1))
-        return Round(eta, self.tau, eta * self.tau, share, coin)
-
-    def _work(self, clients: Tensor, down: Vectors, rnd: Round, draw: Draw) -> Work:
-        a = self.algorithm
-        batch = None if a.batch == "full" else a.batch
-        oracle = Oracle(self.task, clients, draw, batch, a.epochs is not None, a.weight_decay)
-        state, memory = self._store.take(clients)
-        steps = self.steps if isinstance(self.steps, int) else self.steps[clients]
-        if not isinstance(steps, int):
-            rnd = rnd._replace(path=rnd.eta * steps.to(self.server.w.dtype))
-        return client_work(self.rules, state, memory, down, oracle, steps, rnd, self._up, draw)
-
-    def _commit(self, works: list[tuple[Tensor, Work]], heard: Heard, q: Tensor) -> None:
-        """Make the round final."""
-        self.server, self._residual = heard.server, heard.residual
-        for clients, work in works:
-            self._store.put(clients, *client_finish(self.rules, work, heard))
-        self.round += 1
-        self.q, self.alpha = float(q), float(heard.rnd.alpha)
-
-    def _diverged(self) -> Diverged:
+    def _diverged(self, done: int) -> Diverged:
         a = self.algorithm
         return Diverged(
-            f"the model is no longer finite after round {self.round} ({a.name}, eta={a.eta:g}, "
+            f"the model is no longer finite after round {done} ({a.name}, eta={a.eta:g}, "
             f"gamma={a.gamma:g}); {_ADVICE}"
         )
 
@@ -194,12 +198,16 @@ _ADVICE = (
 )
 
 
-def _repeatable() -> AbstractContextManager[None]:
-    """Convolutions that give the same bits twice, in float32 and not in TF32; matrix products do anyway."""
-    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
-    )
-    return flags
+@contextmanager
+def _repeatable(tf32: bool) -> Iterator[None]:
+    """Convolutions that give the same bits twice, as matrix products do anyway; in TF32 only if asked."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def pick_device(name: str) -> torch.device:
@@ -229,19 +237,18 @@ def client_weights(algorithm: Algorithm, task: Task) -> Tensor:
     return p / p.sum()
 
 
-def local_steps(algorithm: Algorithm, task: Task) -> tuple[int | Tensor, float]:
-    """How many local steps each client takes (a column where they differ), and the nominal number, tau."""
+def local_steps(algorithm: Algorithm, task: Task) -> tuple[Steps, float]:
+    """How many local steps each client takes, and the nominal number, tau."""
     tau, sizes = algorithm.tau, task.sizes
     if algorithm.epochs is not None:
         b = task.longest if algorithm.batch == "full" else algorithm.batch
         steps = algorithm.epochs * ((sizes + b - 1) // b)
     elif isinstance(tau, int):
-        return tau, tau
+        return Steps(tau), tau
     else:
         steps = torch.tensor(tau, device=sizes.device)
-    if bool((steps == steps[0]).all()):
-        return int(steps[0]), float(steps[0])
-    return steps.unsqueeze(-1), float(steps.double().mean())
+    most, mean = int(steps.max()), float(steps.double().mean())
+    return Steps(most, None if mean == most else steps.unsqueeze(-1)), mean
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,0 +1,59 @@
+"""Gradients of fully connected networks written out: a matrix product a layer each way, no autograd graph."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedcom.vectors import Layout
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Linear layers with ReLU between them under the cross-entropy; parameters in the order of the layers."""
+
+    layout: Layout
+    biases: tuple[bool, ...]  # whether each layer has one
+
+    @classmethod
+    def of(cls, module: nn.Module, layout: Layout) -> "Dense | None":
+        """The network a module is, or None where it is another kind."""
+        if type(module) is not nn.Sequential or any(not p.requires_grad for p in module.parameters()):
+            return None
+        parts = [part for part in module if type(part) is not nn.Flatten or part.start_dim != 1]
+        kinds = [type(part) for part in parts]
+        if kinds != [nn.Linear, *[nn.ReLU, nn.Linear] * (len(kinds) // 2)]:
+            return None
+        if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
+            return None
+        return cls(layout, tuple(part.bias is not None for part in parts[::2]))
+
+    def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """One row a client: the gradient at its w of the weighted sum of its samples' losses."""
+        layers, inputs = self._layers(w), [x.flatten(2)]
+        for matrix, bias in layers:
+            outputs = _affine(inputs[-1], matrix, bias)
+            inputs.append(outputs.relu())
+        hot = torch.arange(outputs.shape[-1], device=y.device) == y.unsqueeze(-1)
+        error = (outputs.softmax(-1) - hot.to(w.dtype)) * weight.unsqueeze(-1)
+        pieces: list[Tensor] = []
+        for i, (matrix, bias) in reversed(list(enumerate(layers))):
+            if bias is not None:
+                pieces.append(error.sum(-2))
+            pieces.append(torch.bmm(error.mT, inputs[i]).flatten(1))
+            if i:
+                error = torch.bmm(error, matrix) * (inputs[i] > 0)
+        return torch.cat(pieces[::-1], -1)
+
+    def _layers(self, w: Tensor) -> list[tuple[Tensor, Tensor | None]]:
+        """Each layer's matrices and biases, a stack of one a client."""
+        parts = iter(zip(self.layout.split(w), self.layout.shapes, strict=True))
+        layers: list[tuple[Tensor, Tensor | None]] = []
+        for has_bias in self.biases:
+            matrix, shape = next(parts)
+            layers.append((matrix.reshape(len(w), *shape), next(parts)[0] if has_bias else None))
+        return layers
+
+
+def _affine(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.bmm(x, matrix.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, matrix.mT)

@@ -1,0 +1,264 @@
+"""Runs of equal shapes played in step: the sampled clients of all of them are one stack, computed in groups.
+
+A round is made of tensors alone. What changes from round to round (keys, rates, who is sampled) lies in
+`Inputs`, so that a GPU can replay it; the host learns nothing of it before it asks.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedcom.algorithms.base import Round
+from fedcom.clients import ClientStore
+from fedcom.draws import Draw
+from fedcom.engines.memory import clients_that_fit
+from fedcom.ledger import Ledger
+from fedcom.links import Channel
+from fedcom.round import Heard, Rules, Steps, Work, broadcast, client_finish, client_work, server_work
+from fedcom.task import Oracle, Task
+from fedcom.vectors import Vectors
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+log = logging.getLogger("fedcom")
+_GROUP = 8  # clients a CPU core computes at once
+
+
+@dataclass
+class Run:
+    """One run of a stack: its rules, its server and its books."""
+
+    rules: Rules
+    server: Any
+    weights: Tensor  # p_j of its clients
+    steps: Steps
+    tau: float
+    draw: Draw  # on the host
+    ledger: Ledger
+    residual: Vectors = field(default_factory=dict)
+
+    def sample(self, turn: int) -> Tensor:
+        """The clients of a round, in order."""
+        m, n = self.rules.clients, self.rules.sampled
+        return torch.arange(m) if n == m else self.draw.fold(turn, "sample").subset(m, n).sort().values
+
+
+class Inputs(NamedTuple):
+    """What a round is told, on the device; one number a run, or one a sampled client."""
+
+    key: Tensor
+    eta: Tensor
+    coin: Tensor
+    client: Tensor
+
+
+class Begun(NamedTuple):
+    """What one run's clients start from."""
+
+    draw: Draw
+    down: Vectors
+    rnd: Round
+    p: Tensor  # weights of the sampled clients in the mean
+
+
+class Stack:
+    """Some runs, their clients' data and state, and the round they are in."""
+
+    def __init__(self, runs: Sequence[Run], task: Task, store: ClientStore, group: int, workers: int) -> None:
+        self.runs, self.task, self.store, self.round = runs, task, store, 0
+        self.group, self.workers = group, workers
+        first, device = runs[0].rules, runs[0].server.w.device
+        self.m, self.n, count = first.clients, first.sampled, len(runs)
+        self.inputs = Inputs(
+            key=torch.zeros(count, dtype=torch.int64, device=device),
+            eta=torch.zeros(count, dtype=torch.float64, device=device),
+            coin=torch.zeros(count, dtype=torch.float64, device=device),
+            client=torch.zeros(count * self.n, dtype=torch.int64, device=device),
+        )
+        self.q, self.alpha = (torch.zeros(count, dtype=torch.float64, device=device) for _ in range(2))
+        self.sound = torch.zeros(count, dtype=torch.int64, device=device)  # rounds that left a finite model
+        self._of_run = torch.arange(count, device=device).repeat_interleave(self.n)
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], task: Task, chunk: int | None = None) -> "Stack":
+        """A stack on its task's device; chunk: clients at once, None for as many as fit and suit."""
+        rules, w = runs[0].rules, runs[0].server.w
+        algorithm = rules.algorithm
+        remembered = algorithm.uploads if algorithm.memory != "none" else ()
+        nu = {name: torch.zeros_like(w) for name in remembered}
+        store = ClientStore(task.clients, algorithm.init_client(w), nu)
+        workers = 1 if w.is_cuda else torch.get_num_threads()
+        fit = clients_that_fit(task, algorithm, w)
+        suits = fit if w.is_cuda else min(max(1, fit // workers), -(-rules.sampled // workers), _GROUP)
+        return cls(runs, task, store, chunk or suits, workers)
+
+    def step(self) -> None:
+        """One round of every run."""
+        self.tell()
+        self.book(self.play())
+
+    def tell(self) -> None:
+        """Bring the inputs up to the round."""
+        draws = [run.draw.fold(self.round) for run in self.runs]
+        rates = [run.rules.algorithm.eta * run.rules.algorithm.decay**self.round for run in self.runs]
+        _fill(self.inputs.key, torch.stack([draw.key for draw in draws]))
+        _fill(self.inputs.eta, torch.tensor(rates, dtype=torch.float64))
+        _fill(self.inputs.coin, torch.cat([draw.fold("coin").uniform(1, torch.float64) for draw in draws]))
+        if self.n < self.m or self.round == 0:
+            _fill(self.inputs.client, torch.cat([run.sample(self.round) for run in self.runs]))
+
+    def book(self, bills: Sequence[Ledger]) -> None:
+        """Make a round final."""
+        for run, bill in zip(self.runs, bills, strict=True):
+            run.ledger.merge(bill)
+        self.round += 1
+
+    def play(self) -> list[Ledger]:
+        """The round of the present inputs; what it cost each run."""
+        bills = [Ledger(self.m) for _ in self.runs]
+        begun = [self._begin(i, bill) for i, bill in enumerate(bills)]
+        groups = self._groups()
+        works, means, qs = [], [dict[str, Tensor]() for _ in self.runs], []
+        for rows, (work, bought) in zip(groups, self._map(partial(self._work, begun), groups), strict=True):
+            for bill, part in zip(bills, bought, strict=True):
+                bill.merge(part)
+            self._add(means, begun, work, rows)
+            qs.append(work.q)
+            works += [] if self.store.empty else [(rows, work)]
+        q = torch.cat(qs).reshape(len(self.runs), self.n).mean(-1)
+        heard = [self._hear(*each) for each in zip(range(len(bills)), begun, means, q, bills, strict=True)]
+        list(self._map(partial(self._finish, heard), works))
+        return bills
+
+    def rehearse(self) -> None:
+        """A round of which nothing is kept, to find out whether it can be played."""
+        self.tell()
+        begun = [self._begin(i, Ledger(self.m)) for i in range(len(self.runs))]
+        for rows in self._groups():
+            work, _ = self._work(begun, rows)
+            mean = {name: sent[0] for name, sent in work.sent.items()}
+            alphas = [run.rules.alpha(work.q.mean()) for run in self.runs]
+            rounds = [each.rnd._replace(alpha=a) for each, a in zip(begun, alphas, strict=True)]
+            heard = [Heard(None, {}, mean, rnd) for rnd in rounds]
+            self._finished(heard, work)
+
+    def _begin(self, i: int, bill: Ledger) -> Begun:
+        run, inputs = self.runs[i], self.inputs
+        draw, channel = Draw(inputs.key[i]), Channel("downlink", [bill], run.rules.links.encode)
+        down = broadcast(run.rules, run.server, channel, draw, first=self.round == 0)
+        p = run.weights[inputs.client[i * self.n : (i + 1) * self.n]]
+        share = p.sum()
+        rnd = Round(inputs.eta[i], run.tau, inputs.eta[i] * run.tau, share, inputs.coin[i])
+        return Begun(draw, down, rnd, (p / share).to(run.server.w.dtype))
+
+    def _work(self, begun: Sequence[Begun], rows: Tensor) -> tuple[Work, list[Ledger]]:
+        """The work of some rows of the stack."""
+        run, a = self.runs[0], self.runs[0].rules.algorithm
+        of_run, clients = self._of_run[rows], self.inputs.client[rows]
+        places = clients + self.m * of_run
+        draw = Draw(self.inputs.key[of_run]).fold(clients)
+        batch = None if a.batch == "full" else a.batch
+        oracle = Oracle(self.task, places, draw, batch, a.epochs is not None, a.weight_decay)
+        state, memory = self.store.take(places)
+        rnd, down, steps = begun[0].rnd, begun[0].down, run.steps
+        if len(begun) > 1:
+            rnd = self._columns([each.rnd for each in begun])
+            down = {name: self._rows([each.down[name] for each in begun]) for name in down}
+        if steps.each is not None:
+            own = steps.each[clients]
+            steps, rnd = steps._replace(each=own), rnd._replace(path=rnd.eta * own.to(run.server.w.dtype))
+        bills = [Ledger(self.m) for _ in begun]
+        channel = Channel("uplink", bills, run.rules.links.encode)
+        return client_work(run.rules, state, memory, down, oracle, steps, rnd, channel, draw), bills
+
+    def _add(self, means: list[Vectors], begun: Sequence[Begun], work: Work, rows: Tensor) -> None:
+        """Add some rows to the means of their runs."""
+        for i, (mean, each) in enumerate(zip(means, begun, strict=True)):
+            one = len(begun) == 1
+            p = each.p[rows] if one else each.p
+            for name, sent in work.sent.items():
+                part = sent if one else sent[i * self.n : (i + 1) * self.n]
+                mean[name] = _weighted(mean.get(name), p, part)
+
+    def _hear(self, i: int, begun: Begun, mean: Vectors, q: Tensor, bill: Ledger) -> Heard:
+        """The server's work of one run, and its state after the round."""
+        run = self.runs[i]
+        channel = Channel("downlink", [bill], run.rules.links.encode)
+        heard = server_work(run.rules, run.server, run.residual, mean, q, begun.rnd, channel, begun.draw)
+        run.server = type(run.server)(*map(_moved, run.server, heard.server))
+        run.residual = {n: _moved(run.residual.get(n), x) for n, x in heard.residual.items()}
+        self.q[i], self.alpha[i] = q, heard.rnd.alpha
+        self.sound[i] += torch.isfinite(run.server.w).all()
+        return heard
+
+    def _finish(self, heard: Sequence[Heard], done: tuple[Tensor, Work]) -> None:
+        rows, work = done
+        places = self.inputs.client[rows] + self.m * self._of_run[rows]
+        self.store.put(places, *self._finished(heard, work))
+
+    def _finished(self, heard: Sequence[Heard], work: Work) -> tuple[Any, Vectors]:
+        """The state and memory of clients after the round."""
+        hear = heard[0]
+        if len(heard) > 1:
+            mean = {name: self._rows([each.mean[name] for each in heard]) for name in hear.mean}
+            hear = hear._replace(mean=mean, rnd=self._columns([each.rnd for each in heard]))
+        return client_finish(self.runs[0].rules, work, hear)
+
+    def _groups(self) -> Sequence[Tensor]:
+        """The rows of the stack that are computed at once."""
+        return torch.split(torch.arange(len(self._of_run), device=self._of_run.device), self.group)
+
+    def _rows(self, vectors: Sequence[Tensor]) -> Tensor:
+        """One vector a run, once for each of its clients."""
+        return torch.cat([x.expand(self.n, -1) for x in vectors])
+
+    def _columns(self, rounds: Sequence[Round]) -> Round:
+        """The facts of all runs, as columns of one number a client."""
+        dtype = self.runs[0].server.w.dtype
+
+        def column(values: Sequence[float | Tensor]) -> Tensor:
+            numbers = torch.stack([torch.as_tensor(v, device=self._of_run.device) for v in values])
+            return numbers.to(dtype)[self._of_run].unsqueeze(-1)
+
+        eta, path, coin, alpha = (
+            column([getattr(r, name) for r in rounds]) for name in ("eta", "path", "coin", "alpha")
+        )
+        return rounds[0]._replace(eta=eta, path=path, coin=coin, alpha=alpha)
+
+    def _map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """Do something to every item, one thread an item where there are several workers."""
+        if self.workers == 1 or len(items) == 1:
+            return map(work, items)
+        return _pool(self.workers).map(work, items)
+
+
+@lru_cache(maxsize=1)
+def _pool(workers: int) -> ThreadPoolExecutor:
+    """Threads that leave the other cores to one another."""
+    return ThreadPoolExecutor(workers, "fedcom", lambda: torch.set_num_threads(1))
+
+
+def _fill(there: Tensor, here: Tensor) -> None:
+    """Copy to the device without waiting for it."""
+    there.copy_(here.pin_memory() if there.is_cuda else here, non_blocking=True)
+
+
+def _moved(old: Tensor | None, new: Tensor) -> Tensor:
+    """The new value; on a GPU in the old one's place, where a replayed round will look for it."""
+    return old.copy_(new) if old is not None and new.is_cuda else new
+
+
+def _weighted(mean: Tensor | None, p: Tensor, x: Tensor) -> Tensor:
+    """A sum of rows added to one; on a CPU row by row, so that no grouping changes a bit of it."""
+    if x.is_cuda:
+        return p @ x if mean is None else mean + p @ x
+    mean = torch.zeros_like(x[0]) if mean is None else mean
+    for weight, row in zip(p.tolist(), x, strict=True):
+        mean.add_(row, alpha=weight)
+    return mean
