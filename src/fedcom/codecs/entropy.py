@@ -87,7 +87,7 @@ def encode(symbols: Symbols | Codes, frequencies: Ints) -> bytes:
     tables = shares, (np.cumsum(shares, dtype=U) - shares) % U(TOTAL), inverses.astype(W)
     words = np.empty(len(symbols) + 1, np.uint16)
     states = np.full(_LANES, _LOW, U)
-    first = int(_encode(symbols, tables, words, states))
+    first = _encode(symbols, tables, words, states)
     return states.astype("<u4").tobytes() + words[first:].astype("<u2").tobytes()
 
 
@@ -95,8 +95,8 @@ def decode(data: memoryview, frequencies: Ints, values: Codes, n: int) -> Codes:
     """The values of the n symbols of a stream, or a WireError."""
     if len(data) < STATES or len(data) % 2:
         raise WireError(f"an entropy-coded stream cannot have {len(data)} bytes")
-    if frequencies.sum() != TOTAL:
-        raise WireError(f"frequencies sum to {frequencies.sum()}, not to {TOTAL}")
+    if (total := frequencies.sum()) != TOTAL:
+        raise WireError(f"frequencies sum to {total}, not to {TOTAL}")
     states = np.frombuffer(data[:STATES], "<u4").astype(U)
     words = np.frombuffer(bytes(data[STATES:]) + bytes(2 * _LANES), "<u2").astype(np.uint16)
     shares = frequencies.astype(U)
@@ -121,19 +121,26 @@ def stream_bytes(counts: Tensor, frequencies: Tensor) -> Tensor:
 
 def normalise(counts: Tensor) -> Tensor:
     """Frequencies that sum to 2^14 near given counts or probabilities, none that occurs below one."""
-    counts = counts.double()
-    share = counts / counts.sum(-1, keepdim=True).clamp(min=1e-300)
-    frequencies = (share * TOTAL).round().clamp(min=1) * (counts > 0)
-    frequencies = frequencies.to(torch.int64)
-    excess = frequencies.sum(-1, keepdim=True) - TOTAL
-    for _ in range(4):  # the commonest symbols pay or receive what rounding left over
-        top = frequencies.argmax(-1, keepdim=True)
-        pay = torch.minimum(excess, frequencies.gather(-1, top) // 2)
-        frequencies = frequencies.scatter_add(-1, top, -pay)
-        excess = excess - pay
-        if not excess.any():
-            break
-    return frequencies
+    rows = counts.double().cpu().reshape(-1, counts.shape[-1])
+    frequencies = torch.empty(rows.shape, dtype=torch.int64)
+    _normalise(rows.numpy(), frequencies.numpy())
+    return frequencies.reshape(counts.shape).to(counts.device)
+
+
+@jit
+def _normalise(counts: NDArray[np.float64], frequencies: Ints) -> None:
+    for count, frequency in zip(counts, frequencies):  # noqa: B905
+        whole, excess = 0.0, -TOTAL
+        for s in range(len(count)):
+            whole += count[s]
+        for s in range(len(count)):
+            frequency[s] = max(int(np.rint(count[s] / whole * TOTAL)), 1) if count[s] > 0 else 0
+            excess += frequency[s]
+        while excess:  # the commonest symbols pay or receive what rounding left over
+            top = frequency.argmax()
+            pay = min(excess, frequency[top] // 2)
+            frequency[top] -= pay
+            excess -= pay
 
 
 @jit
@@ -152,7 +159,7 @@ def _encode(
         b, at = _put(symbols[j + W(1)], b, tables, words, at)
         a, at = _put(symbols[j], a, tables, words, at)
     states[0], states[1], states[2], states[3] = a, b, c, d
-    return at + W(1)
+    return int(at + W(1))
 
 
 @jit
@@ -184,7 +191,7 @@ def _decode(states: Shares, words: Words, tables: tuple[Symbols, Shares, Shares,
         start = min(used, end)
         out[i], states[i - whole], at = _take(states[i - whole], tables, words, start)
         used += at - start
-    return used
+    return int(used)
 
 
 @jit

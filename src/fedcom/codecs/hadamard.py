@@ -44,8 +44,6 @@ def rotate(x: Tensor, draw: Draw) -> Tensor:
 def unrotate(y: Tensor, d: int, draw: Draw) -> Tensor:
     """The first d coordinates of what was rotated."""
     n, b = y.shape[-1], block(d)
-    if y.dtype == torch.float32 and fused.ready(y, draw):
-        return fused.unrotate(y, d, b, draw)
     x = _transform(_rows(y, -1, b)).flatten(-2) * signs(n, draw.fold("second"), y.dtype)
     x = _rows(x, b, -1).transpose(-1, -2)
     x = _transform(x).flatten(-2) * signs(n, draw.fold("first"), y.dtype)

@@ -101,8 +101,12 @@ class Rotated(Codec):
         return {"scale": scale.to(torch.float32), "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
-        image = self._image(parts["codes"], self.quantiser(layout), layout.dtype)
-        return hadamard.unrotate(image, layout.size, draw) * parts["scale"].to(layout.dtype)
+        codes, scale, quantiser = parts["codes"], parts["scale"], self.quantiser(layout)
+        if layout.dtype == torch.float32 and fused.ready(codes, draw):
+            low, centres = quantiser.alphabet.low, quantiser.centres.to(torch.float32)
+            return fused.unrotate(codes, low, centres, scale, layout.size, hadamard.block(layout.size), draw)
+        image = self._image(codes, quantiser, layout.dtype)
+        return hadamard.unrotate(image, layout.size, draw) * scale.to(layout.dtype)
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         return _SCALE.pack(parts["scale"]) + self.quantiser(layout).alphabet.pack(parts["codes"])
@@ -111,7 +115,7 @@ class Rotated(Codec):
         if len(body) < _SCALE.nbytes:
             raise WireError(f"a rotated message cannot have {len(body)} bytes")
         scale = _SCALE.unpack(body[: _SCALE.nbytes])
-        if (scale < 0).any():
+        if float(scale) < 0:
             raise WireError("a rotated message has a negative scale")
         n = hadamard.padded(layout.size)
         return {"scale": scale, "codes": self.quantiser(layout).alphabet.unpack(body[_SCALE.nbytes :], n)}
