@@ -20,22 +20,23 @@ _MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)  # the finaliser
 _LOW = (0xED5AD4BB - 2**32, 0xAC4C1B51 - 2**32, 0x31848BAB)  # a 32-bit finaliser of low bias (triple32)
 
 
-def _mix64(z: Integers) -> Integers:
-    """A bijection of 64-bit integers in which every input bit flips every output bit half the time.
+def mix(key: Integers, part: Integers | int) -> Integers:
+    """A key with something mixed in: every bit of either flips every bit of the result half the time.
 
     Only the low 64 bits count; of Python's integers others remain.
     """
+    z = key * _GOLDEN + part
     z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX[0]
     z = (z ^ ((z >> 27) & (2**37 - 1))) * _MIX[1]
     return z ^ ((z >> 31) & (2**33 - 1))
 
 
 @lru_cache(maxsize=4096)
-def _mixed(part: int | str) -> int:
+def number(part: int | str) -> int:
     """What a round, a seed or a purpose is folded in as."""
     if isinstance(part, str):
         part = zlib.crc32(part.encode()) + 2**40  # out of the way of rounds and client ids
-    return _signed(_mix64(part + _GOLDEN))
+    return _signed(mix(0, part + _GOLDEN))
 
 
 def _signed(z: int) -> int:
@@ -64,11 +65,12 @@ class Draw:
         key = self.key
         for part in parts:
             if isinstance(part, Tensor):
-                key = _mix64(key * _GOLDEN + _mix64(part.to(key.device, torch.int64) + _GOLDEN))
+                ids = part.to(key.device, torch.int64) + _GOLDEN
+                key = mix(key, mix(torch.zeros_like(ids), ids))
             elif key.dim() or key.device.type != "cpu":
-                key = _mix64(key * _GOLDEN + _mixed(part))
+                key = mix(key, number(part))
             else:  # of one number torch would make a long story
-                key = torch.tensor(_signed(_mix64(int(key) * _GOLDEN + _mixed(part))))
+                key = torch.tensor(_signed(mix(int(key), number(part))))
         return Draw(key)
 
     def bits(self, n: int) -> Tensor:

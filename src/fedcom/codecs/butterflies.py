@@ -6,6 +6,7 @@ from numpy import uint32 as U
 from numpy import uint64 as W
 from numpy.typing import NDArray
 
+from fedcom import draws
 from fedcom.codecs.kernels import bits, jit
 
 Floats = NDArray[np.float32]
@@ -13,10 +14,12 @@ Codes = NDArray[np.int32]
 Keys = NDArray[np.int64]
 
 _BITS = U(1) << np.arange(32, dtype=U)
+_FIRST, _SECOND = draws.number("first"), draws.number("second")
+_mix = jit(draws.mix)
 
 
 @jit
-def rotate(x: Floats, first: Keys, second: Keys, y: Floats, z: Floats) -> None:
+def rotate(x: Floats, keys: Keys, y: Floats, z: Floats) -> None:
     """Fill z with the rotated rows of x, given room for what lies between."""
     b, scale = y.shape[2], F(1.0 / np.sqrt(y.shape[2]))
     spare = np.empty(b, F)
@@ -24,10 +27,10 @@ def rotate(x: Floats, first: Keys, second: Keys, y: Floats, z: Floats) -> None:
         flat, turned = y[r].reshape(-1), z[r].reshape(-1)
         flat[: x.shape[1]] = x[r]
         flat[x.shape[1] :] = 0
-        _sign(flat, F(1), F(1), first[r])
+        _sign(flat, F(1), F(1), _mix(keys[r], _FIRST))
         _transform(y[r], spare)
         _transpose(y[r], z[r].reshape(b, y.shape[1]))
-        _sign(turned, scale, F(1), second[r])
+        _sign(turned, scale, F(1), _mix(keys[r], _SECOND))
         _transform(z[r], spare)
         for i in range(len(turned)):
             turned[i] *= scale
@@ -35,7 +38,7 @@ def rotate(x: Floats, first: Keys, second: Keys, y: Floats, z: Floats) -> None:
 
 @jit
 def unrotate(
-    codes: Codes, low: int, centres: Floats, sizes: Floats, first: Keys, second: Keys, z: Floats, x: Floats
+    codes: Codes, low: int, centres: Floats, sizes: Floats, keys: Keys, z: Floats, x: Floats
 ) -> None:
     """Fill x with the unrotated centres of codes, times a size a row, given room for what lies between."""
     b, scale = z.shape[2], F(1.0 / np.sqrt(z.shape[2]))
@@ -44,10 +47,10 @@ def unrotate(
         flat = z[r].reshape(-1)
         look_up(codes[r], low, centres, flat)
         _transform(z[r], spare)
-        _sign(flat, scale, F(1), second[r])
+        _sign(flat, scale, F(1), _mix(keys[r], _SECOND))
         _transpose_back(flat.reshape(b, z.shape[1]), x[r])
         _transform(x[r], spare)
-        _sign(x[r].reshape(-1), scale, sizes[r], first[r])
+        _sign(x[r].reshape(-1), scale, sizes[r], _mix(keys[r], _FIRST))
 
 
 @jit

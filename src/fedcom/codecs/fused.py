@@ -71,25 +71,22 @@ def image(codes: Tensor, low: int, centres: Tensor) -> Tensor:
 
 def rotate(x: Tensor, n: int, b: int, draw: Draw) -> Tensor:
     """hadamard.rotate."""
-    y, z = (torch.empty(*x.shape[:-1], n) for _ in range(2))
-    first, second = (_keys(x, draw.fold(part)) for part in ("first", "second"))
-    butterflies.rotate(_rows(x), first, second, _blocks(y, n // b, b), _blocks(z, n // b, b))
+    y, z = torch.empty(*x.shape[:-1], n), torch.empty(*x.shape[:-1], n)
+    butterflies.rotate(_rows(x), _keys(x, draw), _blocks(y, b), _blocks(z, b))
     return z
 
 
 def unrotate(codes: Tensor, low: int, centres: Tensor, size: Tensor, d: int, b: int, draw: Draw) -> Tensor:
     """hadamard.unrotate of the centres of codes, times a size."""
-    z, x = (torch.empty(codes.shape) for _ in range(2))
-    first, second = (_keys(x, draw.fold(part)) for part in ("first", "second"))
-    blocks = x.shape[-1] // b
-    rows = _blocks(z, blocks, b), _blocks(x, blocks, b)
-    butterflies.unrotate(_rows(codes), low, centres.numpy(), size.reshape(-1).numpy(), first, second, *rows)
-    return x[..., :d]
+    z, x = torch.empty(codes.shape), torch.empty(codes.shape)
+    sizes, keys = size.numpy().reshape(-1), _keys(x, draw)
+    butterflies.unrotate(_rows(codes), low, centres.numpy(), sizes, keys, _blocks(z, b), _blocks(x, b))
+    return x.narrow(-1, 0, d)
 
 
-def _blocks(x: Tensor, *shape: int) -> NDArray[np.float32]:
+def _blocks(x: Tensor, b: int) -> NDArray[np.float32]:
     blocks: NDArray[np.float32] = x.numpy()
-    return blocks.reshape(-1, *shape)
+    return blocks.reshape(-1, x.shape[-1] // b, b)
 
 
 def _rows(x: Tensor) -> NDArray[Any]:

@@ -8,6 +8,7 @@ agree to the last bit.
 """
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from fedcom.codecs import fused
 from fedcom.draws import Draw
 
 
+@lru_cache(maxsize=256)
 def block(d: int) -> int:
     """B: a power of four near 8 sqrt(d), so that a row's piece of every other has about 64 coordinates."""
     exponent = max(0, round(math.log(max(8 * math.sqrt(d), 1), 4)))
