@@ -69,7 +69,7 @@ class Draw:
                 key = mix(key, mix(torch.zeros_like(ids), ids))
             elif key.dim() or key.device.type != "cpu":
                 key = mix(key, number(part))
-            else:  # of one number torch would make a long story
+            else:  # one number, for which Python is quicker
                 key = torch.tensor(_signed(mix(int(key), number(part))))
         return Draw(key)
 

@@ -23,9 +23,10 @@ TOTAL = 1 << PRECISION
 _LOW = 1 << 16  # a state is at least this
 _LANES = 4
 STATES = 4 * _LANES  # bytes of the final states
-_INVERSE = 46  # bits after the point of 1/f: x/f is exact for any x below 2^18 f, and the product has 64 bits
+_INVERSE = 46
 
 Ints = NDArray[np.int64]
+Reals = NDArray[np.float64]
 Shares = NDArray[U]
 Codes = NDArray[np.int32]
 Symbols = NDArray[np.uint8]
@@ -83,8 +84,7 @@ def histogram(symbols: Tensor, size: int) -> Tensor:
 def encode(symbols: Symbols | Codes, frequencies: Ints) -> bytes:
     """The stream of some symbols; of several tables in a row, each starts at zero again."""
     shares = frequencies.astype(U)
-    inverses = -(-(1 << _INVERSE) // np.maximum(frequencies, 1))
-    tables = shares, (np.cumsum(shares, dtype=U) - shares) % U(TOTAL), inverses.astype(W)
+    tables = shares, (np.cumsum(shares, dtype=U) - shares) % U(TOTAL), inverses(frequencies)
     words = np.empty(len(symbols) + 1, np.uint16)
     states = np.full(_LANES, _LOW, U)
     first = _encode(symbols, tables, words, states)
@@ -109,6 +109,11 @@ def decode(data: memoryview, frequencies: Ints, values: Codes, n: int) -> Codes:
     return out
 
 
+def inverses(frequencies: Ints) -> NDArray[W]:
+    """1/f, rounded up, to 46 bits after the point: for x below 2^18 f, x/f is exact and fits in 64 bits."""
+    return (-(-(1 << _INVERSE) // np.maximum(frequencies, 1))).astype(W)
+
+
 def stream_bytes(counts: Tensor, frequencies: Tensor) -> Tensor:
     """The size of the stream of symbols that occur so often, without making it; within a few bytes.
 
@@ -128,9 +133,9 @@ def normalise(counts: Tensor) -> Tensor:
 
 
 @jit
-def _normalise(counts: NDArray[np.float64], frequencies: Ints) -> None:
-    for count, frequency in zip(counts, frequencies):  # noqa: B905
-        whole, excess = 0.0, -TOTAL
+def _normalise(counts: Reals, frequencies: Ints) -> None:
+    for r in range(len(counts)):
+        count, frequency, whole, excess = counts[r], frequencies[r], 0.0, -TOTAL
         for s in range(len(count)):
             whole += count[s]
         for s in range(len(count)):
@@ -165,18 +170,18 @@ def _encode(
 @jit
 def _put(symbol: int, x: U, tables: tuple[Shares, Shares, NDArray[W]], words: Words, at: W) -> tuple[U, W]:
     """The state after a symbol, and the place of the next word; no branches, no division."""
+    shares, starts, inverses = tables
     s = U(symbol)
-    share, start, inverse = tables[0][s], tables[1][s], tables[2][s]
     words[at] = x & U(0xFFFF)
-    full = x >> U(32 - PRECISION) >= share
+    full = x >> U(32 - PRECISION) >= shares[s]
     x = U(x >> U(16)) if full else x
-    quotient = U(W(x) * inverse >> W(_INVERSE))
-    return U(U(quotient * U(U(TOTAL) - share)) + U(x + start)), at - W(full)
+    quotient = U(W(x) * inverses[s] >> W(_INVERSE))
+    return U(U(quotient * U(U(TOTAL) - shares[s])) + U(x + starts[s])), at - W(full)
 
 
 @jit
 def _decode(states: Shares, words: Words, tables: tuple[Symbols, Shares, Shares, Codes], out: Codes) -> int:
-    """How many words were used. A stream that is too short reads its end again, and the count tells."""
+    """How many words were used. A stream that is too short reads the spare ones, and the count tells."""
     used, end, whole = W(0), W(len(words) - _LANES), len(out) // _LANES * _LANES
     a, b, c, d = states[0], states[1], states[2], states[3]  # in registers
     for i in range(0, whole, _LANES):

@@ -18,7 +18,6 @@ from fedcom.codecs.kernels import COMPILED, bits, jit, sum_jit
 from fedcom.draws import Draw
 
 Floats = NDArray[np.float32]
-Blocks = NDArray[np.float32]  # of each client, R rows of B
 Codes = NDArray[np.int32]
 Keys = NDArray[np.int64]
 
@@ -65,7 +64,7 @@ def levels(y: Tensor, step: Tensor, low: int, high: int) -> Tensor:
 def image(codes: Tensor, low: int, centres: Tensor) -> Tensor:
     """The centres of codes, the first of which is low; codes beyond either end have the last."""
     y = torch.empty(codes.shape)
-    butterflies.look_up(codes.view(-1).numpy(), low, centres.numpy(), y.view(-1).numpy())
+    butterflies.look_up(_rows(codes).reshape(-1), low, centres.numpy(), _rows(y).reshape(-1))
     return y
 
 
@@ -84,8 +83,9 @@ def unrotate(codes: Tensor, low: int, centres: Tensor, size: Tensor, d: int, b: 
     return x.narrow(-1, 0, d)
 
 
-def _blocks(x: Tensor, b: int) -> NDArray[np.float32]:
-    blocks: NDArray[np.float32] = x.numpy()
+def _blocks(x: Tensor, b: int) -> Floats:
+    """Of each client, rows of b."""
+    blocks: Floats = x.numpy()
     return blocks.reshape(-1, x.shape[-1] // b, b)
 
 

@@ -36,7 +36,10 @@ else:
 
 @jit
 def bits(i: int, low: U, high: U) -> U:
-    """Draw.bits, one number, of a key in two halves."""
+    """Draw.bits, one number, of a key in two halves.
+
+    Numba does not notice, in the files that call it, that this has changed: clear their caches then.
+    """
     x = U(U(i) + low)
     x = U(U(U(x ^ (x >> U(17))) * U(0xED5AD4BB)) ^ high)
     x = U(U(x ^ (x >> U(11))) * U(0xAC4C1B51))
