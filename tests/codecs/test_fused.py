@@ -97,8 +97,8 @@ def test_the_loops_are_right_without_a_compiler() -> None:
     assert words == [int(word) % 2**32 for word in key.bits(9)]
     for b in (1, 4, 16, 64):
         rows, again = (x[:64].clone().view(-1, b).numpy() for _ in range(2))
-        butterflies._transform(rows, np.empty(b, np.float32))
-        butterflies._transform.py_func(again, np.empty(b, np.float32))
+        butterflies._transform(rows, np.empty(16, np.float32))
+        butterflies._transform.py_func(again, np.empty(16, np.float32))
         assert np.array_equal(rows, again)
 
 

@@ -15,6 +15,7 @@ Keys = NDArray[np.int64]
 
 _BITS = U(1) << np.arange(32, dtype=U)
 _FIRST, _SECOND = draws.number("first"), draws.number("second")
+_SPARE = 4096  # numbers that a fast cache holds twice
 _mix = jit(draws.mix)
 
 
@@ -22,7 +23,7 @@ _mix = jit(draws.mix)
 def rotate(x: Floats, keys: Keys, y: Floats, z: Floats) -> None:
     """Fill z with the rotated rows of x, given room for what lies between."""
     b, scale = y.shape[2], F(1.0 / np.sqrt(y.shape[2]))
-    spare = np.empty(b, F)
+    spare = np.empty(_SPARE, F)
     for r in range(len(x)):
         flat, turned = y[r].reshape(-1), z[r].reshape(-1)
         flat[: x.shape[1]] = x[r]
@@ -42,7 +43,7 @@ def unrotate(
 ) -> None:
     """Fill x with the unrotated centres of codes, times a size a row, given room for what lies between."""
     b, scale = z.shape[2], F(1.0 / np.sqrt(z.shape[2]))
-    spare = np.empty(b, F)
+    spare = np.empty(_SPARE, F)
     for r in range(len(codes)):
         flat = z[r].reshape(-1)
         look_up(codes[r], low, centres, flat)
@@ -99,20 +100,31 @@ def _transpose_back(y: Floats, x: Floats) -> None:
 
 @jit
 def _transform(rows: Floats, spare: Floats) -> None:
-    """The Walsh-Hadamard transform of each row, whose length is a power of four, before its scale.
-
-    Every pass takes neighbours and deals their sums out to the four quarters of the other array, so that all
-    passes are alike, and the last brings each sum to its own place.
-    """
+    """The Walsh-Hadamard transform of each row, whose length is a power of four, before its scale."""
+    near, n = 1, rows.shape[1]
+    while 16 * near <= min(n, len(spare)):
+        near *= 16
     for r in range(len(rows)):
-        x, h = rows[r], 1
-        while 16 * h <= len(x):
-            _two_levels(x, spare)
-            _two_levels(spare, x)
-            h *= 16
-        if h < len(x):
-            _two_levels(x, spare)
-            x[:] = spare
+        for start in range(0, n, near):
+            _near(rows[r, start : start + near], spare[:near])
+        h = near
+        while h < n:
+            _far(rows[r], h)
+            h *= 4
+
+
+@jit
+def _near(x: Floats, spare: Floats) -> None:
+    """All levels of a few numbers, a power of sixteen.
+
+    Every pass deals out its sums to the four quarters of the other array, so that all passes are alike and the
+    last brings each sum to its own place.
+    """
+    h = 1
+    while h < len(x):
+        _two_levels(x, spare)
+        _two_levels(spare, x)
+        h *= 16
 
 
 @jit
@@ -123,3 +135,14 @@ def _two_levels(x: Floats, y: Floats) -> None:
         p, q, r, s = x[j], x[j + W(1)], x[j + W(2)], x[j + W(3)]
         a, b, c, d = p + q, p - q, r + s, r - s
         y[i], y[i + n], y[i + W(2) * n], y[i + W(3) * n] = a + c, b + d, a - c, b - d
+
+
+@jit
+def _far(x: Floats, h: int) -> None:
+    """The two levels of numbers h and 2h apart."""
+    for start in range(0, len(x), 4 * h):
+        p, q = x[start : start + h], x[start + h : start + 2 * h]
+        r, s = x[start + 2 * h : start + 3 * h], x[start + 3 * h : start + 4 * h]
+        for i in range(h):
+            a, b, c, d = p[i] + q[i], p[i] - q[i], r[i] + s[i], r[i] - s[i]
+            p[i], q[i], r[i], s[i] = a + c, b + d, a - c, b - d
