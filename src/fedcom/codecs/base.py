@@ -9,6 +9,7 @@ import math
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -91,7 +92,11 @@ class Codec(ABC):
 
     def fingerprint(self, layout: Layout) -> int:
         """32 bits that sender and receiver agree on only if codec, parameters and layout do."""
-        return zlib.crc32(repr(self).encode(), layout.fingerprint)
+        return zlib.crc32(self._spelt, layout.fingerprint)
+
+    @cached_property
+    def _spelt(self) -> bytes:
+        return repr(self).encode()
 
     def encode(self, x: Tensor, layout: Layout, draw: Draw) -> bytes:
         """The message of one vector."""

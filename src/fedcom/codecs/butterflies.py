@@ -117,8 +117,8 @@ def _transform(rows: Floats, spare: Floats) -> None:
 def _near(x: Floats, spare: Floats) -> None:
     """All levels of a few numbers, a power of sixteen.
 
-    Every pass deals out its sums to the four quarters of the other array, so that all passes are alike and the
-    last brings each sum to its own place.
+    Every pass deals out its sums to the four quarters of the other array, so that all passes are alike and
+    the last brings each sum to its own place.
     """
     h = 1
     while h < len(x):

@@ -95,16 +95,14 @@ def decode(data: memoryview, frequencies: Ints, values: Codes, n: int) -> Codes:
     """The values of the n symbols of a stream, or a WireError."""
     if len(data) < STATES or len(data) % 2:
         raise WireError(f"an entropy-coded stream cannot have {len(data)} bytes")
-    if (total := frequencies.sum()) != TOTAL:
+    shares, starts, lookup = frequencies.astype(U), np.empty(len(frequencies), U), np.empty(TOTAL, np.uint8)
+    if (total := _lay_out(frequencies, starts, lookup)) != TOTAL:
         raise WireError(f"frequencies sum to {total}, not to {TOTAL}")
     states = np.frombuffer(data[:STATES], "<u4").astype(U)
     words = np.frombuffer(bytes(data[STATES:]) + bytes(2 * _LANES), "<u2").astype(np.uint16)
-    shares = frequencies.astype(U)
-    lookup = np.repeat(np.arange(len(frequencies), dtype=np.uint8), frequencies)
-    tables = lookup, shares, np.cumsum(shares, dtype=U) - shares, values
     out = np.empty(n, np.int32)
-    used = _decode(states, words, tables, out)
-    if used != len(words) - _LANES or (states != _LOW).any():
+    used = _decode(states, words, (lookup, shares, starts, values), out)
+    if used != len(words) - _LANES or states.tolist() != _LANES * [_LOW]:
         raise WireError("an entropy-coded stream does not end where it should")
     return out
 
@@ -177,6 +175,17 @@ def _put(symbol: int, x: U, tables: tuple[Shares, Shares, NDArray[W]], words: Wo
     x = U(x >> U(16)) if full else x
     quotient = U(W(x) * inverses[s] >> W(_INVERSE))
     return U(U(quotient * U(U(TOTAL) - shares[s])) + U(x + starts[s])), at - W(full)
+
+
+@jit
+def _lay_out(frequencies: Ints, starts: Shares, lookup: Symbols) -> int:
+    """Fill in where each symbol begins and which has each place, and say how many places they ask for."""
+    total = 0
+    for s in range(len(frequencies)):
+        starts[s] = total
+        lookup[total : total + frequencies[s]] = s
+        total += frequencies[s]
+    return total
 
 
 @jit

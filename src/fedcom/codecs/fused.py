@@ -4,6 +4,7 @@ They run only where numba compiles them. Stacks are taken row by row, each with 
 bit for bit; sums are made in float64 in an order of their own.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,14 @@ def ready(x: Tensor, draw: Draw) -> bool:
 def dithered(x: Tensor, step: Tensor, most: int, draw: Draw) -> Tensor:
     """The codes round(x/step + u), cut to +-most, and 0 for NaN."""
     codes = torch.empty(x.shape, dtype=torch.int32)
-    _dithered(_rows(x), _each(x, step.numpy()[..., 0]), F(most), _keys(x, draw), _rows(codes))
+    _dithered(_rows(x), _each(x, step), F(most), _keys(x, draw), _rows(codes))
     return codes
 
 
 def undithered(codes: Tensor, step: Tensor, draw: Draw) -> Tensor:
     """(codes - u) step."""
     x = torch.empty(codes.shape)
-    _undithered(_rows(codes), _each(x, step.numpy()[..., 0]), _keys(x, draw), _rows(x))
+    _undithered(_rows(codes), _each(x, step), _keys(x, draw), _rows(x))
     return x
 
 
@@ -57,7 +58,7 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 def levels(y: Tensor, step: Tensor, low: int, high: int) -> Tensor:
     """The codes round(y/step), cut to low..high, and 0 for NaN."""
     codes = torch.empty(y.shape, dtype=torch.int32)
-    _levels(_rows(y), step.reshape(-1).numpy(), F(low), F(high), _rows(codes))
+    _levels(_rows(y), _each(y, step), F(low), F(high), _rows(codes))
     return codes
 
 
@@ -78,8 +79,8 @@ def rotate(x: Tensor, n: int, b: int, draw: Draw) -> Tensor:
 def unrotate(codes: Tensor, low: int, centres: Tensor, size: Tensor, d: int, b: int, draw: Draw) -> Tensor:
     """hadamard.unrotate of the centres of codes, times a size."""
     z, x = torch.empty(codes.shape), torch.empty(codes.shape)
-    sizes, keys = size.numpy().reshape(-1), _keys(x, draw)
-    butterflies.unrotate(_rows(codes), low, centres.numpy(), sizes, keys, _blocks(z, b), _blocks(x, b))
+    rows, points = _rows(codes), centres.numpy()
+    butterflies.unrotate(rows, low, points, _each(x, size), _keys(x, draw), _blocks(z, b), _blocks(x, b))
     return x.narrow(-1, 0, d)
 
 
@@ -95,14 +96,13 @@ def _rows(x: Tensor) -> NDArray[Any]:
 
 
 def _keys(x: Tensor, draw: Draw) -> Keys:
-    return _each(x, draw.key.numpy())
+    return _each(x, draw.key)
 
 
-def _each(x: Tensor, values: NDArray[Any]) -> NDArray[Any]:
-    """One value a row of x."""
-    column = np.empty(x.shape[:-1], values.dtype)
-    column[...] = values
-    return column.reshape(-1)
+def _each(x: Tensor, values: Tensor) -> NDArray[Any]:
+    """One value a row of x, where there may be one for all."""
+    flat, rows = values.numpy().reshape(-1), math.prod(x.shape[:-1])
+    return flat if len(flat) == rows else np.resize(flat, rows)
 
 
 @jit
