@@ -32,7 +32,7 @@ def mix(key: Integers, part: Integers | int) -> Integers:
 
 
 @lru_cache(maxsize=4096)
-def number(part: int | str) -> int:
+def salt(part: int | str) -> int:
     """What a round, a seed or a purpose is folded in as."""
     if isinstance(part, str):
         part = zlib.crc32(part.encode()) + 2**40  # out of the way of rounds and client ids
@@ -68,9 +68,9 @@ class Draw:
                 ids = part.to(key.device, torch.int64) + _GOLDEN
                 key = mix(key, mix(torch.zeros_like(ids), ids))
             elif key.dim() or key.device.type != "cpu":
-                key = mix(key, number(part))
+                key = mix(key, salt(part))
             else:  # one number, for which Python is quicker
-                key = torch.tensor(_signed(mix(int(key), number(part))))
+                key = torch.tensor(_signed(mix(int(key), salt(part))))
         return Draw(key)
 
     def bits(self, n: int) -> Tensor:

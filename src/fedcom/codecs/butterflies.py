@@ -14,7 +14,7 @@ Codes = NDArray[np.int32]
 Keys = NDArray[np.int64]
 
 _BITS = U(1) << np.arange(32, dtype=U)
-_FIRST, _SECOND = draws.number("first"), draws.number("second")
+_FIRST, _SECOND = draws.salt("first"), draws.salt("second")
 _SPARE = 4096  # numbers that a fast cache holds twice
 _mix = jit(draws.mix)
 
