@@ -8,17 +8,24 @@ import math
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+Integers = TypeVar("Integers", int, Tensor)
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)  # the finaliser of splitmix64
 _LOW = (0xED5AD4BB - 2**32, 0xAC4C1B51 - 2**32, 0x31848BAB)  # a 32-bit finaliser of low bias (triple32)
 
 
-def _mix64(z: Tensor) -> Tensor:
-    """A bijection of 64-bit integers in which every input bit flips every output bit half the time."""
+def mix(key: Integers, part: Integers | int) -> Integers:
+    """A key with something mixed in: every bit of either flips every bit of the result half the time.
+
+    Only the low 64 bits count; of Python's integers others remain.
+    """
+    z = key * _GOLDEN + part
     z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX[0]
     z = (z ^ ((z >> 27) & (2**37 - 1))) * _MIX[1]
     return z ^ ((z >> 31) & (2**33 - 1))
@@ -29,8 +36,12 @@ def salt(part: int | str) -> int:
     """What a round, a seed or a purpose is folded in as."""
     if isinstance(part, str):
         part = zlib.crc32(part.encode()) + 2**40  # out of the way of rounds and client ids
-    signed = (part + 2**63) % 2**64 - 2**63
-    return int(_mix64(torch.tensor(signed) + _GOLDEN))
+    return _signed(mix(0, part + _GOLDEN))
+
+
+def _signed(z: int) -> int:
+    """The low 64 bits, as torch has them."""
+    return (z + 2**63) % 2**64 - 2**63
 
 
 def _xorshift(x: Tensor, shift: int) -> Tensor:
@@ -53,10 +64,13 @@ class Draw:
         """Mix in what distinguishes this use; a tensor of ids gives one key an id."""
         key = self.key
         for part in parts:
-            mixed = (
-                _mix64(part.to(key.device, torch.int64) + _GOLDEN) if isinstance(part, Tensor) else salt(part)
-            )
-            key = _mix64(key * _GOLDEN + mixed)
+            if isinstance(part, Tensor):
+                ids = part.to(key.device, torch.int64) + _GOLDEN
+                key = mix(key, mix(torch.zeros_like(ids), ids))
+            elif key.dim() or key.device.type != "cpu":
+                key = mix(key, salt(part))
+            else:  # one number, for which Python is quicker
+                key = torch.tensor(_signed(mix(int(key), salt(part))))
         return Draw(key)
 
     def bits(self, n: int) -> Tensor:

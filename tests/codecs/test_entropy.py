@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.codecs import integer_stream
-from fedcom.codecs.entropy import STATES, TOTAL, Alphabet, decode, encode, histogram, normalise, stream_bytes
+from fedcom.codecs.entropy import (
+    STATES,
+    TOTAL,
+    Alphabet,
+    decode,
+    encode,
+    histogram,
+    inverses,
+    normalise,
+    stream_bytes,
+)
 from fedcom.codecs.rotated import for_rate
 from fedcom.errors import WireError
 
@@ -82,6 +92,17 @@ def test_states_no_encoder_leaves(state: int, table: list[int]) -> None:
     for words in (b"", b"\xff\xff" * 5, bytes(40)):
         with pytest.raises(WireError, match="does not end where it should"):
             back(data + words, np.array(table), 21)
+
+
+def test_inverses_divide_exactly() -> None:
+    # The states an encoder divides by f are below 2^18 f; a wrong inverse fails first where quotients change.
+    f = np.arange(1, TOTAL + 1)
+    inverse = [int(i) for i in inverses(f)]
+    for quotient in (1, 2, 3, 2**17, 2**18 - 1, 2**18):
+        for x in (quotient * f - 1, np.minimum(quotient * f, 2**18 * f - 1)):
+            products = [int(a) * b for a, b in zip(x, inverse, strict=True)]
+            assert max(products) < 2**64
+            assert [p >> 46 for p in products] == (x // f).tolist()
 
 
 @pytest.mark.parametrize("table", [[], [0], [TOTAL - 1], [TOTAL, 1], [2**40]])

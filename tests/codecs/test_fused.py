@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcom.codecs import Codec, Dithered, Rotated, fused, hadamard, integer_stream, kernels
+from fedcom.codecs import Codec, Dithered, Rotated, butterflies, fused, hadamard, integer_stream, kernels
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
@@ -93,17 +93,18 @@ def test_codes_of_any_size_are_cut_as_torch_cuts_them() -> None:
 def test_the_loops_are_right_without_a_compiler() -> None:
     key, x = Draw.seeded(5), gaussian(70)
     with np.errstate(over="ignore"):
-        words = [int(fused._hash.py_func(i, np.uint32(key.key), np.uint32(key.key >> 32))) for i in range(9)]
+        words = [int(kernels.bits.py_func(i, np.uint32(key.key), np.uint32(key.key >> 32))) for i in range(9)]
     assert words == [int(word) % 2**32 for word in key.bits(9)]
-    rows, again = (x[:64].clone().view(4, 16).numpy() for _ in range(2))
-    fused._transform(rows)
-    fused._transform.py_func(again)
-    assert np.array_equal(rows, again)
+    for b in (1, 4, 16, 64):
+        rows, again = (x[:64].clone().view(-1, b).numpy() for _ in range(2))
+        butterflies._transform(rows, np.empty(16, np.float32))
+        butterflies._transform.py_func(again, np.empty(16, np.float32))
+        assert np.array_equal(rows, again)
 
 
-def test_codes_without_a_centre_have_the_nearest() -> None:
+def test_codes_without_a_centre_have_the_last() -> None:
     codes = torch.tensor([-(2**31), -3, -2, 1, 2, 2**31 - 1], dtype=torch.int32)
-    assert fused.image(codes, -2, torch.arange(4.0)).tolist() == [0, 0, 0, 3, 3, 3]
+    assert fused.image(codes, -2, torch.arange(4.0)).tolist() == [3, 3, 0, 3, 3, 3]
 
 
 def test_stray_raw_bits() -> None:

@@ -85,7 +85,7 @@ class Dithered(Codec):
         if len(body) < _STEP.nbytes:
             raise WireError(f"a dithered message cannot have {len(body)} bytes")
         step = _STEP.unpack(body[: _STEP.nbytes])
-        if (step < 0).any():
+        if float(step) < 0:
             raise WireError("a dithered message has a negative step")
         return {"step": step, "codes": integer_stream.unpack(body[_STEP.nbytes :], layout.size)}
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy import uint32 as U
+from numpy import uint64 as W
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,9 +23,11 @@ TOTAL = 1 << PRECISION
 _LOW = 1 << 16  # a state is at least this
 _LANES = 4
 STATES = 4 * _LANES  # bytes of the final states
+_INVERSE = 46
 
 Ints = NDArray[np.int64]
-States = NDArray[np.uint64]  # unsigned: division takes half the time
+Reals = NDArray[np.float64]
+Shares = NDArray[U]
 Codes = NDArray[np.int32]
 Symbols = NDArray[np.uint8]
 Words = NDArray[np.uint16]
@@ -46,7 +50,7 @@ class Alphabet:
         """The bytes of one vector of codes."""
         shifted = codes.cpu() - self.low
         raw = self._raw(len(shifted)).pack(shifted & ((1 << self.shift) - 1)) if self.shift else b""
-        symbols = (shifted >> self.shift).to(torch.uint8)
+        symbols = shifted >> self.shift if self.shift else shifted
         return raw + encode(symbols.numpy(), self.frequencies.cpu().numpy())
 
     def unpack(self, body: memoryview, n: int) -> Tensor:
@@ -74,35 +78,41 @@ def histogram(symbols: Tensor, size: int) -> Tensor:
     counts = torch.zeros((*symbols.shape[:-1], size), dtype=torch.int64, device=symbols.device)
     if symbols.is_cuda:  # torch.bincount would wait for the device
         return counts.scatter_add_(-1, symbols.long(), counts.new_ones(()).expand(symbols.shape))
-    for row, count in zip(symbols.flatten(0, -2), counts.flatten(0, -2), strict=True):
+    rows = symbols.reshape(counts.numel() // size, symbols.shape[-1])
+    for row, count in zip(rows, counts.view(-1, size), strict=True):
         count.copy_(torch.bincount(row, minlength=size))
     return counts
 
 
 def encode(symbols: Symbols | Codes, frequencies: Ints) -> bytes:
     """The stream of some symbols; of several tables in a row, each starts at zero again."""
-    shares = frequencies.astype(np.uint64)
+    shares = frequencies.astype(U)
+    tables = shares, (np.cumsum(shares, dtype=U) - shares) % U(TOTAL), inverses(frequencies)
     words = np.empty(len(symbols) + 1, np.uint16)
-    states = np.full(_LANES, _LOW, np.uint64)
-    count = _encode(symbols, shares, (np.cumsum(shares) - shares) % np.uint64(TOTAL), words, states)
-    return states.astype("<u4").tobytes() + words[:count][::-1].astype("<u2").tobytes()
+    states = np.full(_LANES, _LOW, U)
+    first = _encode(symbols, tables, words, states)
+    return states.astype("<u4").tobytes() + words[first:].astype("<u2").tobytes()
 
 
 def decode(data: memoryview, frequencies: Ints, values: Codes, n: int) -> Codes:
     """The values of the n symbols of a stream, or a WireError."""
     if len(data) < STATES or len(data) % 2:
         raise WireError(f"an entropy-coded stream cannot have {len(data)} bytes")
-    if frequencies.sum() != TOTAL:
-        raise WireError(f"frequencies sum to {frequencies.sum()}, not to {TOTAL}")
-    states = np.frombuffer(data[:STATES], "<u4").astype(np.int64)
-    words = np.frombuffer(data, "<u2").astype(np.uint16)  # those of the states are skipped
-    starts = np.cumsum(frequencies) - frequencies
-    lookup = np.repeat(np.arange(len(frequencies), dtype=np.uint8), frequencies)
+    shares, starts, lookup = frequencies.astype(U), np.empty(len(frequencies), U), np.empty(TOTAL, np.uint8)
+    if (total := _lay_out(frequencies, starts, lookup)) != TOTAL:
+        raise WireError(f"frequencies sum to {total}, not to {TOTAL}")
+    states = np.frombuffer(data[:STATES], "<u4").astype(U)
+    words = np.frombuffer(bytes(data[STATES:]) + bytes(2 * _LANES), "<u2").astype(np.uint16)
     out = np.empty(n, np.int32)
-    used = _decode(states, words, frequencies, starts, lookup, values, out)
-    if used != len(words) or (states != _LOW).any():
+    used = _decode(states, words, (lookup, shares, starts, values), out)
+    if used != len(words) - _LANES or states.tolist() != _LANES * [_LOW]:
         raise WireError("an entropy-coded stream does not end where it should")
     return out
+
+
+def inverses(frequencies: Ints) -> NDArray[W]:
+    """1/f, rounded up, to 46 bits after the point: for x below 2^18 f, x/f is exact and fits in 64 bits."""
+    return (-(-(1 << _INVERSE) // np.maximum(frequencies, 1))).astype(W)
 
 
 def stream_bytes(counts: Tensor, frequencies: Tensor) -> Tensor:
@@ -117,51 +127,110 @@ def stream_bytes(counts: Tensor, frequencies: Tensor) -> Tensor:
 
 def normalise(counts: Tensor) -> Tensor:
     """Frequencies that sum to 2^14 near given counts or probabilities, none that occurs below one."""
-    counts = counts.double()
-    share = counts / counts.sum(-1, keepdim=True).clamp(min=1e-300)
-    frequencies = (share * TOTAL).round().clamp(min=1) * (counts > 0)
-    frequencies = frequencies.to(torch.int64)
-    excess = frequencies.sum(-1, keepdim=True) - TOTAL
-    for _ in range(4):  # the commonest symbols pay or receive what rounding left over
+    if counts.is_cuda:
+        return _normalise_there(counts.double())
+    rows = counts.double().reshape(-1, counts.shape[-1])
+    frequencies = torch.empty(rows.shape, dtype=torch.int64)
+    _normalise(rows.numpy(), frequencies.numpy())
+    return frequencies.reshape(counts.shape)
+
+
+def _normalise_there(counts: Tensor) -> Tensor:
+    """_normalise where a GPU counts sizes, without asking the host."""
+    share = counts / counts.sum(-1, keepdim=True).clamp(min=1)
+    frequencies = ((share * TOTAL).round().clamp(min=1) * (counts > 0)).long()
+    for _ in range(4):
         top = frequencies.argmax(-1, keepdim=True)
+        excess = frequencies.sum(-1, keepdim=True) - TOTAL
         pay = torch.minimum(excess, frequencies.gather(-1, top) // 2)
         frequencies = frequencies.scatter_add(-1, top, -pay)
-        excess = excess - pay
-        if not excess.any():
-            break
     return frequencies
 
 
 @jit
-def _encode(
-    symbols: Symbols | Codes, frequencies: States, starts: States, words: Words, states: States
-) -> int:
-    count = 0
-    for i in range(len(symbols) - 1, -1, -1):
-        f = frequencies[symbols[i]]
-        x = states[i & 3]
-        if x >= f << (32 - PRECISION):
-            words[count] = x & 0xFFFF
-            count += 1
-            x >>= 16
-        states[i & 3] = ((x // f) << PRECISION) + x % f + starts[symbols[i]]
-    return count
+def _normalise(counts: Reals, frequencies: Ints) -> None:
+    for r in range(len(counts)):
+        count, frequency, whole, excess = counts[r], frequencies[r], 0.0, -TOTAL
+        for s in range(len(count)):
+            whole += count[s]
+        for s in range(len(count)):
+            frequency[s] = max(int(np.rint(count[s] / whole * TOTAL)), 1) if count[s] > 0 else 0
+            excess += frequency[s]
+        while excess:  # the commonest symbols pay or receive what rounding left over
+            top = frequency.argmax()
+            pay = min(excess, frequency[top] // 2)
+            frequency[top] -= pay
+            excess -= pay
 
 
 @jit
-def _decode(
-    states: Ints, words: Words, frequencies: Ints, starts: Ints, lookup: Symbols, values: Codes, out: Codes
+def _encode(
+    symbols: Symbols | Codes, tables: tuple[Shares, Shares, NDArray[W]], words: Words, states: Shares
 ) -> int:
-    """No branches: a stream that is too short repeats its last word, and is found out by the count."""
-    used = STATES // 2
-    for i in range(len(out)):
-        x = states[i & 3]
-        slot = x & (TOTAL - 1)
-        s = lookup[slot]
-        out[i] = values[s]
-        x = frequencies[s] * (x >> PRECISION) + slot - starts[s]
-        empty = x < _LOW
-        word = words[min(used, len(words) - 1)]
-        used += empty
-        states[i & 3] = (x << 16) | word if empty else x
-    return used
+    """Fill in the words from the last to the first, and say where that is."""
+    at, whole = W(len(words) - 1), len(symbols) // _LANES * _LANES
+    for i in range(len(symbols) - 1, whole - 1, -1):
+        states[i - whole], at = _put(symbols[i], states[i - whole], tables, words, at)
+    a, b, c, d = states[0], states[1], states[2], states[3]  # in registers
+    for i in range(whole - _LANES, -1, -_LANES):
+        j = W(i)
+        d, at = _put(symbols[j + W(3)], d, tables, words, at)
+        c, at = _put(symbols[j + W(2)], c, tables, words, at)
+        b, at = _put(symbols[j + W(1)], b, tables, words, at)
+        a, at = _put(symbols[j], a, tables, words, at)
+    states[0], states[1], states[2], states[3] = a, b, c, d
+    return int(at + W(1))
+
+
+@jit
+def _put(symbol: int, x: U, tables: tuple[Shares, Shares, NDArray[W]], words: Words, at: W) -> tuple[U, W]:
+    """The state after a symbol, and the place of the next word; no branches, no division."""
+    shares, starts, inverses = tables
+    s = U(symbol)
+    words[at] = x & U(0xFFFF)
+    full = x >> U(32 - PRECISION) >= shares[s]
+    x = U(x >> U(16)) if full else x
+    quotient = U(W(x) * inverses[s] >> W(_INVERSE))
+    return U(U(quotient * U(U(TOTAL) - shares[s])) + U(x + starts[s])), at - W(full)
+
+
+@jit
+def _lay_out(frequencies: Ints, starts: Shares, lookup: Symbols) -> int:
+    """Fill in where each symbol begins and which has each place, and say how many places they ask for."""
+    total = 0
+    for s in range(len(frequencies)):
+        starts[s] = total
+        lookup[total : total + frequencies[s]] = s
+        total += frequencies[s]
+    return total
+
+
+@jit
+def _decode(states: Shares, words: Words, tables: tuple[Symbols, Shares, Shares, Codes], out: Codes) -> int:
+    """How many words were used. A stream that is too short reads the spare ones, and the count tells."""
+    used, end, whole = W(0), W(len(words) - _LANES), len(out) // _LANES * _LANES
+    a, b, c, d = states[0], states[1], states[2], states[3]  # in registers
+    for i in range(0, whole, _LANES):
+        j, start = W(i), min(used, end)
+        out[j], a, at = _take(a, tables, words, start)
+        out[j + W(1)], b, at = _take(b, tables, words, at)
+        out[j + W(2)], c, at = _take(c, tables, words, at)
+        out[j + W(3)], d, at = _take(d, tables, words, at)
+        used += at - start
+    states[0], states[1], states[2], states[3] = a, b, c, d
+    for i in range(whole, len(out)):
+        start = min(used, end)
+        out[i], states[i - whole], at = _take(states[i - whole], tables, words, start)
+        used += at - start
+    return int(used)
+
+
+@jit
+def _take(x: U, tables: tuple[Symbols, Shares, Shares, Codes], words: Words, at: W) -> tuple[np.int32, U, W]:
+    """The value of the next symbol, the state after it, and the place of the next word; no branches."""
+    lookup, shares, starts, values = tables
+    slot = x & U(TOTAL - 1)
+    s = lookup[slot]
+    x = U(U(shares[s] * U(x >> U(PRECISION))) + U(slot - starts[s]))
+    empty, refilled = x < U(_LOW), U(U(x << U(16)) | U(words[at]))
+    return values[s], refilled if empty else x, at + W(empty)

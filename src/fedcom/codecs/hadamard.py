@@ -8,6 +8,7 @@ agree to the last bit.
 """
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from fedcom.codecs import fused
 from fedcom.draws import Draw
 
 
+@lru_cache(maxsize=256)
 def block(d: int) -> int:
     """B: a power of four near 8 sqrt(d), so that a row's piece of every other has about 64 coordinates."""
     exponent = max(0, round(math.log(max(8 * math.sqrt(d), 1), 4)))
@@ -44,8 +46,6 @@ def rotate(x: Tensor, draw: Draw) -> Tensor:
 def unrotate(y: Tensor, d: int, draw: Draw) -> Tensor:
     """The first d coordinates of what was rotated."""
     n, b = y.shape[-1], block(d)
-    if y.dtype == torch.float32 and fused.ready(y, draw):
-        return fused.unrotate(y, d, b, draw)
     x = _transform(_rows(y, -1, b)).flatten(-2) * signs(n, draw.fold("second"), y.dtype)
     x = _rows(x, b, -1).transpose(-1, -2)
     x = _transform(x).flatten(-2) * signs(n, draw.fold("first"), y.dtype)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from numpy import uint32 as U
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 try:
@@ -13,11 +15,33 @@ except ImportError:  # slower by two orders of magnitude, with the same results
     def jit(function: F) -> F:
         """Leave a loop to Python."""
         return function
+
+    sum_jit = jit
 else:
     COMPILED = True
 
     def jit(function: F) -> F:
         """Compile a loop at its first call, and keep what was compiled."""
-        compiler: Any = njit(cache=True, nogil=True)  # what it makes is called as the function is
-        compiled: F = compiler(function)
+        return _compiled(function, False)
+
+    def sum_jit(function: F) -> F:
+        """The same, for a sum that may be made in any order."""
+        return _compiled(function, {"reassoc", "contract"})
+
+    def _compiled(function: F, fastmath: bool | set[str]) -> F:
+        compiler: Any = njit(cache=True, nogil=True, fastmath=fastmath)
+        compiled: F = compiler(function)  # what it makes is called as the function is
         return compiled
+
+
+@jit
+def bits(i: int, low: U, high: U) -> U:
+    """Draw.bits, one number, of a key in two halves.
+
+    Numba does not notice, in the files that call it, that this has changed: clear their caches then.
+    """
+    x = U(U(i) + low)
+    x = U(U(U(x ^ (x >> U(17))) * U(0xED5AD4BB)) ^ high)
+    x = U(U(x ^ (x >> U(11))) * U(0xAC4C1B51))
+    x = U(U(x ^ (x >> U(15))) * U(0x31848BAB))
+    return U(x ^ (x >> U(14)))

@@ -99,13 +99,15 @@ class Rotated(Codec):
         return {"scale": scale.to(torch.float32), "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
-        codes, quantiser, d = parts["codes"], self.quantiser(layout), layout.size
-        if layout.dtype == torch.float32 and fused_gpu.ready(parts["scale"], draw, hadamard.block(d)):
+        codes, scale, quantiser = parts["codes"], parts["scale"], self.quantiser(layout)
+        low, d, b = quantiser.alphabet.low, layout.size, hadamard.block(layout.size)
+        if layout.dtype == torch.float32 and fused.ready(codes, draw):
+            return fused.unrotate(codes, low, quantiser.centres.to(torch.float32), scale, d, b, draw)
+        if layout.dtype == torch.float32 and fused_gpu.ready(scale, draw, b):
             centres = quantiser.centres.to(codes.device, torch.float32)
-            x = fused_gpu.unrotate(codes, quantiser.alphabet.low, centres, d, hadamard.block(d), draw)
-        else:
-            x = hadamard.unrotate(_image(codes, quantiser, layout.dtype), d, draw)
-        return x * parts["scale"].to(layout.dtype)
+            return fused_gpu.unrotate(codes, low, centres, d, b, draw) * scale
+        image = _image(codes, quantiser, layout.dtype)
+        return hadamard.unrotate(image, d, draw) * scale.to(layout.dtype)
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         return _SCALE.pack(parts["scale"]) + self.quantiser(layout).alphabet.pack(parts["codes"])
@@ -114,7 +116,7 @@ class Rotated(Codec):
         if len(body) < _SCALE.nbytes:
             raise WireError(f"a rotated message cannot have {len(body)} bytes")
         scale = _SCALE.unpack(body[: _SCALE.nbytes])
-        if (scale < 0).any():
+        if float(scale) < 0:
             raise WireError("a rotated message has a negative scale")
         n = hadamard.padded(layout.size)
         return {"scale": scale, "codes": self.quantiser(layout).alphabet.unpack(body[_SCALE.nbytes :], n)}
