@@ -14,7 +14,7 @@ FLOORS = [
     {"settings"},
     {"draws", "ledger"},
     {"vectors"},
-    {"wire"},
+    {"wire", "dense"},
     {"algorithms", "codecs", "data"},
     {"links", "objective"},
     {"task", "models"},

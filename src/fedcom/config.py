@@ -50,6 +50,8 @@ class RunConfig:
     target_accuracy: float = 0.9
     init: str | None = None
     chunk: int | None = None
+    engine: Literal["auto", "eager", "graph", "compiled"] = "auto"
+    tf32: bool = False
     encode: bool = False
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from fedcom.dense import Dense
 from fedcom.errors import ConfigError, DataError
 from fedcom.vectors import Layout, flatten
 
@@ -36,7 +37,8 @@ class Objective:
         self.loss = loss
         self.layout = Layout.of(module, dtype)
         self.start = flatten(module, dtype)
-        self._gradients = vmap(grad(self._weighted_loss))
+        dense = Dense.of(module, self.layout) if loss is None else None
+        self._gradients = dense.gradients if dense else vmap(grad(self._weighted_loss))
 
     def inputs(self, x: Tensor) -> Tensor:
         """Samples in the model's dtype; whole numbers stay whole where the module embeds them."""

@@ -25,6 +25,7 @@ def prepare(config: Config, device: str = "auto") -> tuple[Simulation, Config]:
     simulation = Simulation(
         task, config.algorithm, config.links, rounds=run.rounds, participation=run.participation,
         seed=run.seed, eval_every=run.eval_every, device=device, chunk=run.chunk,
+        engine=run.engine, tf32=run.tf32,
     )  # fmt: skip
     return simulation, config
 
