@@ -145,5 +145,10 @@ def _method(table: Table, label: str) -> type[Algorithm]:
     return ALGORITHMS[name]
 
 
+def method_keys(table: Table, label: str) -> set[str]:
+    """The hyper-parameters the method behind a label leaves open."""
+    return _keys(_method(table, label))
+
+
 def _keys(method: type[Algorithm]) -> set[str]:
     return {f.name for f in fields(method)} - set(method.fixed)

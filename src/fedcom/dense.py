@@ -20,7 +20,11 @@ class Dense:
         """The network a module is, or None where it is another kind."""
         if type(module) is not nn.Sequential or any(not p.requires_grad for p in module.parameters()):
             return None
-        parts = [part for part in module if type(part) is not nn.Flatten or part.start_dim != 1]
+        parts = [
+            part
+            for part in module
+            if type(part) is not nn.Flatten or (part.start_dim, part.end_dim) != (1, -1)
+        ]
         kinds = [type(part) for part in parts]
         if kinds != [nn.Linear, *[nn.ReLU, nn.Linear] * (len(kinds) // 2)]:
             return None

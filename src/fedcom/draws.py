@@ -31,9 +31,13 @@ def mix(key: Integers, part: Integers | int) -> Integers:
     return z ^ ((z >> 31) & (2**33 - 1))
 
 
-@lru_cache(maxsize=4096)
 def salt(part: int | str) -> int:
     """What a round, a seed or a purpose is folded in as."""
+    return _salt(part)  # torch.compile takes this for a constant, and would look into a cache
+
+
+@lru_cache(maxsize=4096)
+def _salt(part: int | str) -> int:
     if isinstance(part, str):
         part = zlib.crc32(part.encode()) + 2**40  # out of the way of rounds and client ids
     return _signed(mix(0, part + _GOLDEN))

@@ -21,13 +21,17 @@ def prepare(config: Config, device: str = "auto") -> tuple[Simulation, Config]:
     if config.data.clients is not None:  # refuse what can be refused before the data is read
         refuse(config, config.data.clients)
     task, config = build_task(config)
+    return simulation_of(task, config, device), config
+
+
+def simulation_of(task: Task, config: Config, device: str = "auto") -> Simulation:
+    """The simulation a config describes, on its task."""
     run = config.run
-    simulation = Simulation(
+    return Simulation(
         task, config.algorithm, config.links, rounds=run.rounds, participation=run.participation,
-        seed=run.seed, eval_every=run.eval_every, device=device, chunk=run.chunk,
-        engine=run.engine, tf32=run.tf32,
+        seed=run.seed, eval_every=run.eval_every, device=device, chunk=run.chunk, engine=run.engine,
+        tf32=run.tf32,
     )  # fmt: skip
-    return simulation, config
 
 
 def refuse(config: Config, clients: int) -> None:

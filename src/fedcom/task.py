@@ -63,6 +63,14 @@ class Task:
         parts = split(partition, data.y, data.groups, clients, draw, **deal)  # type: ignore[arg-type]
         return cls.build(Objective(module, loss, dtype), data, parts)
 
+    @classmethod
+    def stacked(cls, tasks: Sequence["Task"]) -> "Task":
+        """The clients of several tasks of one model side by side, to be trained in step."""
+        if len(tasks) == 1:
+            return tasks[0]
+        x, y, sizes = (torch.cat([getattr(task, name) for task in tasks]) for name in ("x", "y", "sizes"))
+        return replace(tasks[0], x=x, y=y, sizes=sizes)
+
     @property
     def clients(self) -> int:
         """m, the number of clients."""

@@ -13,34 +13,64 @@ from fedcom.engines.stack import Stack, log
 from fedcom.round import Rules
 
 
-def fuse(stack: Stack) -> str | None:
-    """Compile a stack's rules and try them on a round that is not kept; the reason where that fails."""
-    plain, started = [run.rules for run in stack.runs], time.perf_counter()
+def fuse(stack: Stack) -> str:
+    """Compile what can be compiled of a stack's rules, and say what that is.
+
+    Each way is tried on a round that is not kept; one that fails is left with a logged reason.
+    """
     torch.compiler.assume_constant_result(draws.salt)  # type: ignore[no-untyped-call]
-    try:
-        for run in stack.runs:
-            run.rules = _compiled_rules(run.rules)
-        stack.rehearse()
-    except Exception as error:  # whatever the compiler could not do, the plain path can
-        for run, rules in zip(stack.runs, plain, strict=True):
-            run.rules = rules
-        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-        log.warning("torch.compile failed and rounds are not compiled: %s", reason)
-        return reason
-    log.info("compiled in %.1f s, kept for the next time", time.perf_counter() - started)
-    return None
+    torch._dynamo.config.recompile_limit = 256  # methods, codecs and shapes of one process, not of one run
+    ways = {"method and codec": (True, True), "method": (True, False), "codec": (False, True)}
+    plain = [run.rules for run in stack.runs]
+    stack.rehearse()  # what is computed once and kept is computed now, out of the compiler's sight
+    for what, (method, codec) in ways.items():
+        started = time.perf_counter()
+        fused = _compiled_rules(plain[0], method, codec)
+        try:
+            _play_by(
+                stack, [replace(rules, algorithm=_like(fused, rules), links=fused.links) for rules in plain]
+            )
+            stack.rehearse()
+        except Exception as error:  # whatever the compiler could not do, the plain path can
+            _play_by(stack, plain)
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            log.warning("torch.compile failed on %s: %s", what, reason)
+        else:
+            log.info("%s compiled in %.1f s, kept for the next time", what, time.perf_counter() - started)
+            return what
+    return "nothing"
 
 
-def _compiled_rules(rules: Rules) -> Rules:
-    algorithm = _compiled(rules.algorithm, "local_step", "upload")
-    step = _compile(lambda *args: tuple(rules.algorithm.client_step(*args)))
+def _play_by(stack: Stack, rules: list[Rules]) -> None:
+    for run, own in zip(stack.runs, rules, strict=True):
+        run.rules = own
 
-    def client_step(client: Any, *rest: Any) -> Any:  # the compiler forgets the types of named tuples
-        return type(client)(*step(client, *rest))
 
-    object.__setattr__(algorithm, "client_step", client_step)
-    uplink = _compiled(rules.links.uplink, "compress", "expand")
-    return replace(rules, algorithm=algorithm, links=replace(rules.links, uplink=uplink))
+def _like(fused: Rules, rules: Rules) -> Any:
+    """An algorithm with its own rates and what was compiled for another; none of that looks at rates."""
+    twin = copy.copy(rules.algorithm)
+    for name in _HOT:
+        if name in vars(fused.algorithm):
+            object.__setattr__(twin, name, vars(fused.algorithm)[name])
+    return twin
+
+
+_HOT = ("local_step", "upload", "client_step")
+
+
+def _compiled_rules(rules: Rules, method: bool, codec: bool) -> Rules:
+    algorithm, links = rules.algorithm, rules.links
+    if method:
+        algorithm = _compiled(algorithm, "local_step", "upload")
+        step = _compile(lambda *args: tuple(rules.algorithm.client_step(*args)))
+
+        def client_step(client: Any, *rest: Any) -> Any:  # the compiler forgets the types of named tuples
+            return type(client)(*step(client, *rest))
+
+        object.__setattr__(algorithm, "client_step", client_step)
+    if codec:
+        links = replace(links, uplink=_compiled(links.uplink, "compress", "expand"))
+    return replace(rules, algorithm=algorithm, links=links)
 
 
 def _compiled(thing: Any, *methods: str) -> Any:

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from fedcom import vectors
 from fedcom.algorithms import Algorithm
 from fedcom.draws import Draw
+from fedcom.engines.memory import clients_that_fit
 from fedcom.engines.players import Engine, Player, player
 from fedcom.engines.stack import Run, Stack
 from fedcom.errors import ConfigError, Diverged, WireError
@@ -57,13 +59,17 @@ class Simulation:
         weights = client_weights(algorithm, self.task)
         steps, tau = local_steps(algorithm, self.task)
         self._run = Run(rules, server, weights, steps, tau, Draw.seeded(seed), Ledger(m))
-        self._seconds = 0.0
-        self.play_in(Stack.of([self._run], self.task, chunk), engine)
+        self._seconds, self._index = 0.0, 0
+        self._chunk, self._engine = chunk, engine
 
-    def play_in(self, stack: Stack, engine: Engine = "auto", index: int = 0) -> None:
-        """Be one of the runs of a stack."""
-        self._stack, self._index = stack, index
-        self.player: Player = player(stack, engine)
+    @cached_property
+    def _stack(self) -> Stack:
+        return Stack.of([self._run], self.task, self._chunk)
+
+    @cached_property
+    def player(self) -> Player:
+        """What steps through the rounds."""
+        return player(self._stack, self._engine)
 
     @property
     def rules(self) -> Rules:
@@ -126,7 +132,7 @@ class Simulation:
         """The figures of this moment."""
         started = time.perf_counter()
         self.check()
-        with _repeatable(self.tf32):
+        with repeatable(self.tf32):
             scores = self.task.evaluate(self.server.w, self.weights)
         up, down = self.ledger.total("uplink"), self.ledger.total("downlink")
         self._seconds += time.perf_counter() - started
@@ -146,7 +152,7 @@ class Simulation:
         """One round."""
         started = time.perf_counter()
         try:
-            with _repeatable(self.tf32):
+            with repeatable(self.tf32):
                 self.player.step()
         except WireError:  # a client's vector was not finite, so that it could not be sent
             raise self._diverged(self.round) from None
@@ -198,8 +204,28 @@ _ADVICE = (
 )
 
 
+def together(simulations: Sequence[Simulation]) -> Player:
+    """Let new runs of equal shapes play in step, as one stack; what steps all of them."""
+    first = simulations[0]
+    everyone = len(simulations) * first.rules.sampled
+    task = Task.stacked([simulation.task for simulation in simulations])
+    stack = Stack.of([simulation._run for simulation in simulations], task, everyone)
+    play = player(stack, first._engine)
+    for i, simulation in enumerate(simulations):
+        simulation._stack, simulation._index, simulation.player = stack, i, play
+    return play
+
+
+def runs_that_fit(simulation: Simulation) -> int:
+    """How many runs like this one a GPU's memory holds at once; a CPU gains nothing from a second."""
+    w = simulation.server.w
+    fit = clients_that_fit(simulation.task, simulation.algorithm, w) if w.is_cuda else 0
+    plain = simulation.rules.links.budgets is None and not simulation.rules.links.encode
+    return max(1, fit // simulation.rules.sampled) if plain else 1
+
+
 @contextmanager
-def _repeatable(tf32: bool) -> Iterator[None]:
+def repeatable(tf32: bool) -> Iterator[None]:
     """Convolutions that give the same bits twice, as matrix products do anyway; in TF32 only if asked."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32

@@ -1,0 +1,240 @@
+"""Many runs over a grid of settings: those that share shapes are one stack, and what is done is not done again."""
+
+import itertools
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedcom.compare import method_keys, variant
+from fedcom.config import Config, Table
+from fedcom.display import progress
+from fedcom.engines.local import Row, Simulation, pick_device, repeatable, runs_that_fit, together
+from fedcom.errors import ConfigError, Diverged
+from fedcom.prepare import build_task, simulation_of
+from fedcom.run import clear
+from fedcom.task import Task
+
+FILES = ("results.jsonl", "sweep.json", "table.json", "table.csv", "table.md", "sweep.png")
+_STACKED = {"algorithm": ("eta", "gamma"), "run": ("seed",)}  # settings in which runs of a stack may differ
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep: a method at one point of the grid, with one seed."""
+
+    method: str
+    point: tuple[tuple[str, Any], ...]  # the grid's keys and values, such as eta and 0.05
+    seed: int
+    config: Config
+
+    @property
+    def key(self) -> str:
+        """What tells it from others, in results.jsonl."""
+        return json.dumps([self.method, self.point, self.seed])
+
+    @property
+    def shape(self) -> str:
+        """What runs of one stack have in common."""
+        table = self.config.table()
+        for section, keys in _STACKED.items():
+            table[section] = {k: v for k, v in table[section].items() if k not in keys}
+        return json.dumps([self.method, table], default=str)
+
+
+def sweep(
+    table: Table, grid: Table, methods: Sequence[str], out: Path, *, seeds: int = 1, last: int = 1,
+    device: str = "auto", quiet: bool = False,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Run every method at every point of the grid with every seed; the records of all, old and new.
+
+    last: how many of the last evaluations, run.eval_every rounds apart, a record averages.
+    """
+    trials = list(_trials(table, points(grid), methods, seeds))
+    old = _resume(out, {"config": table, "grid": grid, "seeds": seeds, "last": last}, trials)
+    pending = [trial for trial in trials if trial.key not in old]
+    with (out / "results.jsonl").open("a") as log:
+        for _, group in itertools.groupby(sorted(pending, key=lambda t: t.shape), key=lambda t: t.shape):
+            for record in _play(list(group), last, device, quiet):
+                log.write(json.dumps(record, allow_nan=False) + "\n")
+                log.flush()
+                old[record["key"]] = record
+    return [old[trial.key] for trial in trials]
+
+
+def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
+    """Every combination of a grid's values; a key without a section is the algorithm's."""
+    flat = {
+        f"{name}.{key}" if isinstance(values, dict) else name: inner
+        for name, values in grid.items()
+        for key, inner in (values.items() if isinstance(values, dict) else [("", values)])
+    }
+    if not flat:
+        raise ConfigError("a sweep needs a grid, as in grid.eta=0.02,0.05,0.1 or grid.uplink.bits=1,2")
+    lists = {key: values if isinstance(values, list) else [values] for key, values in flat.items()}
+    return [tuple(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+
+
+def _trials(
+    table: Table, grid: Sequence[tuple[tuple[str, Any], ...]], methods: Sequence[str], seeds: int
+) -> Iterator[Trial]:
+    first = Config.of({"run": table.get("run", {})}).run.seed
+    for method in methods:
+        known = method_keys(table, method)
+        own = {tuple((k, v) for k, v in point if "." in k or k in known): None for point in grid}
+        for point, seed in itertools.product(own, range(first, first + seeds)):
+            yield Trial(method, point, seed, variant(_at(table, method, point, seed), method))
+
+
+def _at(table: Table, method: str, point: Sequence[tuple[str, Any]], seed: int) -> Table:
+    """The table of one trial: the point's values are the method's own settings."""
+    own: Table = dict(table.get("methods", {}).get(method, {}))
+    run: Table = {**table.get("run", {}), "seed": seed}
+    rest = dict(table)
+    for name, value in point:
+        section, _, key = name.rpartition(".")
+        if section in ("uplink", "downlink"):
+            own[section] = {**own.get(section, {}), key: value}
+        elif section in ("", "algorithm"):
+            own[key] = value
+        elif section == "run":
+            run[key] = value
+        else:
+            rest[section] = {**rest.get(section, {}), key: value}
+    return {**rest, "run": run, "methods": {**table.get("methods", {}), method: own}}
+
+
+def _resume(out: Path, plan: Table, trials: Sequence[Trial]) -> dict[str, dict[str, Any]]:
+    """The records of a former, unfinished sweep of the same plan; none where the folder is new."""
+    kept = out / "sweep.json"
+    text = json.dumps(plan, indent=2, default=str) + "\n"
+    if kept.exists() and kept.read_text() != text:
+        raise ConfigError(f"{out} holds another sweep; choose another --out, or --force to begin anew")
+    if not kept.exists():
+        clear(out, FILES)
+        kept.write_text(text)
+    keys, found = {trial.key for trial in trials}, {}
+    path = out / "results.jsonl"
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:  # the line an interruption cut
+            continue
+        found.update({record["key"]: record} if record.get("key") in keys else {})
+    return found
+
+
+def _play(trials: Sequence[Trial], last: int, device: str, quiet: bool) -> Iterator[dict[str, Any]]:
+    """Trials of one shape, as many at once as fit."""
+    size = runs_that_fit(_simulation(trials[0], device))
+    for start in range(0, len(trials), size):
+        some = trials[start : start + size]
+        simulations = [_simulation(trial, device) for trial in some]
+        title = f"{some[0].method}: {start + 1} to {start + len(some)} of {len(trials)}"
+        rows = _rows(simulations, last, title, quiet)
+        for trial, (status, found) in zip(some, rows, strict=True):
+            yield {"key": trial.key, "method": trial.method, "point": dict(trial.point), "seed": trial.seed,
+                   "status": status, **found}  # fmt: skip
+
+
+def _simulation(trial: Trial, device: str) -> Simulation:
+    config = trial.config
+    place = json.dumps([config.table()[part] for part in ("data", "model")], default=str)
+    task = _task(
+        place, config.run.seed, config.run.dtype, config.run.init, pick_device(device), _Hidden(config)
+    )
+    return simulation_of(task, config, device)
+
+
+class _Hidden:
+    """A config that does not count among the arguments of a cache."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@lru_cache(maxsize=16)
+def _task(place: str, seed: int, dtype: str, init: str | None, device: torch.device, config: _Hidden) -> Task:
+    return build_task(config.config)[0].to(device)
+
+
+def _rows(
+    simulations: Sequence[Simulation], last: int, title: str, quiet: bool
+) -> list[tuple[str, dict[str, Any]]]:
+    """How each run ended, and the mean of its last rows."""
+    first, play = simulations[0], together(simulations)
+    rows: list[list[Row]] = [[] for _ in simulations]
+    alive = dict(enumerate(simulations))
+    due = {first.rounds - i * first.eval_every for i in range(last)}
+    with progress(first.rounds, title, quiet) as show:
+        for turn in range(1, first.rounds + 1):
+            with repeatable(first.tf32):
+                play.step()
+            show.advance(turn)
+            for i in list(alive) if turn in due else []:
+                try:
+                    rows[i].append(alive[i].row())
+                except Diverged:
+                    del alive[i]
+    return [("done" if i in alive else "diverged", _mean(own)) for i, own in enumerate(rows)]
+
+
+def _mean(rows: Sequence[Row]) -> dict[str, Any]:
+    """The last row, with scores averaged over all of them."""
+    if not rows:
+        return {}
+    scores = ("train_loss", "test_accuracy", "worst_client_accuracy")
+    means = {key: statistics.fmean(row[key] for row in rows) for key in scores if rows[-1][key] is not None}
+    return {**rows[-1], **means}
+
+
+def summary(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One entry a method and point: means and spreads over seeds, and which point is a method's best."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for record in records:
+        groups.setdefault((record["method"], json.dumps(record["point"])), []).append(record)
+    table = [_entry(method, runs) for (method, _), runs in groups.items()]
+    for method in {entry["method"]: None for entry in table}:
+        own = [entry for entry in table if entry["method"] == method and entry["score"] is not None]
+        if own:
+            best = max(own, key=lambda entry: entry["score"])
+            best["best"], best["edges"] = True, _edges(best, [e for e in table if e["method"] == method])
+    return table
+
+
+def _entry(method: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    done = [run for run in runs if run["status"] == "done"]
+    entry: dict[str, Any] = {"method": method, **runs[0]["point"], "runs": len(runs)}
+    entry |= {"diverged": len(runs) - len(done), "best": False, "edges": []}
+    for key in ("test_accuracy", "train_loss", "uplink_bytes"):
+        values = [run[key] for run in done if run.get(key) is not None]
+        entry[key] = statistics.fmean(values) if values else None
+        entry[f"{key}_spread"] = statistics.stdev(values) if len(values) > 1 else None
+    loss = None if entry["train_loss"] is None else -entry["train_loss"]
+    score = entry["test_accuracy"] if entry["test_accuracy"] is not None else loss
+    entry["score"] = score if len(done) == len(runs) else None  # a seed that diverged rules a point out
+    return entry
+
+
+def _edges(best: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The grid's keys whose best value is the smallest or largest tried, so that a better may lie beyond."""
+    grid = {key: {entry[key] for entry in entries} for key in best if key not in _NOT_GRID}
+    ranged = {k: v for k, v in grid.items() if len(v) > 1 and all(isinstance(x, int | float) for x in v)}
+    return [key for key, values in ranged.items() if best[key] in (min(values), max(values))]
+
+
+_NOT_GRID = {
+    "method", "runs", "diverged", "best", "edges", "score", "test_accuracy", "train_loss", "uplink_bytes",
+    "test_accuracy_spread", "train_loss_spread", "uplink_bytes_spread",
+}  # fmt: skip
