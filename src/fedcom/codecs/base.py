@@ -113,6 +113,18 @@ def within(name: str, value: float, low: float, high: float) -> None:
         raise ConfigError(f"{name} must be between {low:g} and {high:g}; got {value!r}")
 
 
+def q_or_bits(
+    codec: Codec, q: float | None, bits: float | None, most: float, default: tuple[str, float]
+) -> None:
+    """Give a codec its default if it has neither a variance nor a rate; refuse both, or one out of range."""
+    if q is None and bits is None:
+        object.__setattr__(codec, *default)
+    if q is not None and bits is not None:
+        raise ConfigError(f"{codec.name} takes q or bits, not both; got q={q}, bits={bits}")
+    within("q", 1.0 if q is None else q, 1e-12, 1e6)
+    within("bits", 1.0 if bits is None else bits, 0.05, most)
+
+
 def share(name: str, value: float) -> None:
     """Refuse a share that is not in (0, 1]."""
     if not 0 < value <= 1:

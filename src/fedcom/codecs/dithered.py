@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fedcom import wire
 from fedcom.codecs import fused, integer_stream
-from fedcom.codecs.base import Codec, Parts, within
+from fedcom.codecs.base import Codec, Parts, q_or_bits
 from fedcom.draws import Draw
-from fedcom.errors import ConfigError, WireError
+from fedcom.errors import WireError
 from fedcom.vectors import Layout
 from fedcom.wire import Field
 
@@ -42,12 +42,7 @@ class Dithered(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.q is None and self.bits is None:
-            object.__setattr__(self, "q", 0.1)
-        if self.q is not None and self.bits is not None:
-            raise ConfigError(f"dithered takes q or bits, not both; got q={self.q}, bits={self.bits}")
-        within("q", 1.0 if self.q is None else self.q, 1e-12, 1e6)
-        within("bits", 1.0 if self.bits is None else self.bits, 0.05, 16)
+        q_or_bits(self, self.q, self.bits, most=16, default=("q", 0.1))
 
     @classmethod
     def at(cls, bits: float) -> "Dithered | None":
@@ -64,12 +59,19 @@ class Dithered(Codec):
         return [_STEP]
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        return self.coded(x, self.step(x, layout, draw), draw)
+
+    def step(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
+        """The step that has the variance of x, or its rate."""
         norm = torch.linalg.vector_norm(x.double(), dim=-1, keepdim=True)
-        sigma = norm / math.sqrt(layout.size)
-        step = sigma * (math.sqrt(12 * self.q) if self.q else self._searched(x, sigma, layout, draw))
+        sigma: Tensor = norm / math.sqrt(layout.size)
+        return sigma * (math.sqrt(12 * self.q) if self.q else self._searched(x, sigma, layout, draw))
+
+    @staticmethod
+    def coded(x: Tensor, step: Tensor, draw: Draw) -> Parts:
+        """The parts of x at a given step."""
         step = step.to(torch.float32)
-        codes = _quantise(x, step, draw)
-        return {"step": torch.where(norm.isfinite(), step, torch.nan), "codes": codes}
+        return {"step": torch.where(step.isfinite(), step, torch.nan), "codes": _quantise(x, step, draw)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         codes = parts["codes"]
