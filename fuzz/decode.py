@@ -65,6 +65,7 @@ CASES: list[Codec] = [
     Rotated(8.0),
     Rotated(3.0, "trellis"),
     Rotated(1.2, "trellis"),
+    Rotated(3, "fixed"),
     LowRank(2, 3.0),
     LowRank(2, 4.0),
     Auto(4.0),

@@ -61,7 +61,8 @@ DITHERED: list[Codec] = [
     *(Dithered(bits=bits) for bits in (0.5, 2.0)),
 ]
 # A rotation makes a vector Gaussian, and these unbiased, only from about a thousand coordinates on.
-ROTATED: list[Codec] = [Rotated(bits) for bits in (0.25, 1.0, 2.0, 6.0)]
+PACKED: list[Codec] = [Rotated(bits, "fixed") for bits in (1, 2, 3, 4)]
+ROTATED: list[Codec] = [*(Rotated(bits) for bits in (0.25, 1.0, 2.0, 6.0)), *PACKED]
 CODECS_TESTED = FIXED + RANDOM + MATRIX + DITHERED + ROTATED
 
 LAYOUTS = {

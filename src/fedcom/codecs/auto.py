@@ -43,7 +43,6 @@ class Auto(Codec):
 
     name: ClassVar[str] = "auto"
     id: ClassVar[int] = 9
-    exact_size: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,6 +55,10 @@ class Auto(Codec):
     @property
     def unbiased(self) -> bool:
         return True
+
+    @property
+    def exact_size(self) -> bool:
+        return False
 
     def variance(self, layout: Layout) -> float:
         return self.q or min(codec.variance(layout) for codec in self.candidates(layout))

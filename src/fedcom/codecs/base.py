@@ -30,7 +30,6 @@ class Codec(ABC):
     name: ClassVar[str]
     id: ClassVar[int]  # one byte in the message header; never reused
     lossless: ClassVar[bool] = False
-    exact_size: ClassVar[bool] = True  # False: itemise is within 0.2% or a few bytes of the real size
 
     def __post_init__(self) -> None:
         settings.check(self)
@@ -44,6 +43,11 @@ class Codec(ABC):
     @abstractmethod
     def unbiased(self) -> bool:
         """Whether E Q(x) = x, as the paper assumes."""
+
+    @property
+    def exact_size(self) -> bool:
+        """Whether itemise is the real size; else it is within 0.2% or a few bytes of it."""
+        return True
 
     @property
     def kept(self) -> float:

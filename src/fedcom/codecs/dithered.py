@@ -38,7 +38,6 @@ class Dithered(Codec):
 
     name: ClassVar[str] = "dithered"
     id: ClassVar[int] = 7
-    exact_size: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,6 +50,10 @@ class Dithered(Codec):
     @property
     def unbiased(self) -> bool:
         return True
+
+    @property
+    def exact_size(self) -> bool:
+        return False
 
     def variance(self, layout: Layout) -> float:
         return math.inf if self.q is None else self.q  # a rate is kept whatever q that takes

@@ -37,7 +37,6 @@ class LowRank(Codec):
 
     name: ClassVar[str] = "lowrank"
     id: ClassVar[int] = 8
-    exact_size: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,6 +50,10 @@ class LowRank(Codec):
     @property
     def unbiased(self) -> bool:
         return True
+
+    @property
+    def exact_size(self) -> bool:
+        return False
 
     def variance(self, layout: Layout) -> float:
         return self.residual(layout).variance(layout)  # the residual is no larger than x, but for rounding
