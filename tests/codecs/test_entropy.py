@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedcom.codecs import integer_stream
 from fedcom.codecs.entropy import STATES, TOTAL, Alphabet, decode, encode, histogram, normalise, stream_bytes
-from fedcom.codecs.rotated import for_rate
+from fedcom.codecs.uniform import for_rate
 from fedcom.errors import WireError
 
 

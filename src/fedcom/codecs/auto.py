@@ -71,6 +71,9 @@ class Auto(Codec):
             return [Dithered(self.q), *_rotated(self.q or 0.0, layout), *low_rank]
         return [Rotated(self.bits), Dithered(bits=self.bits), *low_rank]
 
+    def tables(self, layout: Layout) -> bytes:
+        return b"".join(codec.tables(layout) for codec in self.candidates(layout))
+
     def fields(self, layout: Layout) -> list[Field]:
         return [_CHOICE]
 

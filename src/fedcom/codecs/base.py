@@ -94,8 +94,12 @@ class Codec(ABC):
         return {"header": messages * wire.HEADER, **{f.name: messages * f.nbytes for f in fields}}
 
     def fingerprint(self, layout: Layout) -> int:
-        """32 bits that sender and receiver agree on only if codec, parameters and layout do."""
-        return zlib.crc32(repr(self).encode(), layout.fingerprint)
+        """32 bits that sender and receiver agree on only if codec, parameters, layout and tables do."""
+        return zlib.crc32(repr(self).encode() + self.tables(layout), layout.fingerprint)
+
+    def tables(self, layout: Layout) -> bytes:
+        """What sender and receiver each work out from the parameters; by default nothing."""
+        return b""
 
     def encode(self, x: Tensor, layout: Layout, draw: Draw) -> bytes:
         """The message of one vector."""

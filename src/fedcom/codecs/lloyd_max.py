@@ -55,6 +55,11 @@ class LloydMax:
     alphabet: Alphabet
     q: float  # 1/cos^2 - 1 between a Gaussian vector and its image
 
+    @property
+    def tables(self) -> tuple[Tensor, ...]:
+        """What sender and receiver must agree on."""
+        return (self.centres,)
+
     def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
         """The codes of Gaussian vectors, given their standard deviations."""
         edges = (self.centres[1:] + self.centres[:-1]) / 2

@@ -78,6 +78,9 @@ class LowRank(Codec):
             )
         return Rotated(min(left, 8.0)) if left < 0.8 else Dithered(bits=left)
 
+    def tables(self, layout: Layout) -> bytes:
+        return self.residual(layout).tables(layout)
+
     def fields(self, layout: Layout) -> list[Field]:
         sides = [m + n for _, m, n in self.matrices(layout)]
         scales = Field("scales", 2 * self.rank * len(sides), 32, floating=True)

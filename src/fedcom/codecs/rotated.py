@@ -6,45 +6,28 @@ unbiased over the rotation.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedcom import wire
-from fedcom.codecs import fused, hadamard, lloyd_max, trellis
+from fedcom.codecs import fused, hadamard, lloyd_max, trellis, uniform
 from fedcom.codecs.base import Codec, Parts, within
-from fedcom.codecs.entropy import PRECISION, STATES, Alphabet, normalise
+from fedcom.codecs.entropy import STATES
 from fedcom.codecs.kernels import COMPILED
 from fedcom.codecs.lloyd_max import LloydMax
 from fedcom.codecs.trellis import Trellis
+from fedcom.codecs.uniform import Uniform
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
 from fedcom.wire import Field
 
 _SCALE = Field("scale", 1, 32, floating=True)
-_SYMBOLS = 200  # at most; finer codes send their low bits raw
-_REACH = 5.0  # standard deviations; what lies beyond counts as the last code
 
 
-class Quantiser(NamedTuple):
-    """A uniform quantiser of a standard normal variable, with the mean of each cell."""
-
-    step: float
-    centres: Tensor
-    alphabet: Alphabet
-    rate: float  # bits a coordinate
-    q: float  # 1/cos^2 - 1 between a Gaussian vector and its image
-
-    def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
-        """The codes of Gaussian vectors, given their standard deviations."""
-        step = (sigma * self.step).to(y.dtype)
-        if COMPILED and y.device.type == "cpu" and y.dtype == torch.float32:
-            return fused.levels(y, step, self.alphabet.low, self.alphabet.high)
-        codes = (y / step).round_()
-        return codes.nan_to_num_(0).clamp_(self.alphabet.low, self.alphabet.high).to(torch.int32)
+Quantiser = Uniform | Trellis | LloydMax
 
 
 @dataclass(frozen=True)
@@ -85,15 +68,19 @@ class Rotated(Codec):
     def variance(self, layout: Layout) -> float:
         return self.quantiser(layout).q
 
-    def quantiser(self, layout: Layout) -> Quantiser | Trellis | LloydMax:
-        """The quantiser that meets the rate once header, scale and padding are paid; fixed has them on top."""
+    def quantiser(self, layout: Layout) -> Quantiser:
+        """The quantiser that meets the rate once header, scale and padding are paid; fixed pays no heed."""
         if self.tier == "fixed":
             return lloyd_max.for_bits(int(self.bits))
         n = hadamard.padded(layout.size)
         overhead = 8 * (wire.HEADER + _SCALE.nbytes + STATES) - 32
         bits = max((self.bits * layout.size - overhead) / n, 0.02)
         served = self.tier == "trellis" and trellis.RATES[0] <= bits <= trellis.RATES[1]
-        return trellis.for_rate(bits) if served else for_rate(bits)
+        return trellis.for_rate(bits) if served else uniform.for_rate(bits)
+
+    def tables(self, layout: Layout) -> bytes:
+        numbers = (table.double().numpy() for table in self.quantiser(layout).tables)
+        return b"".join(table.astype("<f8").tobytes() for table in numbers)
 
     def fields(self, layout: Layout) -> list[Field]:
         return [_SCALE]
@@ -112,10 +99,12 @@ class Rotated(Codec):
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         image = self._image(parts["codes"], self.quantiser(layout), layout.dtype)
-        return hadamard.unrotate(image, layout.size, draw) * parts["scale"].to(layout.dtype)
+        x = hadamard.unrotate(image, layout.size, draw) * parts["scale"].to(layout.dtype)
+        return x if parts["scale"].all() else x.masked_fill(parts["scale"] == 0, 0.0)  # no minus zero
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
-        return _SCALE.pack(parts["scale"]) + self.quantiser(layout).alphabet.pack(parts["codes"])
+        scale = _SCALE.pack(parts["scale"])
+        return scale + self.quantiser(layout).alphabet.pack(parts["codes"]) if parts["scale"].any() else scale
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
         if len(body) < _SCALE.nbytes:
@@ -123,52 +112,20 @@ class Rotated(Codec):
         scale = _SCALE.unpack(body[: _SCALE.nbytes])
         if (scale < 0).any():
             raise WireError("a rotated message has a negative scale")
-        n = hadamard.padded(layout.size)
-        return {"scale": scale, "codes": self.quantiser(layout).alphabet.unpack(body[_SCALE.nbytes :], n)}
+        n, stream = hadamard.padded(layout.size), body[_SCALE.nbytes :]
+        if not scale.any() and not stream:
+            return {"scale": scale, "codes": torch.zeros(n, dtype=torch.int32)}
+        return {"scale": scale, "codes": self.quantiser(layout).alphabet.unpack(stream, n)}
 
     def itemise(self, parts: Parts, layout: Layout) -> dict[str, int]:
         messages = parts["scale"].numel()
-        codes = self.quantiser(layout).alphabet.nbytes(parts["codes"])
+        some = parts["codes"].reshape(messages, -1)[parts["scale"].reshape(-1) != 0]
+        codes = self.quantiser(layout).alphabet.nbytes(some) if len(some) else 0
         return {"header": messages * wire.HEADER, "scale": messages * _SCALE.nbytes, "codes": codes}
 
     @staticmethod
-    def _image(codes: Tensor, quantiser: Quantiser | Trellis | LloydMax, dtype: torch.dtype) -> Tensor:
+    def _image(codes: Tensor, quantiser: Quantiser, dtype: torch.dtype) -> Tensor:
         centres = quantiser.centres.to(codes.device, dtype)
         if COMPILED and codes.device.type == "cpu" and dtype == torch.float32:
             return fused.image(codes, quantiser.alphabet.low, centres)
         return centres[(codes - quantiser.alphabet.low).to(torch.int64)]
-
-
-@lru_cache(maxsize=256)
-def for_rate(bits: float) -> Quantiser:
-    """The quantiser of a standard normal variable at so many bits, by bisection on its step."""
-    fine, coarse = 1e-4, 12.0
-    for _ in range(60):
-        middle = (fine * coarse) ** 0.5
-        fine, coarse = (middle, coarse) if _quantiser(middle).rate > bits else (fine, middle)
-    return _quantiser(coarse)
-
-
-def _quantiser(step: float) -> Quantiser:
-    k = max(1, int(_REACH / step + 0.5))
-    shift = max(0, ((2 * k + 1) // _SYMBOLS).bit_length())
-    edges = (torch.arange(-k, k + 2, dtype=torch.float64) - 0.5) * step
-    edges[0], edges[-1] = -torch.inf, torch.inf
-    mass = torch.special.ndtr(edges).diff()
-    density = torch.exp(-0.5 * edges.square())
-    centres = -density.diff() / mass.clamp(min=1e-300) / (2 * torch.pi) ** 0.5
-    symbols = -(-(2 * k + 1) >> shift)
-    share = torch.zeros(symbols << shift, dtype=torch.float64)
-    share[: 2 * k + 1] = mass
-    share = share.reshape(symbols, 1 << shift).sum(-1)
-    frequencies = normalise(share.clamp(min=1e-12))
-    rate = shift + float((share * (PRECISION - frequencies.double().log2())).sum())
-    overlap = float((mass * centres.square()).sum())
-    return Quantiser(
-        step, _fill(centres, symbols << shift), Alphabet(-k, shift, frequencies), rate, 1 / overlap - 1
-    )
-
-
-def _fill(centres: Tensor, n: int) -> Tensor:
-    """Centres for codes that only a made-up message holds."""
-    return torch.cat([centres, centres[-1:].expand(n - len(centres))])
