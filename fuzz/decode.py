@@ -66,8 +66,8 @@ CASES: list[Codec] = [
     Rotated(3.0, "trellis"),
     Rotated(1.2, "trellis"),
     Rotated(3, "fixed"),
-    LowRank(2, 3.0),
-    LowRank(2, 4.0),
+    LowRank(2, 2.5),
+    LowRank(2, 5.0),
     Auto(4.0),
 ]
 SHAPES = ((16, 16), (29,), (3, 3, 3))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedcom import wire
 from fedcom.codecs.base import Codec, Parts, q_or_bits
-from fedcom.codecs.dithered import Dithered
+from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.lowrank import LowRank
 from fedcom.codecs.rotated import Rotated
 from fedcom.draws import Draw
@@ -65,11 +65,16 @@ class Auto(Codec):
 
     def candidates(self, layout: Layout) -> list[Codec]:
         """What is tried: low-rank ones where the model has matrices and the rate allows their factors."""
-        ranks = [LowRank(rank, self.bits, self.q) for rank in _RANKS]
-        low_rank = [codec for codec in ranks if codec.matrices(layout) and _served(codec, layout)]
-        if self.bits is None:
-            return [Dithered(self.q), *_rotated(self.q or 0.0, layout), *low_rank]
-        return [Rotated(self.bits), Dithered(bits=self.bits), *low_rank]
+        bits = None if self.bits is None else max(0.05, self.bits - 8 * _CHOICE.nbytes / layout.size)
+        low_rank = [LowRank(rank, bits, self.q) for rank in _RANKS]
+        matrices = [codec for codec in low_rank if codec.matrices(layout) and _served(codec, layout)]
+        if bits is None:
+            return [Dithered(self.q), *_rotated(self.q or 0.0, layout), *matrices]
+        rotated: list[Codec] = [Rotated(bits)] if layout.size >= _GAUSSIAN else []
+        dithered = Dithered(bits=bits)
+        if not rotated:
+            dithered.left(layout)  # refuses a model too small for the rate
+        return [*rotated, *([dithered] if bits >= least_bits(layout) else []), *matrices]
 
     def tables(self, layout: Layout) -> bytes:
         return b"".join(codec.tables(layout) for codec in self.candidates(layout))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedcom import wire
 from fedcom.codecs.base import Codec, Parts, q_or_bits, within
-from fedcom.codecs.dithered import Dithered
+from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.rotated import Rotated
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
@@ -71,12 +71,13 @@ class LowRank(Codec):
             return Dithered(q=self.q)
         spent = 8 * sum(field.nbytes for field in self.fields(layout)) / layout.size
         left = self.bits - spent
-        if left < 0.05:
+        needed = 0.05 if left < 0.8 else least_bits(layout)
+        if left < needed:
             raise ConfigError(
                 f"factors of rank {self.rank} take {spent:.3f} bits a coordinate of this model and leave "
-                f"{left:.3f} of {self.bits}; the residual needs 0.05: lower rank or raise bits"
+                f"{left:.3f} of {self.bits}; the residual needs {needed:g}: lower rank or raise bits"
             )
-        return Rotated(min(left, 8.0)) if left < 0.8 else Dithered(bits=left)
+        return Rotated(left) if left < 0.8 else Dithered(bits=left)
 
     def tables(self, layout: Layout) -> bytes:
         return self.residual(layout).tables(layout)

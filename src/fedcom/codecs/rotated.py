@@ -73,10 +73,10 @@ class Rotated(Codec):
         if self.tier == "fixed":
             return lloyd_max.for_bits(int(self.bits))
         n = hadamard.padded(layout.size)
-        overhead = 8 * (wire.HEADER + _SCALE.nbytes + STATES) - 32
+        overhead = 8 * (wire.HEADER + _SCALE.nbytes + STATES + 3)  # 3: what is left of the last word and byte
         bits = max((self.bits * layout.size - overhead) / n, 0.02)
         served = self.tier == "trellis" and trellis.RATES[0] <= bits <= trellis.RATES[1]
-        return trellis.for_rate(bits) if served else uniform.for_rate(bits)
+        return trellis.for_rate(bits) if served else uniform.for_rate(bits, n)
 
     def tables(self, layout: Layout) -> bytes:
         numbers = (table.double().numpy() for table in self.quantiser(layout).tables)
