@@ -39,6 +39,16 @@ def test_bytes_carry_what_simulation_sees(codec: Codec, dtype: torch.dtype) -> N
         )
 
 
+@pytest.mark.parametrize("bits", [0.1, 0.5, 2.0, 6.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rate_promises_a_variance(kind: str, bits: float) -> None:
+    codec, x = Dithered(bits=bits), large_vector(kind)
+    q = float((codec.quantise(x, LARGE, Draw.seeded(0)) - x).square().sum() / (x @ x))
+    assert q <= codec.variance(LARGE)
+    if kind == "gaussian":
+        assert q >= codec.variance(LARGE) / 4
+
+
 @each
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_mean_is_the_vector(codec: Codec, kind: str) -> None:

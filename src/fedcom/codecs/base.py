@@ -49,14 +49,13 @@ class Codec(ABC):
         """Whether itemise is the real size; else it is within 0.2% or a few bytes of it."""
         return True
 
-    @property
-    def kept(self) -> float:
-        """The share of coordinates a message carries."""
-        return 1.0
-
     @abstractmethod
     def variance(self, layout: Layout) -> float:
         """The promise v in E|Q(x) - x|^2 <= v |x|^2: q if unbiased, else one minus the contraction."""
+
+    def kept(self, layout: Layout) -> float:
+        """The share of x a message carries; if unbiased, 1/(1 + q): that multiple of Q is nearest to x."""
+        return 1 / (1 + self.variance(layout)) if self.unbiased else 1.0
 
     @abstractmethod
     def fields(self, layout: Layout) -> list[Field]:

@@ -65,8 +65,9 @@ class Dithered(Codec):
     def variance(self, layout: Layout) -> float:
         if self.q is not None:
             return self.q
-        self.left(layout)
-        return math.inf  # a rate is kept whatever q that takes
+        return 1 / (
+            12 * _magnitude(0.95 * self.left(layout)) ** 2
+        )  # the search may end a little below the rate
 
     def left(self, layout: Layout) -> float:
         """Bits a coordinate that are left to the codes, if those are enough."""
@@ -151,6 +152,20 @@ def least_bits(layout: Layout) -> float:
 def _besides(d: int) -> float:
     """Bits a coordinate beside the codes: header, table, and what one dither may take more than another."""
     return (8 * _BARE + _SPREAD * math.sqrt(d)) / d
+
+
+def _magnitude(rate: float) -> float:
+    """The least mean magnitude that codes of so many bits may have, a = |x|_1/(d step) <= 1/(step in sigma).
+
+    Of all integers with E|k| = a, those with P(k) ~ t^|k| have the largest entropy, log2((1 + t)/(1 - t)) -
+    a log2 t, where a = 2 t/(1 - t^2).
+    """
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        t = (low + high) / 2
+        a = 2 * t / (1 - t * t)
+        low, high = (t, high) if math.log2((1 + t) / (1 - t)) - a * math.log2(t) < rate else (low, t)
+    return 2 * low / (1 - low * low)
 
 
 def _bisected(x: Tensor, sigma: Tensor, rate: float, draw: Draw) -> Tensor:
