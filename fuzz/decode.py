@@ -172,7 +172,13 @@ def _peak() -> int:
 
 def guided() -> None:
     """Let atheris choose: the first byte names the case, the rest is the body."""
-    import atheris
+    try:
+        import atheris
+    except ImportError:
+        raise SystemExit(
+            "--guided needs atheris, which is not installed: pip install atheris (where no wheel fits, it is "
+            "built with clang and its libFuzzer); without --guided the seeded mutator runs"
+        ) from None
 
     where, draw = WHERES[0], Draw.seeded(0)
 
@@ -195,10 +201,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.guided:
-        try:
-            guided()
-        except ImportError:
-            print("atheris is not installed; the seeded mutator runs instead", file=sys.stderr)
+        guided()
     assert {type(codec) for codec in CASES} == set(CODECS.values()), "a codec of the registry is missing"
     violations = done = 0
     each = -(-options.messages // len(CASES))
