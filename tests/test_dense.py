@@ -1,5 +1,7 @@
 """Gradients written out against those of autograd."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -12,7 +14,7 @@ from fedcom.vectors import Layout
 
 def network(bias: bool, *widths: int) -> nn.Sequential:
     layers: list[nn.Module] = [nn.Flatten()]
-    for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+    for fan_in, fan_out in pairwise(widths):
         layers += [nn.Linear(fan_in, fan_out, bias=bias, dtype=torch.float64), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

@@ -52,10 +52,10 @@ SOME: list[Codec] = [
     PowerSgd(1),
     CountSketch(),
     Dithered(q=0.1),
-    Dithered(bits=3.0),
+    Dithered(bits=8.0),
     Rotated(3.0),
-    LowRank(),
-    Auto(3.0),
+    LowRank(bits=8.0),
+    Auto(8.0),
 ]
 SIZES = [5, 9, 12, 20, 7, 30]
 

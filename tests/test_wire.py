@@ -137,7 +137,7 @@ def test_frames_come_back(body: bytes, codec_id: int) -> None:
         (1, "magic"),
         (2, "version"),
         (3, "codec id"),
-        *((i, "fingerprint") for i in range(4, 8)),
+        *((i, "fingerprint of settings, layout and tables") for i in range(4, 8)),
         *((i, "body length") for i in range(8, 12)),
         *((i, "checksum") for i in range(12, 19)),
     ],

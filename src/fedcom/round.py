@@ -94,7 +94,7 @@ class Rules:
             return 1 / (1 + q)
         # Tracking on a biased codec without memory is an error feedback of its own and needs no damping;
         # with one, a coordinate sent every 1/kept rounds would move delta that many times too far.
-        return self.links.uplink.kept if self.algorithm.memory == "error-feedback" else 1.0
+        return self.links.uplink.kept(self.layout) if self.algorithm.memory == "error-feedback" else 1.0
 
 
 def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> None:
@@ -193,7 +193,7 @@ def _speak(
     meant = unit * x + nu
     heard = uplink.send(name, meant)
     if rules.algorithm.memory == "error-feedback":
-        heard = _contract(codec, heard)
+        heard = _contract(codec, heard, rules.layout)
         nu = meant - heard
     else:
         nu = nu + unit * x / rules.clients  # the paper's rule; client_finish takes the mean off
@@ -234,15 +234,15 @@ def _send_mean(
         meant = unit * x + residual.get(name, 0) if carry else x
         got = channel.send(name, meant, rules.layout, codec, draw.fold("downlink", name), rules.sampled)
         if carry:
-            got = _contract(codec, got)
+            got = _contract(codec, got, rules.layout)
             dropped[name] = meant - got
         heard[name] = got / unit if carry else got
     return heard, dropped
 
 
-def _contract(codec: Codec, heard: Tensor) -> Tensor:
-    """A memory wants a contraction: what an unbiased sparsifier scaled up is scaled back."""
-    return codec.kept * heard if codec.unbiased else heard
+def _contract(codec: Codec, heard: Tensor, layout: Layout) -> Tensor:
+    """A memory wants a contraction: an unbiased Q of any q is one once divided by 1 + q."""
+    return codec.kept(layout) * heard if codec.unbiased else heard
 
 
 def _send_scalars(q: Tensor, channel: Channel, draw: Draw) -> Tensor:

@@ -1,4 +1,4 @@
-"""Many runs over a grid of settings: those that share shapes are one stack, and what is done is not done again."""
+"""Many runs over a grid of settings: those of one shape are one stack, and what is done is not done again."""
 
 import itertools
 import json

@@ -4,7 +4,7 @@
     0       2      magic, b"FC"
     2       1      version of this format, 1
     3       1      codec id
-    4       4      fingerprint of the codec's parameters and the layout (names, shapes, dtype)
+    4       4      fingerprint of the codec's parameters and tables and the layout (names, shapes, dtype)
     8       4      length of the body in bytes
     12      4      CRC-32 of the body
     16      ...    the codec's fields, in its own order, each starting on a byte
@@ -105,7 +105,7 @@ def unframe(codec_id: int, fingerprint: int, data: bytes) -> memoryview:
         "magic": (magic, b"FC"),
         "version": (version, VERSION),
         "codec id": (codec, codec_id),
-        "fingerprint": (spec, fingerprint),
+        "fingerprint of settings, layout and tables": (spec, fingerprint),
         "body length": (length, len(body)),
         "checksum": (crc, zlib.crc32(body)),
     }

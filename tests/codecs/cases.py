@@ -56,12 +56,10 @@ RANDOM: list[Codec] = [
     CountSketch(0.4, rows=3),
 ]
 MATRIX: list[Codec] = [PowerSgd(1), PowerSgd(2)]  # those that draw only where there is a matrix
-DITHERED: list[Codec] = [
-    *(Dithered(q=q) for q in (1e-4, 0.1, 10.0)),
-    *(Dithered(bits=bits) for bits in (0.5, 2.0)),
-]
+DITHERED: list[Codec] = [Dithered(q=q) for q in (1e-4, 0.1, 10.0)]  # by bits: test_dithered.py
 # A rotation makes a vector Gaussian, and these unbiased, only from about a thousand coordinates on.
-ROTATED: list[Codec] = [Rotated(bits) for bits in (0.25, 1.0, 2.0, 6.0)]
+PACKED: list[Codec] = [Rotated(bits, "fixed") for bits in (1, 2, 3, 4)]
+ROTATED: list[Codec] = [*(Rotated(bits) for bits in (0.25, 1.0, 2.0, 6.0)), *PACKED]
 CODECS_TESTED = FIXED + RANDOM + MATRIX + DITHERED + ROTATED
 
 LAYOUTS = {

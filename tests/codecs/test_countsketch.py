@@ -122,8 +122,8 @@ def test_a_share_of_it_is_a_contraction() -> None:
     where = Layout.vector(1000, torch.float64)
     codec, x = CountSketch(0.1), gaussian(where)
     q = codec.quantise(x.expand(200, -1), where, keys(200))
-    left = float((codec.kept * q - x).square().sum(-1).mean() / (x @ x))
-    assert left == pytest.approx(1 - codec.kept, abs=0.02)  # q/(1 + q)
+    left = float((codec.kept(where) * q - x).square().sum(-1).mean() / (x @ x))
+    assert left == pytest.approx(1 - codec.kept(where), abs=0.02)  # q/(1 + q)
 
 
 def test_rates_and_parameters() -> None:

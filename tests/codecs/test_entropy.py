@@ -23,7 +23,7 @@ from fedcom.codecs.entropy import (
     normalise,
     stream_bytes,
 )
-from fedcom.codecs.rotated import for_rate
+from fedcom.codecs.uniform import for_rate
 from fedcom.errors import WireError
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedcom.codecs import Rotated, fused_gpu, hadamard
-from fedcom.codecs.rotated import for_rate
+from fedcom.codecs.uniform import for_rate
 from fedcom.draws import Draw
 from fedcom.vectors import Layout
 
@@ -19,7 +19,8 @@ def check(clients: int, d: int, device: str) -> None:
     """Codes and vectors are those of the torch path to the last bit; sums to the last few."""
     x = torch.randn(clients, d, generator=torch.Generator().manual_seed(d)).to(device)
     draw = Draw.seeded(1, device).fold(torch.arange(clients))
-    b, n, quantiser = hadamard.block(d), hadamard.padded(d), for_rate(2.0)
+    b, n = hadamard.block(d), hadamard.padded(d)
+    quantiser = for_rate(2.0)
     alphabet, centres = quantiser.alphabet, quantiser.centres.to(x)
     half, size = fused_gpu.first_half(x, n, b, draw)
     sigma = (size / n).sqrt().float()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from fuzz.decode import CASES, Tally, attempt, run
+from fuzz.decode import CASES, Tally, attempt, guided, run
 
 from fedcom import wire
 from fedcom.codecs import CODECS, Codec, Dithered, Rotated, integer_stream
@@ -103,3 +103,9 @@ def test_a_small_message_does_not_grow(codec: Codec) -> None:
     assert tally.violations == []
     unit = 1 if sys.platform == "darwin" else 1024
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * unit <= 80 * where.size
+
+
+def test_guided_fuzzing_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "atheris", None)  # as where it is not installed
+    with pytest.raises(SystemExit, match="--guided needs atheris, which is not installed"):
+        guided()

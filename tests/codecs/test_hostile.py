@@ -68,7 +68,8 @@ def test_extended_messages(codec: Codec) -> None:
 @each_codec
 def test_every_bit_of_the_header_and_some_of_the_body_matter(codec: Codec) -> None:
     data = message(codec)
-    places = [*range(128), *random.Random(0).sample(range(128, 8 * len(data)), 64)]
+    body = range(128, 8 * len(data))
+    places = [*range(128), *random.Random(0).sample(body, min(64, len(body)))]
     for place in places:
         flipped = bytearray(data)
         flipped[place // 8] ^= 1 << place % 8

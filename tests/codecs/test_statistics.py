@@ -20,6 +20,7 @@ from .cases import (
     FIXED,
     KINDS,
     LONG,
+    PACKED,
     ROTATED,
     each_codec,
     each_dtype,
@@ -82,8 +83,6 @@ def test_the_bias_of_biased_codecs_is_seen(codec: Codec) -> None:
 
 def holds(codec: Codec, x: Tensor, where: Layout, n: int, seed: int = 0) -> bool:
     """Whether the mean squared error over n keys is within five deviations of the promise."""
-    if math.isinf(codec.variance(where)):  # a rate is promised, not a variance
-        return bool(errors(codec, x, where, 4, seed).isfinite().all())
     squares = errors(codec, x, where, n, seed).square().sum(-1)
     slack = 5 * float(squares.std()) / math.sqrt(n) + tiny(codec, x)
     promise = codec.variance(where) * float(x.double() @ x.double())
@@ -92,7 +91,7 @@ def holds(codec: Codec, x: Tensor, where: Layout, n: int, seed: int = 0) -> bool
 
 @each_layout
 @each_dtype
-@each_codec
+@pytest.mark.parametrize("codec", [codec for codec in CODECS_TESTED if codec not in PACKED], ids=label)
 def test_the_promised_variance_holds(codec: Codec, dtype: torch.dtype, name: str) -> None:
     where = layout(name, dtype)
     assert [kind for kind in KINDS if not holds(codec, shaped(kind, where), where, SEEDS)] == []

@@ -87,12 +87,11 @@ def test_a_negative_scale_is_refused() -> None:
         TernGrad().decode(packed(TernGrad(), where, scale=torch.tensor([-1.0])), where, DRAW)
 
 
-def test_a_share_of_it_is_a_contraction_and_itself_is_not() -> None:
-    # What error feedback relies on: see kept.
+def test_it_is_no_contraction() -> None:
+    # Error feedback relies on a share of it: test_memory.py.
     where = Layout.vector(2000, torch.float64)
     x = torch.randn(2000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     q = TernGrad().quantise(x.expand(50, -1), where, keys(50))
-    assert float((TernGrad().kept * q - x).square().sum(-1).mean()) < 0.9 * float(x @ x)
     assert float((q - x).square().sum(-1).mean()) > float(x @ x)
 
 

@@ -65,8 +65,8 @@ def test_other_rates_are_left_to_the_fast_tier(bits: float) -> None:
     assert torch.equal(coded(bits).quantise(x, SMALL, DRAW), Rotated(bits).quantise(x, SMALL, DRAW))
 
 
-def test_there_are_two_tiers() -> None:
-    with pytest.raises(ConfigError, match="tier must be 'fast' or 'trellis'; got 'slow'"):
+def test_there_are_three_tiers() -> None:
+    with pytest.raises(ConfigError, match="tier must be 'fast' or 'trellis' or 'fixed'; got 'slow'"):
         Rotated(2, tier="slow")  # type: ignore[arg-type]
 
 

@@ -1,19 +1,22 @@
-"""The best of several codecs for each message, at one rate.
+"""The best of several codecs for each message, at one rate or one variance.
 
-Each candidate is tried on the vector with draws of its own, and the one with the least error sends it with
-the message's draws. The choice depends on the vector and on draws the message does not use, so an unbiased
-code stays unbiased; choosing by the message's own rounding would not.
+Each candidate is tried on the vector with draws of its own. At a rate, the one with the least error sends it
+with the message's draws; at a variance, the one that takes the fewest bytes. The choice depends on the vector
+and on draws the message does not use, so an unbiased code stays unbiased; choosing by the message's own
+rounding would not.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedcom import wire
-from fedcom.codecs.base import Codec, Parts, Sizes, within
-from fedcom.codecs.dithered import Dithered
+from fedcom.codecs.base import Codec, Parts, Sizes, q_or_bits
+from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.lowrank import LowRank
 from fedcom.codecs.rotated import Rotated
 from fedcom.draws import Draw
@@ -22,21 +25,28 @@ from fedcom.vectors import Layout
 from fedcom.wire import Field
 
 _CHOICE = Field("choice", 1, 8)
+_RANKS = (2, 4)
+_GAUSSIAN = 1000  # coordinates from which on rotated keeps its promise
+_SPREAD = 1.05  # how far a trial of many coordinates strays from a variance that is kept
+_GAIN = 1.01  # how much longer a trial of dithered must be than another's for that one to be shorter again
 
 
 @dataclass(frozen=True)
 class Auto(Codec):
-    """Dithered, rotated or low-rank, whichever is nearest to this vector at `bits` a coordinate."""
+    """Dithered, rotated or low-rank: the nearest to this vector at `bits`, or the shortest of variance `q`.
 
-    bits: float = 1.0
+    Neither given, it has 1 bit a coordinate.
+    """
+
+    bits: float | None = None
+    q: float | None = None
 
     name: ClassVar[str] = "auto"
     id: ClassVar[int] = 9
-    exact_size: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("bits", self.bits, 0.05, 8)
+        q_or_bits(self, self.q, self.bits, most=8, default=("bits", 1.0))
 
     @classmethod
     def at(cls, bits: float) -> "Auto | None":
@@ -46,28 +56,36 @@ class Auto(Codec):
     def unbiased(self) -> bool:
         return True
 
+    @property
+    def exact_size(self) -> bool:
+        return False
+
     def variance(self, layout: Layout) -> float:
-        return min(codec.variance(layout) for codec in self.candidates(layout))
+        return self.q or min(codec.variance(layout) for codec in self.candidates(layout))
 
     def candidates(self, layout: Layout) -> list[Codec]:
         """What is tried: low-rank ones where the model has matrices and the rate allows their factors."""
-        codecs: list[Codec] = [Rotated(self.bits), Dithered(bits=self.bits)]
-        for rank in (2, 4):
-            codec = LowRank(rank, self.bits)
-            try:
-                codec.residual(layout)
-            except ConfigError:
-                continue
-            codecs += [codec] if codec.matrices(layout) else []
-        return codecs
+        bits = None if self.bits is None else max(0.05, self.bits - 8 * _CHOICE.nbytes / layout.size)
+        low_rank = [LowRank(rank, bits, self.q) for rank in _RANKS]
+        matrices = [codec for codec in low_rank if codec.matrices(layout) and _served(codec, layout)]
+        if bits is None:
+            return [Dithered(self.q), *_rotated(self.q or 0.0, layout), *matrices]
+        rotated: list[Codec] = [Rotated(bits)] if layout.size >= _GAUSSIAN else []
+        dithered = Dithered(bits=bits)
+        if not rotated:
+            dithered.left(layout)  # refuses a model too small for the rate
+        return [*rotated, *([dithered] if bits >= least_bits(layout) else []), *matrices]
+
+    def tables(self, layout: Layout) -> bytes:
+        return b"".join(codec.tables(layout) for codec in self.candidates(layout))
 
     def fields(self, layout: Layout) -> list[Field]:
         return [_CHOICE]
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
-        codecs, trial = self.candidates(layout), draw.fold("trial")
-        errors = [(c.quantise(x, layout, trial).double() - x).square().sum(-1) for c in codecs]
-        choice = torch.stack(errors, -1).nan_to_num(torch.inf).argmin(-1, keepdim=True)
+        codecs, score = self.candidates(layout), self._error if self.q is None else self._length
+        scores = [score(codec, x, layout, draw.fold("trial")) for codec in codecs]
+        choice = torch.stack(scores, -1).nan_to_num(torch.inf).argmin(-1, keepdim=True)
         parts: Parts = {"choice": choice}
         for i, codec in enumerate(codecs):
             rows = (choice == i).squeeze(-1)
@@ -75,6 +93,23 @@ class Auto(Codec):
                 chosen = codec.compress(x[rows], layout, Draw(draw.key[rows]))
                 parts |= {f"{i} {name}": part for name, part in chosen.items()}
         return parts
+
+    def _error(self, codec: Codec, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
+        """What a codec does to each row."""
+        return (codec.quantise(x, layout, draw).double() - x).square().sum(-1)
+
+    def _length(self, codec: Codec, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
+        """The bytes of each row; no end of them where q is not kept: rotations left it far from Gaussian."""
+        rows, keys = x.reshape(-1, layout.size), draw.key.expand(x.shape[:-1]).reshape(-1)
+        parts = codec.compress(rows, layout, Draw(keys))
+        lengths = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
+        for size in codec.itemise(parts, layout).values():
+            lengths = lengths + size
+        if isinstance(codec, Dithered):
+            return lengths.reshape(x.shape[:-1])
+        error = (codec.expand(parts, layout, Draw(keys)).double() - rows).square().sum(-1)
+        most = _SPREAD * self.variance(layout) * rows.double().square().sum(-1)
+        return torch.where(error > most, torch.inf, _GAIN * lengths).reshape(x.shape[:-1])
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         choice = parts["choice"].squeeze(-1)
@@ -113,3 +148,21 @@ class Auto(Codec):
 def _of(parts: Parts, i: int) -> Parts:
     """The parts of one candidate."""
     return {name.removeprefix(f"{i} "): part for name, part in parts.items() if name.startswith(f"{i} ")}
+
+
+def _served(codec: LowRank, layout: Layout) -> bool:
+    """Whether the rate allows the factors."""
+    try:
+        codec.residual(layout)
+    except ConfigError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=64)
+def _rotated(q: float, layout: Layout) -> list[Codec]:
+    """Rotated at the least rate, in thousandths of a bit, that promises q, if there is one."""
+    rates = range(50, 8001)
+    found = bisect_left(rates, -q, key=lambda rate: -Rotated(rate / 1000).variance(layout))
+    large = layout.size >= _GAUSSIAN
+    return [Rotated(rates[found] / 1000)] if large and found < len(rates) else []

@@ -32,7 +32,6 @@ class Codec(ABC):
     name: ClassVar[str]
     id: ClassVar[int]  # one byte in the message header; never reused
     lossless: ClassVar[bool] = False
-    exact_size: ClassVar[bool] = True  # False: itemise is within 0.2% or a few bytes of the real size
 
     def __post_init__(self) -> None:
         settings.check(self)
@@ -48,13 +47,17 @@ class Codec(ABC):
         """Whether E Q(x) = x, as the paper assumes."""
 
     @property
-    def kept(self) -> float:
-        """The share of coordinates a message carries."""
-        return 1.0
+    def exact_size(self) -> bool:
+        """Whether itemise is the real size; else it is within 0.2% or a few bytes of it."""
+        return True
 
     @abstractmethod
     def variance(self, layout: Layout) -> float:
         """The promise v in E|Q(x) - x|^2 <= v |x|^2: q if unbiased, else one minus the contraction."""
+
+    def kept(self, layout: Layout) -> float:
+        """The share of x a message carries; if unbiased, 1/(1 + q): that multiple of Q is nearest to x."""
+        return 1 / (1 + self.variance(layout)) if self.unbiased else 1.0
 
     @abstractmethod
     def fields(self, layout: Layout) -> list[Field]:
@@ -90,12 +93,16 @@ class Codec(ABC):
         return {"header": wire.HEADER, **{f.name: f.nbytes for f in self.fields(layout)}}
 
     def fingerprint(self, layout: Layout) -> int:
-        """32 bits that sender and receiver agree on only if codec, parameters and layout do."""
-        return zlib.crc32(self._spelt, layout.fingerprint)
+        """32 bits that sender and receiver agree on only if codec, parameters, layout and tables do."""
+        return zlib.crc32(self._spelt + self.tables(layout), layout.fingerprint)
 
     @cached_property
     def _spelt(self) -> bytes:
         return repr(self).encode()
+
+    def tables(self, layout: Layout) -> bytes:
+        """What sender and receiver each work out from the parameters; by default nothing."""
+        return b""
 
     def encode(self, x: Tensor, layout: Layout, draw: Draw) -> bytes:
         """The message of one vector."""
@@ -115,6 +122,18 @@ def within(name: str, value: float, low: float, high: float) -> None:
     """Refuse a parameter outside its range."""
     if not low <= value <= high:
         raise ConfigError(f"{name} must be between {low:g} and {high:g}; got {value!r}")
+
+
+def q_or_bits(
+    codec: Codec, q: float | None, bits: float | None, most: float, default: tuple[str, float]
+) -> None:
+    """Give a codec its default if it has neither a variance nor a rate; refuse both, or one out of range."""
+    if q is None and bits is None:
+        object.__setattr__(codec, *default)
+    if q is not None and bits is not None:
+        raise ConfigError(f"{codec.name} takes q or bits, not both; got q={q}, bits={bits}")
+    within("q", 1.0 if q is None else q, 1e-12, 1e6)
+    within("bits", 1.0 if bits is None else bits, 0.05, most)
 
 
 def share(name: str, value: float) -> None:

@@ -40,11 +40,6 @@ class CountSketch(Codec):
     def unbiased(self) -> bool:
         return True
 
-    @property
-    def kept(self) -> float:
-        # 1/(1 + q) for q = 1/ratio: the factor that makes the sketch the best contraction for a memory.
-        return self.ratio / (1 + self.ratio)
-
     def columns(self, layout: Layout) -> int:
         """The buckets of a row."""
         return kept_count(self.ratio / self.rows, layout.size)

@@ -14,14 +14,21 @@ from torch import Tensor
 
 from fedcom import wire
 from fedcom.codecs import fused, integer_stream
-from fedcom.codecs.base import Codec, Parts, Sizes, within
+from fedcom.codecs.base import Codec, Parts, Sizes, q_or_bits
+from fedcom.codecs.entropy import STATES
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
 from fedcom.wire import Field
 
 _STEP = Field("step", 1, 32, floating=True)
-_SAMPLE = 16384  # coordinates that decide the step for a rate
+_BARE = wire.HEADER + _STEP.nbytes + 20 + STATES  # bytes of a message whose codes are next to nothing
+_LEAST = 0.03  # bits a coordinate the codes need, at a step of some hundred deviations
+_SAMPLE = 16384  # coordinates on which the search for a step begins
+_PASSES = 12  # at most, over all coordinates, in which it ends
+_FINEST, _COARSEST = 1e-5, 1e3  # steps, in deviations
+_NEAR = 0.005  # of the rate, within which a step will do
+_SPREAD = 5.0  # what a message may exceed another of the same vector by, in bits over sqrt(d)
 _LARGEST = 2**31 - 128  # the float32 just below 2^31
 
 
@@ -38,16 +45,10 @@ class Dithered(Codec):
 
     name: ClassVar[str] = "dithered"
     id: ClassVar[int] = 7
-    exact_size: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.q is None and self.bits is None:
-            object.__setattr__(self, "q", 0.1)
-        if self.q is not None and self.bits is not None:
-            raise ConfigError(f"dithered takes q or bits, not both; got q={self.q}, bits={self.bits}")
-        within("q", 1.0 if self.q is None else self.q, 1e-12, 1e6)
-        within("bits", 1.0 if self.bits is None else self.bits, 0.05, 16)
+        q_or_bits(self, self.q, self.bits, most=16, default=("q", 0.1))
 
     @classmethod
     def at(cls, bits: float) -> "Dithered | None":
@@ -57,19 +58,43 @@ class Dithered(Codec):
     def unbiased(self) -> bool:
         return True
 
+    @property
+    def exact_size(self) -> bool:
+        return False
+
     def variance(self, layout: Layout) -> float:
-        return math.inf if self.q is None else self.q  # a rate is kept whatever q that takes
+        if self.q is not None:
+            return self.q
+        return 1 / (
+            12 * _magnitude(0.95 * self.left(layout)) ** 2
+        )  # the search may end a little below the rate
+
+    def left(self, layout: Layout) -> float:
+        """Bits a coordinate that are left to the codes, if those are enough."""
+        if self.bits is None or self.bits >= least_bits(layout):
+            return (self.bits or 0.0) - _besides(layout.size)
+        raise ConfigError(
+            f"dithered needs {least_bits(layout):g} bits for each of this model's {layout.size} coordinates, "
+            f"{_BARE} bytes of header and table among them; got {self.bits:g}: raise bits or give q instead"
+        )
 
     def fields(self, layout: Layout) -> list[Field]:
         return [_STEP]
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        return self.coded(x, self.step(x, layout, draw), draw)
+
+    def step(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
+        """The step that has the variance of x, or its rate."""
         norm = torch.linalg.vector_norm(x.double(), dim=-1, keepdim=True)
-        sigma = norm / math.sqrt(layout.size)
-        step = sigma * (math.sqrt(12 * self.q) if self.q else self._searched(x, sigma, layout, draw))
+        sigma: Tensor = norm / math.sqrt(layout.size)
+        return sigma * (math.sqrt(12 * self.q) if self.q else self._searched(x, sigma, layout, draw))
+
+    @staticmethod
+    def coded(x: Tensor, step: Tensor, draw: Draw) -> Parts:
+        """The parts of x at a given step."""
         step = step.to(torch.float32)
-        codes = _quantise(x, step, draw)
-        return {"step": torch.where(norm.isfinite(), step, torch.nan), "codes": codes}
+        return {"step": torch.where(step.isfinite(), step, torch.nan), "codes": _quantise(x, step, draw)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         codes = parts["codes"]
@@ -94,19 +119,63 @@ class Dithered(Codec):
         return {"header": wire.HEADER, "step": _STEP.nbytes, "codes": codes}
 
     def _searched(self, x: Tensor, sigma: Tensor, layout: Layout, draw: Draw) -> Tensor:
-        """The step in units of sigma that gives the rate, by bisection on a sample of x."""
-        n = min(layout.size, _SAMPLE)
-        some = torch.arange(n, device=x.device) * layout.size // n
-        sample, draw = x[..., some], draw.fold("search")
-        overhead = 8 * (wire.HEADER + _STEP.nbytes + 6 + 2 * 8 + 8)
-        rate = max((self.bits or 0.0) - overhead / layout.size, 0.01)
-        fine, coarse = torch.full_like(sigma, 1e-5), torch.full_like(sigma, 1e3)
-        for _ in range(24):
-            middle = (fine * coarse).sqrt()
-            codes = _quantise(sample, (sigma * middle).to(torch.float32), draw)
-            above = integer_stream.bits(codes.reshape(-1, len(some))).reshape(sigma.shape) > rate
-            fine, coarse = torch.where(above, middle, fine), torch.where(above, coarse, middle)
-        return coarse
+        """The step in units of sigma that keeps to the rate: found on a sample of x, mended on all of it.
+
+        A step that is too fine, and one that is not, close in on it; a row that is near stays as it is.
+        """
+        d, rate, draw = layout.size, self.left(layout), draw.fold("search")
+        some = torch.arange(min(d, _SAMPLE), device=x.device) * d // min(d, _SAMPLE)
+        step = _bisected(x[..., some], sigma, rate, draw)
+        fine, coarse = torch.zeros_like(step), torch.full_like(step, torch.inf)
+        for i in range(_PASSES):
+            codes = _quantise(x, (sigma * step).to(torch.float32), draw)
+            size = wire.HEADER + _STEP.nbytes + 4 + integer_stream.nbytes(codes).reshape(sigma.shape)
+            excess = (8 * size + _SPREAD * math.sqrt(d)) / d - (self.bits or 0.0)
+            fine, coarse = torch.where(excess > 0, step, fine), torch.where(excess > 0, coarse, step)
+            done = (excess <= 0) & ((excess > -_NEAR * rate) | (step <= _FINEST))
+            if done.all():
+                break
+            # Most often a step twice as large saves a bit, or that share of less than a bit.
+            guess = step * torch.exp2(1.5**i * (excess + _NEAR * rate / 2) / min(1.0, rate))
+            inside = (fine < guess) & (guess < coarse)
+            better = torch.where(inside, guess, (fine * coarse).sqrt()).clamp(_FINEST, _COARSEST)
+            step = torch.where(done, step, better)
+        return torch.where(coarse.isfinite(), coarse, step)
+
+
+def least_bits(layout: Layout) -> float:
+    """The smallest rate, in thousandths of a bit, at which a message's codes say anything."""
+    return math.ceil(1000 * (_LEAST + _besides(layout.size))) / 1000
+
+
+def _besides(d: int) -> float:
+    """Bits a coordinate beside the codes: header, table, and what one dither may take more than another."""
+    return (8 * _BARE + _SPREAD * math.sqrt(d)) / d
+
+
+def _magnitude(rate: float) -> float:
+    """The least mean magnitude that codes of so many bits may have, a = |x|_1/(d step) <= 1/(step in sigma).
+
+    Of all integers with E|k| = a, those with P(k) ~ t^|k| have the largest entropy, log2((1 + t)/(1 - t)) -
+    a log2 t, where a = 2 t/(1 - t^2).
+    """
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        t = (low + high) / 2
+        a = 2 * t / (1 - t * t)
+        low, high = (t, high) if math.log2((1 + t) / (1 - t)) - a * math.log2(t) < rate else (low, t)
+    return 2 * low / (1 - low * low)
+
+
+def _bisected(x: Tensor, sigma: Tensor, rate: float, draw: Draw) -> Tensor:
+    """The step in units of sigma at which the codes of each row have an entropy of so many bits."""
+    fine, coarse = torch.full_like(sigma, _FINEST), torch.full_like(sigma, _COARSEST)
+    for _ in range(16):
+        middle = (fine * coarse).sqrt()
+        codes = _quantise(x, (sigma * middle).to(torch.float32), draw)
+        above = integer_stream.bits(codes.reshape(-1, x.shape[-1])).reshape(sigma.shape) > rate
+        fine, coarse = torch.where(above, middle, fine), torch.where(above, coarse, middle)
+    return coarse
 
 
 def _quantise(x: Tensor, step: Tensor, draw: Draw) -> Tensor:

@@ -7,7 +7,6 @@ additions, subtractions and a power of two are involved, in a fixed order, so th
 agree to the last bit.
 """
 
-import math
 from functools import lru_cache
 
 import torch
@@ -20,7 +19,7 @@ from fedcom.draws import Draw
 @lru_cache(maxsize=256)
 def block(d: int) -> int:
     """B: a power of four near 8 sqrt(d), so that a row's piece of every other has about 64 coordinates."""
-    exponent = max(0, round(math.log(max(8 * math.sqrt(d), 1), 4)))
+    exponent = ((64 * d - 1).bit_length() + 1) // 4  # log4(8 sqrt(d)), rounded
     while exponent and -(-d // 4**exponent) * 4**exponent > 1.3 * d:  # no more than 30% of padding
         exponent -= 1
     return int(4**exponent)

@@ -21,7 +21,7 @@ from fedcom.codecs.entropy import (
     normalise,
     stream_bytes,
 )
-from fedcom.codecs.kernels import jit
+from fedcom.codecs.kernels import COMPILED, jit
 from fedcom.errors import WireError
 from fedcom.wire import Field
 
@@ -68,19 +68,28 @@ def unpack(body: memoryview, n: int) -> Tensor:
 
 def nbytes(codes: Tensor) -> Tensor:
     """The size of each row's bytes, from the counts of its symbols; within a few bytes."""
-    symbols, widths = cut(codes.reshape(-1, codes.shape[-1]))
-    counts = histogram(symbols, _MOST)
+    counts, raw = tally(codes.reshape(-1, codes.shape[-1]))
     frequencies = normalise(counts)
     used = (counts > 0).long().cumsum(-1).argmax(-1) + 1
     table = 2 + (used * _table(1).bits + 7) // 8
-    return table + 4 + stream_bytes(counts, frequencies) + (widths.sum(-1) + 7) // 8
+    return table + 4 + stream_bytes(counts, frequencies) + (raw + 7) // 8
 
 
 def bits(codes: Tensor) -> Tensor:
     """The entropy of each row's symbols and raw bits, a coordinate."""
-    symbols, widths = cut(codes)
-    share = histogram(symbols, _MOST).double() / codes.shape[-1]
-    return -(share * share.clamp(min=1e-300).log2()).sum(-1) + widths.double().mean(-1)
+    counts, raw = tally(codes)
+    share = counts.double() / codes.shape[-1]
+    return -(share * share.clamp(min=1e-300).log2()).sum(-1) + raw.double() / codes.shape[-1]
+
+
+def tally(codes: Tensor) -> tuple[Tensor, Tensor]:
+    """How often each symbol occurs in each row, and how many raw bits the row has."""
+    if not COMPILED or codes.device.type != "cpu":
+        symbols, widths = cut(codes)
+        return histogram(symbols, _MOST), widths.sum(-1)
+    counts = np.zeros((len(codes), _MOST), np.int64)
+    raw = [_tally(row, count) for row, count in zip(codes.to(torch.int32).numpy(), counts, strict=True)]
+    return torch.from_numpy(counts), torch.tensor(raw)
 
 
 def cut(codes: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,6 +182,20 @@ def _width(magnitude: np.int64) -> int:
     while magnitude >> (width + 3):
         width += 1
     return width
+
+
+@jit
+def _tally(codes: Codes, counts: Ints) -> int:
+    """Add the symbols of some integers to counts, and say how many raw bits these have."""
+    total = 0
+    for code in codes:
+        symbol = magnitude = abs(np.int64(code))
+        if magnitude >= _EXACT:
+            width = _width(magnitude)
+            symbol = _EXACT + 4 * (width - 2) + ((magnitude >> width) & 3)
+            total += width
+        counts[2 * symbol - (code > 0)] += 1
+    return total
 
 
 @jit

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedcom import wire
-from fedcom.codecs.base import Codec, Parts, Sizes, within
-from fedcom.codecs.dithered import Dithered
+from fedcom.codecs.base import Codec, Parts, Sizes, q_or_bits, within
+from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.rotated import Rotated
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
@@ -25,19 +25,23 @@ _TOP = 127
 
 @dataclass(frozen=True)
 class LowRank(Codec):
-    """A rank-`rank` part of each matrix in 8 bits, and the residual dithered or rotated, at `bits` in all."""
+    """A rank-`rank` part of each matrix in 8 bits, and the residual: at `bits` in all, or of variance `q`.
+
+    Neither given, it has 1 bit a coordinate. At a rate the residual is dithered, or rotated where little is
+    left for it; at a variance it is dithered with the step of the whole vector, so that q is exact.
+    """
 
     rank: int = 2
-    bits: float = 1.0
+    bits: float | None = None
+    q: float | None = None
 
     name: ClassVar[str] = "lowrank"
     id: ClassVar[int] = 8
-    exact_size: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         within("rank", self.rank, 1, 64)
-        within("bits", self.bits, 0.05, 16)
+        q_or_bits(self, self.q, self.bits, most=16, default=("bits", 1.0))
 
     @classmethod
     def at(cls, bits: float) -> "LowRank | None":
@@ -46,6 +50,10 @@ class LowRank(Codec):
     @property
     def unbiased(self) -> bool:
         return True
+
+    @property
+    def exact_size(self) -> bool:
+        return False
 
     def variance(self, layout: Layout) -> float:
         return self.residual(layout).variance(layout)  # the residual is no larger than x, but for rounding
@@ -59,14 +67,20 @@ class LowRank(Codec):
 
     def residual(self, layout: Layout) -> Codec:
         """The residual's codec at the rate the factors leave: rotation pays below about a bit."""
+        if self.bits is None:
+            return Dithered(q=self.q)
         spent = 8 * sum(field.nbytes for field in self.fields(layout)) / layout.size
         left = self.bits - spent
-        if left < 0.05:
+        needed = 0.05 if left < 0.8 else least_bits(layout)
+        if left < needed:
             raise ConfigError(
                 f"factors of rank {self.rank} take {spent:.3f} bits a coordinate of this model and leave "
-                f"{left:.3f} of {self.bits}; the residual needs 0.05: lower rank or raise bits"
+                f"{left:.3f} of {self.bits}; the residual needs {needed:g}: lower rank or raise bits"
             )
-        return Rotated(min(left, 8.0)) if left < 0.8 else Dithered(bits=left)
+        return Rotated(left) if left < 0.8 else Dithered(bits=left)
+
+    def tables(self, layout: Layout) -> bytes:
+        return self.residual(layout).tables(layout)
 
     def fields(self, layout: Layout) -> list[Field]:
         sides = [m + n for _, m, n in self.matrices(layout)]
@@ -76,7 +90,11 @@ class LowRank(Codec):
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         factors = self._factorise(x, layout, draw)
         rest = x - self._low_rank(factors, layout, x.dtype)
-        inner = self.residual(layout).compress(rest, layout, draw.fold("residual"))
+        codec, draw = self.residual(layout), draw.fold("residual")
+        if isinstance(codec, Dithered) and codec.q:
+            inner = codec.coded(rest, codec.step(x, layout, draw), draw)
+        else:
+            inner = codec.compress(rest, layout, draw)
         return factors | {f"residual {name}": part for name, part in inner.items()}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:

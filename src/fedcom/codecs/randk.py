@@ -36,10 +36,6 @@ class RandK(Codec):
     def unbiased(self) -> bool:
         return True
 
-    @property
-    def kept(self) -> float:
-        return self.ratio
-
     def variance(self, layout: Layout) -> float:
         return layout.size / kept_count(self.ratio, layout.size) - 1
 

@@ -34,12 +34,6 @@ class TernGrad(Codec):
     def unbiased(self) -> bool:
         return True
 
-    @property
-    def kept(self) -> float:
-        # The share of levels that are not zero: some 0.2 of a Gaussian vector's, less of a real update's. A
-        # memory needs Q times less than 2/(1 + q): it diverged with Q itself and did well with a tenth of it.
-        return 0.1
-
     def blocks(self, layout: Layout) -> Layout:
         """The pieces of the vector that share a scale."""
         return layout if self.scale == "tensor" else Layout.vector(layout.size, layout.dtype)

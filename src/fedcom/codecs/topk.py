@@ -45,9 +45,8 @@ class TopK(Codec):
     def unbiased(self) -> bool:
         return False
 
-    @property
-    def kept(self) -> float:
-        return self.ratio
+    def kept(self, layout: Layout) -> float:
+        return self.kept_layout(layout).size / layout.size
 
     @property
     def inner(self) -> Codec:

@@ -10,6 +10,7 @@ The search runs on the CPU, one row at a time, wherever the vectors are.
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
@@ -19,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcom.codecs import normal
 from fedcom.codecs.entropy import PRECISION, STATES, TOTAL, encode, histogram, normalise, stream_bytes
 from fedcom.codecs.kernels import jit
 from fedcom.errors import WireError
@@ -32,6 +34,7 @@ _REACH = 5.0  # standard deviations; what lies beyond counts as the last code
 _CELLS = 4096  # between minus and plus _REACH; each knows the four codes that may serve there
 _PASSES, _TOLERANCE = 5, 0.01  # of the search for a lambda that meets the rate
 _LOW = 1 << 16  # a state of the coder is at least this
+_UNITS = 2**30  # shares are whole multiples of 1/_UNITS, and their sums exact in any order
 
 _MACHINE = 16
 _NEXT = np.array([[s >> 1 ^ 0b1001 * (s & 1) ^ 0b10 * b for b in (0, 1)] for s in range(_MACHINE)])
@@ -132,6 +135,11 @@ class Trellis:
     rate: float  # bits a coordinate
     q: float  # 1/cos^2 - 1 between a Gaussian vector and its image
 
+    @property
+    def tables(self) -> tuple[Tensor, ...]:
+        """What sender and receiver must agree on."""
+        return self.centres, self.alphabet.frequencies
+
     def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
         """The codes of Gaussian vectors, given their standard deviations."""
         z = y / sigma.to(y.dtype)
@@ -161,19 +169,23 @@ class Trellis:
 def for_rate(bits: float) -> Trellis:
     """The trellis that takes so many bits a coordinate of a Gaussian vector."""
     share, bits = min(1.0, bits / _LOWEST), max(bits, _LOWEST)
-    rates, *logs, gaps = (np.array(column) for column in zip(*_DESIGNS, strict=True))
-    step, spread, weight = (2.0 ** float(np.interp(bits, rates, np.log2(column))) for column in logs)
-    return build(Design(bits, step, spread, weight, float(np.interp(bits, rates, gaps))), share)
+    above = bisect_left(_DESIGNS, bits, lo=1, hi=len(_DESIGNS) - 1, key=lambda design: design.bits)
+    low, high = _DESIGNS[above - 1 : above + 1]
+    t = (bits - low.bits) / (high.bits - low.bits)
+    logs = [(1 - t) * normal.log(a) + t * normal.log(b) for a, b in zip(low[1:], high[1:], strict=True)]
+    return build(Design(bits, *map(normal.exp, logs)), share)
 
 
 def build(design: Design, share: float = 1.0) -> Trellis:
-    """The trellis of some parameters, its points exact and the same on every machine."""
-    step = round(design.step * 2**16) / 2**16
+    """The trellis of some parameters; points and frequencies are the same on every machine."""
+    step, variance = normal.rounded(design.step), normal.rounded(1 - design.spread)
     k = math.ceil(_REACH / step / 2)
     multiples = 2 * torch.arange(-k, k + 1) - torch.tensor([[0], [1]])
     centres = multiples.double() * step
-    mass = torch.exp(centres.square() / (-2 * (1 - design.spread)))
-    frequencies = normalise(mass.clamp(min=1e-12)).flatten()
+    mass = [[normal.exp(-c * c / (2 * variance)) for c in row] for row in centres.tolist()]
+    frequencies = normalise(
+        torch.tensor([[max(1, round(m * _UNITS)) for m in row] for row in mass])
+    ).flatten()
     bits, centres = (multiples >> 1 & 1).flatten(), centres.flatten()
     lengths = PRECISION - frequencies.double().log2()
     cells = ((torch.arange(_CELLS) + 0.5) / _CELLS * 2 - 1) * _REACH
