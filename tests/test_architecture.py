@@ -24,6 +24,7 @@ FLOORS = [
     {"prepare", "display", "figures"},
     {"run", "card_vectors"},
     {"compare", "card"},
+    {"sweep", "sweep_report"},
     {"cli"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

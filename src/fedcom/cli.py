@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 import fedcom
-from fedcom import card, card_vectors
+from fedcom import card, card_vectors, sweep, sweep_report
 from fedcom.algorithms import ALGORITHMS
 from fedcom.codecs import CODECS
 from fedcom.compare import METHODS, compare, labels
@@ -25,7 +25,7 @@ from fedcom.errors import ConfigError, FedcomError, unknown
 from fedcom.models import MODELS
 from fedcom.prepare import data_name, prepare
 from fedcom.report import render
-from fedcom.run import claim, execute, fresh_folder
+from fedcom.run import claim, clear, execute, fresh_folder
 
 app = typer.Typer(
     help="Communication-efficient federated learning: compare methods by rounds, bytes and accuracy.",
@@ -67,7 +67,8 @@ KEYS = "\n\n".join((
     "method's own, such as damping",
     "uplink, downlink: name and the codec's own, such as bits or ratio; downlink.memory",
     "run: rounds, participation (share of clients a round), seed, eval_every, dtype, target_accuracy, init "
-    "(a model.safetensors to start from), chunk (clients computed at once), encode (make messages' bytes)",
+    "(a model.safetensors to start from), chunk (clients computed at once), engine (eager, graph or "
+    "compiled), tf32 (fast matrix products of less precision on a GPU), encode (make messages' bytes)",
     "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions.",
 ))  # fmt: skip
 
@@ -114,6 +115,39 @@ def compare_command(
     print(f"table and figures in {out}")
     if found.interrupted:
         raise KeyboardInterrupt
+
+
+@app.command("sweep", epilog=KEYS)
+def sweep_command(
+    settings: Settings = None,
+    methods: Annotated[
+        str, typer.Option(help="Separated by commas; labels of the config's [methods] too.")
+    ] = "fedcomgate",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds a point, from run.seed on.")] = 1,
+    last: Annotated[
+        int, typer.Option(min=1, help="Evaluations at the end, run.eval_every rounds apart, to average.")
+    ] = 1,
+    out: Out = None, force: Force = False, device: Where = Device.auto, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Try every point of a grid with every seed: the best of each method, one table, one figure.
+
+    The grid: grid.eta=0.02,0.05,0.1 grid.gamma=1,2,4 for hyper-parameters, grid.uplink.bits=1,2 for others.
+
+    Runs of one shape are computed at once on a GPU. The same command goes on where it was interrupted.
+    """
+    table = _settings(settings)
+    grid = table.pop("grid", {})
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    out = out or fresh_folder(f"sweep-{data_name(Config.of({'data': table.get('data', {})}))}")
+    if force:
+        clear(out, sweep.FILES)
+    records = sweep.sweep(table, grid, names, out, seeds=seeds, last=last, device=device.value, quiet=quiet)
+    found = sweep_report.summary(records)
+    sweep_report.write(found, out)
+    _console().print(sweep_report.render(found))
+    for warning in sweep_report.warnings_of(found):
+        print(f"fedcom: {warning}", file=sys.stderr)
+    print(f"table and figure in {out}")
 
 
 @app.command()

@@ -3,7 +3,7 @@
 import itertools
 import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -197,44 +197,3 @@ def _mean(rows: Sequence[Row]) -> dict[str, Any]:
     scores = ("train_loss", "test_accuracy", "worst_client_accuracy")
     means = {key: statistics.fmean(row[key] for row in rows) for key in scores if rows[-1][key] is not None}
     return {**rows[-1], **means}
-
-
-def summary(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One entry a method and point: means and spreads over seeds, and which point is a method's best."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for record in records:
-        groups.setdefault((record["method"], json.dumps(record["point"])), []).append(record)
-    table = [_entry(method, runs) for (method, _), runs in groups.items()]
-    for method in {entry["method"]: None for entry in table}:
-        own = [entry for entry in table if entry["method"] == method and entry["score"] is not None]
-        if own:
-            best = max(own, key=lambda entry: entry["score"])
-            best["best"], best["edges"] = True, _edges(best, [e for e in table if e["method"] == method])
-    return table
-
-
-def _entry(method: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    done = [run for run in runs if run["status"] == "done"]
-    entry: dict[str, Any] = {"method": method, **runs[0]["point"], "runs": len(runs)}
-    entry |= {"diverged": len(runs) - len(done), "best": False, "edges": []}
-    for key in ("test_accuracy", "train_loss", "uplink_bytes"):
-        values = [run[key] for run in done if run.get(key) is not None]
-        entry[key] = statistics.fmean(values) if values else None
-        entry[f"{key}_spread"] = statistics.stdev(values) if len(values) > 1 else None
-    loss = None if entry["train_loss"] is None else -entry["train_loss"]
-    score = entry["test_accuracy"] if entry["test_accuracy"] is not None else loss
-    entry["score"] = score if len(done) == len(runs) else None  # a seed that diverged rules a point out
-    return entry
-
-
-def _edges(best: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The grid's keys whose best value is the smallest or largest tried, so that a better may lie beyond."""
-    grid = {key: {entry[key] for entry in entries} for key in best if key not in _NOT_GRID}
-    ranged = {k: v for k, v in grid.items() if len(v) > 1 and all(isinstance(x, int | float) for x in v)}
-    return [key for key, values in ranged.items() if best[key] in (min(values), max(values))]
-
-
-_NOT_GRID = {
-    "method", "runs", "diverged", "best", "edges", "score", "test_accuracy", "train_loss", "uplink_bytes",
-    "test_accuracy_spread", "train_loss_spread", "uplink_bytes_spread",
-}  # fmt: skip
