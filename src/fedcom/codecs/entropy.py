@@ -14,7 +14,7 @@ from numpy import uint64 as W
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcom.codecs.kernels import jit
+from fedcom.codecs.kernels import jit, placed
 from fedcom.errors import WireError
 from fedcom.wire import Field
 
@@ -120,7 +120,12 @@ def stream_bytes(counts: Tensor, frequencies: Tensor) -> Tensor:
 
     The four states take up 24 of their 32 bits on average, 16 of which they began with.
     """
-    cost = PRECISION - torch.log2(frequencies.clamp(min=1).double()).to(counts.device)
+    table = (
+        frequencies
+        if frequencies.device == counts.device
+        else placed(frequencies, counts.device, torch.int64)
+    )
+    cost = PRECISION - torch.log2(table.clamp(min=1).double())
     bits = (counts * cost).sum(-1)
     return STATES + 2 * ((bits - 8 * _LANES) / 16).ceil().clamp(min=0).to(torch.int64)
 

@@ -71,7 +71,7 @@ class Int(Codec):
         low = -float32_above(-low) if x.dtype == torch.float64 else low
         step = float32_above((high - low) / self.top)
         codes = torch.empty_like(x, dtype=torch.int32)
-        u = draw.uniform(x.shape[-1], x.dtype) if self.unbiased else x.new_tensor(0.5).expand_as(x)
+        u = draw.uniform(x.shape[-1], x.dtype) if self.unbiased else x.new_full((), 0.5).expand_as(x)
         for i, (block, out, v) in enumerate(self._zip(layout, blocks, codes, u)):
             z = (block - low[..., i : i + 1]) / step[..., i : i + 1]
             floor = z.floor()

@@ -1,11 +1,21 @@
 """Loops that torch has no words for; numba compiles them where it is installed, else Python runs them."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
+import torch
 from numpy import uint32 as U
+from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+@lru_cache(maxsize=1024)
+def placed(table: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A constant table on a device, copied there once: a recorded round cannot fetch it."""
+    return table.to(device, dtype)
+
 
 try:
     from numba import njit

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs import normal
+from fedcom.codecs.kernels import placed
 from fedcom.errors import WireError
 from fedcom.wire import Field
 
@@ -61,9 +62,10 @@ class LloydMax:
 
     def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
         """The codes of Gaussian vectors, given their standard deviations."""
-        edges = (self.centres[1:] + self.centres[:-1]) / 2
+        centres = placed(self.centres, y.device, torch.float64)
+        edges = ((centres[1:] + centres[:-1]) / 2).to(y.dtype)
         z = (y / sigma.to(y.dtype)).nan_to_num(0)
-        return torch.bucketize(z, edges.to(y.device, y.dtype), out_int32=True)
+        return torch.bucketize(z, edges, out_int32=True)
 
 
 @lru_cache(maxsize=len(BITS))

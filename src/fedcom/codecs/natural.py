@@ -37,7 +37,7 @@ class Natural(Codec):
         mantissa, exponent = torch.frexp(x.abs())  # |x| = mantissa 2^exponent, mantissa in [1/2, 1)
         down = exponent - 1  # |x| lies between 2^down and 2^(down + 1)
         small = x.abs() < 2.0**_LOWEST  # zero among them: these become nothing or the smallest power
-        share = torch.where(small, torch.ldexp(x.abs(), -x.new_tensor(_LOWEST)), 2 * mantissa - 1)
+        share = torch.where(small, torch.ldexp(x.abs(), -x.new_full((), _LOWEST)), 2 * mantissa - 1)
         up = (draw.uniform(x.shape[-1], x.dtype) < share).to(torch.int32)
         code = torch.where(small, up, down - _LOWEST + 1 + up).clamp(max=_HIGHEST - _LOWEST + 1)
         fits = x.to(torch.float32).isfinite()

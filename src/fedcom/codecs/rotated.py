@@ -15,7 +15,7 @@ from fedcom import wire
 from fedcom.codecs import fused, fused_gpu, hadamard, lloyd_max, trellis, uniform
 from fedcom.codecs.base import Codec, Parts, Sizes, within
 from fedcom.codecs.entropy import STATES
-from fedcom.codecs.kernels import COMPILED
+from fedcom.codecs.kernels import COMPILED, placed
 from fedcom.codecs.lloyd_max import LloydMax
 from fedcom.codecs.trellis import Trellis
 from fedcom.codecs.uniform import Uniform
@@ -99,9 +99,11 @@ class Rotated(Codec):
         codes, scale, quantiser = parts["codes"], parts["scale"], self.quantiser(layout)
         low, d, b = quantiser.alphabet.low, layout.size, hadamard.block(layout.size)
         if layout.dtype == torch.float32 and fused.ready(codes, draw):
-            x = fused.unrotate(codes, low, quantiser.centres.to(torch.float32), scale, d, b, draw)
+            x = fused.unrotate(
+                codes, low, placed(quantiser.centres, codes.device, torch.float32), scale, d, b, draw
+            )
         elif layout.dtype == torch.float32 and fused_gpu.ready(scale, draw, b):
-            centres = quantiser.centres.to(codes.device, torch.float32)
+            centres = placed(quantiser.centres, codes.device, torch.float32)
             x = fused_gpu.unrotate(codes, low, centres, d, b, draw) * scale
         else:
             image = _image(codes, quantiser, layout.dtype)
@@ -142,7 +144,7 @@ def _codes(x: Tensor, quantiser: Quantiser, draw: Draw) -> tuple[Tensor, Tensor,
 def _codes_on_gpu(x: Tensor, quantiser: Uniform, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
     n, b = hadamard.padded(x.shape[-1]), hadamard.block(x.shape[-1])
     y, size = fused_gpu.first_half(x, n, b, draw)
-    step, centres = _deviation(size, n) * quantiser.step, quantiser.centres.to(x.device, x.dtype)
+    step, centres = _deviation(size, n) * quantiser.step, placed(quantiser.centres, x.device, x.dtype)
     alphabet = quantiser.alphabet
     codes, overlap = fused_gpu.second_half(y, b, step, alphabet.low, alphabet.high, centres, draw)
     return codes, size, overlap
@@ -154,7 +156,7 @@ def _deviation(size: Tensor, n: int) -> Tensor:
 
 
 def _image(codes: Tensor, quantiser: Quantiser, dtype: torch.dtype) -> Tensor:
-    centres = quantiser.centres.to(codes.device, dtype)
+    centres = placed(quantiser.centres, codes.device, dtype)
     if COMPILED and codes.device.type == "cpu" and dtype == torch.float32:
         return fused.image(codes, quantiser.alphabet.low, centres)
     return centres[(codes - quantiser.alphabet.low).to(torch.int64)]

@@ -9,12 +9,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedcom.codecs.base import Codec, Parts, float32_above
+from fedcom.codecs.kernels import placed
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
 from fedcom.wire import Field
 
-_WEIGHTS = (81, 27, 9, 3, 1)  # five trits a byte, the first most significant; 243 of 256 bytes are used
+_WEIGHTS = torch.tensor(
+    [81, 27, 9, 3, 1]
+)  # five trits a byte, the first most significant; 243 of 256 bytes are used
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,10 @@ class TernGrad(Codec):
 def _pack(trits: Tensor) -> Tensor:
     """Five numbers of 0..2 a byte, the last byte filled with zeros."""
     fives = pad(trits, (0, -trits.shape[-1] % 5)).reshape(*trits.shape[:-1], -1, 5)
-    return (fives * fives.new_tensor(_WEIGHTS)).sum(-1, dtype=torch.int32)
+    return (fives * placed(_WEIGHTS, fives.device, torch.int32)).sum(-1, dtype=torch.int32)
 
 
 def _unpack(codes: Tensor) -> Tensor:
     """The numbers of 0..2 in bytes below 243."""
     codes = codes.to(torch.int32).unsqueeze(-1)
-    return (codes // codes.new_tensor(_WEIGHTS) % 3).flatten(-2)
+    return (codes // placed(_WEIGHTS, codes.device, torch.int32) % 3).flatten(-2)

@@ -223,8 +223,8 @@ class Stack:
         dtype = self.runs[0].server.w.dtype
 
         def column(values: Sequence[float | Tensor]) -> Tensor:
-            numbers = torch.stack([torch.as_tensor(v, device=self._of_run.device) for v in values])
-            return numbers.to(dtype)[self._of_run].unsqueeze(-1)
+            numbers = [v if isinstance(v, Tensor) else self.q.new_full((), v) for v in values]
+            return torch.stack(numbers).to(dtype)[self._of_run].unsqueeze(-1)
 
         eta, path, coin, alpha = (
             column([getattr(r, name) for r in rounds]) for name in ("eta", "path", "coin", "alpha")
