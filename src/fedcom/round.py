@@ -7,6 +7,7 @@ client_finish(...)           client_step, once the mean is known
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,6 +52,12 @@ class Heard(NamedTuple):
     rnd: Round
 
 
+def relative_error(heard: Tensor, meant: Tensor) -> Tensor:
+    """|Q(x) - x|^2 / |x|^2, zero for the zero vector."""
+    size = meant.square().sum(-1)
+    return (heard - meant).square().sum(-1) / size.clamp(min=torch.finfo(size.dtype).tiny)
+
+
 @dataclass(frozen=True)
 class Rules:
     """An algorithm over given links: what goes through which codec, and what is refused."""
@@ -60,6 +67,7 @@ class Rules:
     layout: Layout
     clients: int
     sampled: int
+    error: Callable[[Tensor, Tensor], Tensor] = relative_error
 
     def __post_init__(self) -> None:
         check(self.algorithm, self.links, self.clients, self.sampled)
@@ -188,7 +196,7 @@ def _speak(
     codec = rules.links.uplink
     if nu is None:
         heard = uplink.send(name, x)
-        return heard, x[..., :0], _relative_error(codec, heard, x)
+        return heard, x[..., :0], x.new_zeros(len(x)) if codec.lossless else rules.error(heard, x)
     unit = rules.algorithm.unit(name, rnd)
     meant = unit * x + nu
     heard = uplink.send(name, meant)
@@ -197,7 +205,7 @@ def _speak(
         nu = meant - heard
     else:
         nu = nu + unit * x / rules.clients  # the paper's rule; client_finish takes the mean off
-    return heard / unit, nu, _relative_error(codec, heard, meant)
+    return heard / unit, nu, rules.error(heard, meant)
 
 
 def server_work(
@@ -248,11 +256,3 @@ def _contract(codec: Codec, heard: Tensor, layout: Layout) -> Tensor:
 def _send_scalars(q: Tensor, channel: Channel, draw: Draw) -> Tensor:
     column = channel.send(_SCALAR, q.unsqueeze(-1), Layout.vector(1, q.dtype), _DENSE, draw)
     return column.squeeze(-1)
-
-
-def _relative_error(codec: Codec, heard: Tensor, meant: Tensor) -> Tensor:
-    """|Q(x) - x|^2 / |x|^2, zero for the zero vector."""
-    if codec.lossless:
-        return meant.new_zeros(meant.shape[:-1])
-    size = meant.square().sum(-1)
-    return (heard - meant).square().sum(-1) / size.clamp(min=torch.finfo(size.dtype).tiny)

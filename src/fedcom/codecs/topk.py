@@ -79,11 +79,11 @@ class TopK(Codec):
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         values = self.inner.expand(parts, self.kept_layout(layout), draw)
-        indices = parts.get("indices")
-        if indices is None:
-            indices = parts["bitmap"].nonzero()[:, -1].reshape(values.shape)
+        if "bitmap" in parts:
+            order = parts["bitmap"].cumsum(-1) - 1  # which of the kept values a marked coordinate has
+            return torch.where(parts["bitmap"] > 0, values.gather(-1, order.clamp_(min=0)), 0.0)
         x = values.new_zeros((*values.shape[:-1], layout.size))
-        return x.scatter_(-1, indices.to(torch.int64), values)
+        return x.scatter_(-1, parts["indices"].to(torch.int64), values)
 
     def check(self, parts: Parts, layout: Layout) -> None:
         k = self.kept_layout(layout).size

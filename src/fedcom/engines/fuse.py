@@ -10,7 +10,7 @@ import torch
 
 from fedcom import draws
 from fedcom.engines.stack import Stack, log
-from fedcom.round import Rules
+from fedcom.round import Rules, relative_error
 
 
 def fuse(stack: Stack) -> str:
@@ -27,9 +27,7 @@ def fuse(stack: Stack) -> str:
         started = time.perf_counter()
         fused = _compiled_rules(plain[0], method, codec)
         try:
-            _play_by(
-                stack, [replace(rules, algorithm=_like(fused, rules), links=fused.links) for rules in plain]
-            )
+            _play_by(stack, [replace(fused, algorithm=_like(fused, rules)) for rules in plain])
             stack.rehearse()
         except Exception as error:  # whatever the compiler could not do, the plain path can
             _play_by(stack, plain)
@@ -69,8 +67,8 @@ def _compiled_rules(rules: Rules, method: bool, codec: bool) -> Rules:
 
         object.__setattr__(algorithm, "client_step", client_step)
     if codec:
-        links = replace(links, uplink=_compiled(links.uplink, "compress", "expand"))
-    return replace(rules, algorithm=algorithm, links=links)
+        links = replace(links, uplink=_compiled(links.uplink, "compress", "expand", "quantise"))
+    return replace(rules, algorithm=algorithm, links=links, error=_compile(relative_error))
 
 
 def _compiled(thing: Any, *methods: str) -> Any:
@@ -82,4 +80,7 @@ def _compiled(thing: Any, *methods: str) -> Any:
 
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function, fullgraph=True, dynamic=False)
+    options: dict[str, Any] = {
+        "force_pointwise_cat": True
+    }  # gradients of tensors become one vector as they are used
+    return torch.compile(function, fullgraph=True, dynamic=False, options=options)

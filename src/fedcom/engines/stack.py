@@ -193,8 +193,10 @@ class Stack:
         heard = server_work(run.rules, run.server, run.residual, mean, q, begun.rnd, channel, begun.draw)
         run.server = type(run.server)(*map(_moved, run.server, heard.server))
         run.residual = {n: _moved(run.residual.get(n), x) for n, x in heard.residual.items()}
-        self.q[i], self.alpha[i] = q, heard.rnd.alpha
-        self.sound[i] += torch.isfinite(run.server.w).all()
+        alpha = heard.rnd.alpha
+        self.alpha[i].copy_(alpha if isinstance(alpha, Tensor) else self.q.new_full((), alpha))
+        self.q[i].copy_(q)
+        self.sound[i].add_(torch.isfinite(run.server.w).all())
         return heard
 
     def _finish(self, heard: Sequence[Heard], done: tuple[Tensor, Work]) -> None:
