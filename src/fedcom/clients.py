@@ -32,7 +32,7 @@ class ClientStore:
         pairs = [*zip(self._state, state, strict=True), *((nu, memory[n]) for n, nu in self._memory.items())]
         for field, value in pairs:
             if len(clients) == self.clients:
-                field.copy_(value)
+                field.copy_(value)  # of itself, where a compiled method has written in place
             else:
                 field[clients] = value
 

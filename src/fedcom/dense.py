@@ -60,4 +60,5 @@ class Dense:
 
 
 def _affine(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.bmm(x, matrix.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, matrix.mT)
+    product = torch.bmm(x, matrix.mT)
+    return product if bias is None else product + bias.unsqueeze(1)

@@ -70,28 +70,22 @@ class Int(Codec):
         high = torch.stack([block.amax(-1) for block in blocks], -1)
         low = -float32_above(-low) if x.dtype == torch.float64 else low
         step = float32_above((high - low) / self.top)
-        codes = torch.empty_like(x, dtype=torch.int32)
         u = draw.uniform(x.shape[-1], x.dtype) if self.unbiased else x.new_full((), 0.5).expand_as(x)
-        for i, (block, out, v) in enumerate(self._zip(layout, blocks, codes, u)):
+        codes = []
+        for i, (block, v) in enumerate(zip(blocks, self.blocks(layout).split(u), strict=True)):
             z = (block - low[..., i : i + 1]) / step[..., i : i + 1]
             floor = z.floor()
-            out.copy_((floor + (v < z - floor)).clamp_(0, self.top))
+            codes.append((floor + (v < z - floor)).clamp_(0, self.top).to(torch.int32))
         if self.zero_point_noise:
             r = self.zero_point_noise
             low = low + step * (draw.fold("zero-point").integers(2 * r + 1, len(blocks)) - r)
-        return {"low": low.to(torch.float32), "step": step, "codes": codes}
+        return {"low": low.to(torch.float32), "step": step, "codes": torch.cat(codes, -1)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         low, step = parts["low"].to(layout.dtype), parts["step"].to(layout.dtype)
-        x = torch.empty_like(parts["codes"], dtype=layout.dtype)
-        for i, (codes, out) in enumerate(self._zip(layout, self.blocks(layout).split(parts["codes"]), x)):
-            out.copy_(codes).mul_(step[..., i : i + 1]).add_(low[..., i : i + 1])
-        return x
+        blocks = enumerate(self.blocks(layout).split(parts["codes"]))
+        return torch.cat([codes * step[..., i : i + 1] + low[..., i : i + 1] for i, codes in blocks], -1)
 
     def check(self, parts: Parts, layout: Layout) -> None:
         if (parts["step"] < 0).any():
             raise WireError("an int message has a negative step")
-
-    def _zip(self, layout: Layout, first: tuple[Tensor, ...], *rest: Tensor) -> "zip[tuple[Tensor, ...]]":
-        """Walk several vectors block by block."""
-        return zip(first, *(self.blocks(layout).split(x) for x in rest), strict=True)

@@ -60,15 +60,26 @@ def _compiled_rules(rules: Rules, method: bool, codec: bool) -> Rules:
     algorithm, links = rules.algorithm, rules.links
     if method:
         algorithm = _compiled(algorithm, "local_step", "upload")
-        step = _compile(lambda *args: tuple(rules.algorithm.client_step(*args)))
-
-        def client_step(client: Any, *rest: Any) -> Any:  # the compiler forgets the types of named tuples
-            return type(client)(*step(client, *rest))
-
-        object.__setattr__(algorithm, "client_step", client_step)
+        object.__setattr__(algorithm, "client_step", _in_place(rules.algorithm.client_step))
     if codec:
         links = replace(links, uplink=_compiled(links.uplink, "compress", "expand", "quantise"))
     return replace(rules, algorithm=algorithm, links=links, error=_compile(relative_error))
+
+
+def _in_place(client_step: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiled client_step that writes where the old state is: most often the store itself."""
+
+    def write(client: Any, *rest: Any) -> None:
+        for old, new in zip(client, client_step(client, *rest), strict=True):
+            old.copy_(new)
+
+    compiled = _compile(write)
+
+    def step(client: Any, *rest: Any) -> Any:
+        compiled(client, *rest)
+        return client
+
+    return step
 
 
 def _compiled(thing: Any, *methods: str) -> Any:

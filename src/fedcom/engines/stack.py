@@ -142,6 +142,7 @@ class Stack:
         begun = [self._begin(i, Ledger(self.m)) for i in range(len(self.runs))]
         for rows in self._groups():
             work, _ = self._work(begun, rows)
+            work = work._replace(client=type(work.client)(*(field.clone() for field in work.client)))
             mean = {name: sent[0] for name, sent in work.sent.items()}
             alphas = [run.rules.alpha(work.q.mean()) for run in self.runs]
             rounds = [each.rnd._replace(alpha=a) for each, a in zip(begun, alphas, strict=True)]
