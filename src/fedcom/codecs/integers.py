@@ -70,21 +70,24 @@ class Int(Codec):
         high = torch.stack([block.amax(-1) for block in blocks], -1)
         low = -float32_above(-low) if x.dtype == torch.float64 else low
         step = float32_above((high - low) / self.top)
-        u = draw.uniform(x.shape[-1], x.dtype) if self.unbiased else x.new_full((), 0.5).expand_as(x)
-        codes = []
-        for i, (block, v) in enumerate(zip(blocks, self.blocks(layout).split(u), strict=True)):
-            z = (block - low[..., i : i + 1]) / step[..., i : i + 1]
-            floor = z.floor()
-            codes.append((floor + (v < z - floor)).clamp_(0, self.top).to(torch.int32))
+        z = (x - self._spread(low, layout)) / self._spread(step, layout)
+        u = draw.uniform(x.shape[-1], x.dtype) if self.unbiased else 0.5
+        floor = z.floor()
+        codes = (floor + (u < z - floor)).clamp_(0, self.top).to(torch.int32)
         if self.zero_point_noise:
             r = self.zero_point_noise
             low = low + step * (draw.fold("zero-point").integers(2 * r + 1, len(blocks)) - r)
-        return {"low": low.to(torch.float32), "step": step, "codes": torch.cat(codes, -1)}
+        return {"low": low.to(torch.float32), "step": step, "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         low, step = parts["low"].to(layout.dtype), parts["step"].to(layout.dtype)
-        blocks = enumerate(self.blocks(layout).split(parts["codes"]))
-        return torch.cat([codes * step[..., i : i + 1] + low[..., i : i + 1] for i, codes in blocks], -1)
+        return parts["codes"] * self._spread(step, layout) + self._spread(low, layout)
+
+    def _spread(self, scales: Tensor, layout: Layout) -> Tensor:
+        """The scale of every coordinate, given one a block."""
+        sizes = self.blocks(layout).sizes
+        pieces = [scales[..., i : i + 1].expand(*scales.shape[:-1], size) for i, size in enumerate(sizes)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 
     def check(self, parts: Parts, layout: Layout) -> None:
         if (parts["step"] < 0).any():

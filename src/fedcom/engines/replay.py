@@ -1,10 +1,10 @@
-"""A round as one CUDA graph: after two rounds to warm up, a replay is all the host does."""
+"""A round as one CUDA graph: after a first round to warm up, a replay is all the host does."""
 
 import torch
 
 from fedcom.engines.stack import Stack, log
 
-_WARM = 2  # rounds played before one is recorded; libraries set themselves up in them
+_WARM = 1  # rounds played before one is recorded: libraries set themselves up in the first
 
 
 class Replay:
