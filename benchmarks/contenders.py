@@ -14,10 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from benchmarks.jobs import ETA, Job
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-from benchmarks.jobs import ETA, Job
 
 Tick = Callable[[], None]
 
@@ -46,19 +45,24 @@ def _fedcom(
 ) -> None:
     import fedcom
 
-    x, y = job.data()
-    owner = torch.arange(job.clients).repeat_interleave(job.samples)
-    task = fedcom.Task.from_arrays(
-        job.module(), x.flatten(0, 1), y.flatten(), groups=owner, partition="natural"
-    )
     steps = {"epochs": 1} if job.epoch else {"tau": job.steps}
     simulation = fedcom.Simulation(
-        task, method(eta=ETA, decay=1.0, batch=job.batch, **steps), links, device=device,
+        fedcom_task(job), method(eta=ETA, decay=1.0, batch=job.batch, **steps), links, device=device,
         participation=job.sampled / job.clients, engine=engine, tf32=tf32,
     )  # fmt: skip
     for _ in range(total):
         simulation.step()
         tick()
+
+
+def fedcom_task(job: Job) -> Any:
+    """The job's data and module as fedcom takes them."""
+    import fedcom
+
+    (x, y), owner = job.data(), torch.arange(job.clients).repeat_interleave(job.samples)
+    return fedcom.Task.from_arrays(
+        job.module(), x.flatten(0, 1), y.flatten(), groups=owner, partition="natural"
+    )
 
 
 def loop(job: Job, device: str, total: int, tick: Tick, **options: Any) -> None:
@@ -119,7 +123,10 @@ def pfl(job: Job, device: str, total: int, tick: Tick, **options: Any) -> None:
         local_optimizer_create=torch.optim.SGD,
         central_optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
     )
-    steps = {"local_num_epochs": 1 if job.epoch else None, "local_num_steps": None if job.epoch else job.steps}
+    steps = {
+        "local_num_epochs": 1 if job.epoch else None,
+        "local_num_steps": None if job.epoch else job.steps,
+    }
     FederatedAveraging().run(
         # The first round, which is not timed, is the only one that evaluates.
         NNAlgorithmParams(
@@ -241,6 +248,7 @@ CONTENDERS: dict[str, Callable[..., None]] = {
     "fedcom-fedcomgate": fedcom_fedcomgate,
     "fedcom-compiled": fedcom_compiled,
     "loop": loop,
+    "loop-single": loop,
     "pfl": pfl,
     "pfl-single": pfl,
     "pfl-ranks": pfl,

@@ -1,8 +1,8 @@
 """fedcom, a plain PyTorch loop, pfl-research and Flower's simulation on the same job, turn by turn.
 
-    python -m benchmarks.peers                                    # on a CPU
-    python -m benchmarks.peers --device cuda --peers carried      # on a GPU, pfl from a folder of unpacked wheels
-    python -m benchmarks.peers --device cuda --job cifar-cnn
+    python -m benchmarks.peers                                  # on a CPU
+    python -m benchmarks.peers --device cuda --peers carried    # on a GPU, pfl from a folder of wheels
+    python -m benchmarks.peers --device cuda --peers carried --job cifar-cnn
 
 Each contender runs in a process of its own, one after the other, and all of them as often as --repeats says;
 what else the machine does falls on all alike. Ratios are taken inside a repeat. A client step is one local
@@ -12,6 +12,7 @@ step of one client; only rounds after those of the warm-up are timed.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -31,9 +32,10 @@ HOW = {
     "flower": "pip install -r benchmarks/requirements.txt",
 }
 FIELD = {  # who meets on which device
-    "cpu": ("fedcom-fedavg", "fedcom-fedcomgate", "loop", "pfl", "pfl-single", "pfl-ranks", "flower"),
+    "cpu": ("fedcom-fedavg", "fedcom-fedcomgate", "loop", "loop-single", "pfl", "pfl-single", "pfl-ranks",
+            "flower"),
     "cuda": ("fedcom-fedavg", "fedcom-fedcomgate", "fedcom-compiled", "loop", "pfl"),
-}
+}  # fmt: skip
 LENGTH = {  # rounds to warm up and rounds timed, unless told otherwise
     "cpu": (1, 3),
     "cuda": (5, 50),
@@ -51,7 +53,9 @@ Result = dict[str, float]
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line, with what suits the job and the device filled in."""
     parser = argparse.ArgumentParser(
-        "python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m benchmarks.peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--job", choices=JOBS, default="mnist")
     parser.add_argument("--device", choices=FIELD, default="cpu")
@@ -59,8 +63,13 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, help="rounds before those")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", help="contenders or families of them, such as fedcom,loop")
-    parser.add_argument("--tf32", action="store_true", help="matrix products and convolutions in TF32, for all")
+    parser.add_argument(
+        "--tf32", action="store_true", help="matrix products and convolutions in TF32, for all"
+    )
     parser.add_argument("--peers", help="a folder of unpacked wheels; PEERS in the environment does the same")
+    parser.add_argument(
+        "--limit", type=float, default=900, help="seconds after which a contender is given up"
+    )
     parser.add_argument("--json", type=Path, help="also write every measurement to this file")
     chosen = parser.parse_args(argv)
     warmup, rounds = LENGTH.get(chosen.job) or LENGTH[chosen.device]
@@ -91,18 +100,42 @@ def field(args: argparse.Namespace) -> list[str]:
     return [c for c in chosen if family(c) not in absent]
 
 
-def measure(contender: str, args: argparse.Namespace) -> Result:
-    """One contender, once; it is given up with its last words if it fails."""
+def folders(args: argparse.Namespace) -> list[str]:
+    """Where modules are looked for first: this checkout, and what was carried."""
+    return [str(ROOT), str(ROOT / "src"), *([args.peers] if args.peers else [])]
+
+
+def measure(contender: str, args: argparse.Namespace) -> Result | None:
+    """One contender, once; of one that fails or takes too long, its last words."""
     spec = {key: getattr(args, key) for key in ("job", "device", "warmup", "rounds", "tf32")}
-    path = [str(ROOT), str(ROOT / "src"), *([args.peers] if args.peers else [])]
-    env = os.environ | QUIET | {"PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])}
+    before = os.environ.get("PYTHONPATH", "")
+    env = os.environ | QUIET | {"PYTHONPATH": os.pathsep.join([*folders(args), before])}
     command = [sys.executable, "-m", "benchmarks.worker", json.dumps(spec | {"contender": contender})]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=env, cwd=ROOT, text=True, start_new_session=True, **pipes) as worker:
+        try:
+            out, errors = worker.communicate(timeout=args.limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(worker.pid, signal.SIGKILL)  # with those it has started
+            out, errors = "", f"it took more than {args.limit:g} s"
+    lines = [line for line in out.splitlines() if line.startswith(MARK)]
     if not lines:
-        sys.exit(f"{contender} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+        print(f"{contender} failed: {out[-1000:]}{errors[-3000:]}", flush=True)
+        return None
     result: Result = json.loads(lines[-1].removeprefix(MARK))
     return result
+
+
+def turns(names: list[str], args: argparse.Namespace) -> list[dict[str, Result]]:
+    """All contenders in turn, as often as asked; one that fails is left out from then on."""
+    runs: list[dict[str, Result]] = []
+    for turn in range(args.repeats):
+        results = {name: measure(name, args) for name in names}
+        names = [name for name in names if results[name] is not None]
+        runs.append({name: result for name, result in results.items() if result is not None})
+        seconds = ", ".join(f"{name} {result['seconds']:.2f}" for name, result in runs[-1].items())
+        print(f"repeat {turn + 1}, load {os.getloadavg()[0]:.1f}, seconds: {seconds}", flush=True)
+    return [{name: run[name] for name in names} for run in runs]
 
 
 def spread(values: list[float]) -> tuple[float, float, float]:
@@ -143,8 +176,7 @@ def report(runs: list[dict[str, Result]], job: Job, rounds: int) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run every contender in turn, as often as asked, and report."""
     args = arguments(argv)
-    if args.peers:
-        sys.path.insert(0, args.peers)
+    sys.path[:0] = folders(args)
     job, names = JOBS[args.job], field(args)
     if not names:
         sys.exit("nobody is there to be measured")
@@ -153,11 +185,9 @@ def main(argv: list[str] | None = None) -> None:
         f"{args.warmup} rounds to warm up, {args.rounds} timed, {args.repeats} repeats",
         flush=True,
     )
-    runs: list[dict[str, Result]] = []
-    for turn in range(args.repeats):
-        runs.append({name: measure(name, args) for name in names})
-        seconds = ", ".join(f"{name} {result['seconds']:.2f}" for name, result in runs[-1].items())
-        print(f"repeat {turn + 1}, seconds: {seconds}", flush=True)
+    runs = turns(names, args)
+    if not runs[0]:
+        sys.exit("every contender failed")
     report(runs, job, args.rounds)
     if args.json:
         facts: dict[str, Any] = {"job": job.name, "rounds": args.rounds, "device": args.device, "runs": runs}

@@ -1,4 +1,4 @@
-"""One contender in a process of its own: `python -m benchmarks.worker SPEC` prints what it measured as JSON."""
+"""One contender in a process of its own: `python -m benchmarks.worker SPEC` prints what it measured."""
 
 import json
 import os
@@ -30,6 +30,7 @@ class Clock:
 
                 torch.cuda.synchronize()
             self.marks.append(perf_counter())
+        if self._turn == self._at[1]:
             self.bytes = peak_bytes(self._device)
 
 
@@ -87,11 +88,10 @@ def main(spec: dict[str, Any]) -> None:
     first = "RANK" not in os.environ
     others = start_ranks(len(os.sched_getaffinity(0))) if name == "pfl-ranks" and first else []
     import torch
-
     from benchmarks.contenders import CONTENDERS
     from benchmarks.jobs import JOBS
 
-    if name in ("pfl-single", "pfl-ranks"):
+    if name.endswith(("-single", "-ranks")):
         torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = spec["tf32"]
     clock = Clock(spec["warmup"], spec["rounds"], device)
