@@ -173,8 +173,9 @@ def draw_figure(bars: dict[str, dict[str, float]], path: Path, subtitle: str) ->
     axes = figure.add_axes((0.28, 0.5 / top, 0.69, 1 - 1.65 / top))
     axes.spines[:].set_visible(False)
     left = [0.0] * len(bars)
+    wholes = [sum(max(0.0, bar[stage]) for stage in STAGES) for bar in bars.values()]
     for stage, colour in zip(STAGES, (*SPARE[:4], SPARE[6], SPARE[4], PALE), strict=True):
-        share = [100 * max(0.0, bar[stage]) / bar["round"] for bar in bars.values()]
+        share = [100 * max(0.0, bar[stage]) / whole for bar, whole in zip(bars.values(), wholes, strict=True)]
         axes.barh(range(len(bars)), share, left=left, height=0.6, color=colour, label=stage)
         for i, (start, width) in enumerate(zip(left, share, strict=True)):
             if width > 5:
@@ -209,7 +210,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     job = JOBS[args.job]
-    where = "GPU" if args.device == "cuda" else "CPU, 1 thread"
+    where = "GPU" if args.device == "cuda" else "CPU"
     bars = {f"{name}, {where}": breakdown(name, job, args.device, args.repeats) for name in METHODS}
     for path in args.add:
         bars |= json.loads(path.read_text())

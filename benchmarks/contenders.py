@@ -216,7 +216,7 @@ def flower(job: Job, device: str, total: int, tick: Tick, **options: Any) -> Non
 
 
 def flower_client(job: Job) -> Any:
-    """The app of one client; a worker keeps the data it has made."""
+    """The app of one client; a worker keeps the data and the module it has made."""
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
 
@@ -225,8 +225,8 @@ def flower_client(job: Job) -> Any:
     @app.train()
     def fit(message: Any, context: Any) -> Any:
         torch.set_num_threads(1)
-        x, y = _kept(job)
-        client, module = int(context.node_config["partition-id"]), job.module()
+        x, y, module = _kept(job)
+        client = int(context.node_config["partition-id"])
         module.load_state_dict(message.content["arrays"].to_torch_state_dict())
         train(module, x[client], y[client], job)
         records = {
@@ -239,8 +239,8 @@ def flower_client(job: Job) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _kept(job: Job) -> tuple[Tensor, Tensor]:
-    return job.data()
+def _kept(job: Job) -> tuple[Tensor, Tensor, nn.Module]:
+    return *job.data(), job.module()
 
 
 CONTENDERS: dict[str, Callable[..., None]] = {
