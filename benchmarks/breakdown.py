@@ -1,0 +1,226 @@
+"""Where a round's time goes: fedcom's own functions, each timed alone on the clients an engine takes at once.
+
+    python -m benchmarks.breakdown --out folder [--device cuda] [--add breakdown.json of another device]
+
+batching    drawing and gathering minibatches
+gradients   forward and backward
+steps       the algorithm's local step, given the gradient, and what a client makes of its steps to send
+codec       compression as the server hears it, bytes counted, the measured q
+mean        the weighted mean and the server's step
+state       reading, updating and writing what clients keep
+rest        the round as a whole less all of these
+
+On a CPU one thread does everything, and its time on the processor counts, not the clock on the wall. On a GPU
+each stage, like a round, is replayed as a CUDA graph and timed by events. Prints a table, and writes
+breakdown.json and, where matplotlib is installed, breakdown.png.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from time import thread_time
+from typing import Any, NamedTuple
+
+import torch
+from benchmarks.codecs import graph, milliseconds
+from benchmarks.contenders import fedcom_task
+from benchmarks.jobs import ETA, JOBS, Job
+from benchmarks.peers import spread
+from torch import Tensor
+
+import fedcom
+from fedcom.draws import Draw
+from fedcom.ledger import Ledger
+from fedcom.links import Channel
+from fedcom.round import _relative_error, server_work
+from fedcom.task import Oracle
+
+Work = Callable[[], object]
+STAGES = ("batching", "gradients", "steps", "codec", "mean", "state", "rest")
+METHODS = {
+    "FedAvg": (fedcom.FedAvg, fedcom.Identity()),
+    "FedCOMGATE int 8": (fedcom.FedCOMGATE, fedcom.Int(8)),
+}
+
+
+class Given(NamedTuple):
+    """An oracle that has the gradient already."""
+
+    gradient: Tensor
+
+    def batch(self, w: Tensor) -> Tensor:
+        """The gradient, whatever w is."""
+        return self.gradient
+
+
+def simulate(method: str, job: Job, device: str) -> Any:
+    """A run of a method that has warmed up."""
+    algorithm, codec = METHODS[method]
+    settings = algorithm(eta=ETA, tau=job.steps, batch=job.batch, decay=1.0)
+    simulation = fedcom.Simulation(fedcom_task(job), settings, fedcom.Links(codec), device=device)
+    for _ in range(3):
+        simulation.step()
+    return simulation
+
+
+def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
+    """What a round is made of: a stage, its work on one group of clients, and how often a round does it."""
+    stack, rules, task = simulation._stack, simulation.rules, simulation.task
+    algorithm = rules.algorithm
+    stack.tell()
+    rows, bill = stack._groups()[0], Ledger(stack.m)
+    groups, begun = rules.sampled / len(rows), stack._begin(0, bill)
+    work, _ = stack._work([begun], rows)
+    clients = stack.inputs.client[rows]
+    draw = Draw(stack.inputs.key[stack._of_run[rows]]).fold(clients)
+    oracle = Oracle(task, clients, draw, job.batch)
+    w = begun.down["w"].expand(len(clients), -1).contiguous()
+    batch = minibatch(oracle.at(0), job.batch)
+    differentiate = partial(task.objective.gradients, w, *batch)
+    given = Given(differentiate())
+    upload = partial(algorithm.upload, work.client, begun.down, w - ETA * given.gradient, begun.rnd)
+    mean: dict[str, Tensor] = {}
+    stack._add([mean], [begun], work, rows)
+    channel, server, q = Channel("downlink", [bill]), stack.runs[0].server, work.q.mean()
+    hear = partial(server_work, rules, server, {}, mean, q, begun.rnd, channel, begun.draw)
+    heard = hear()
+    return [
+        ("batching", lambda: minibatch(oracle.at(1), job.batch), job.steps * groups),
+        ("gradients", differentiate, job.steps * groups),
+        (
+            "steps",
+            lambda: algorithm.local_step(w, work.client, begun.down, given, begun.rnd),
+            job.steps * groups,
+        ),
+        ("steps", upload, groups),
+        ("codec", partial(send, rules, upload()["D"], draw), groups),
+        ("mean", lambda: stack._add([{}], [begun], work, rows), groups),
+        ("mean", hear, 1),
+        ("state", lambda: stack.store.take(clients), groups),
+        ("state", lambda: stack._finish([heard], (rows, work)), groups),
+    ]
+
+
+def minibatch(oracle: Oracle, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw and gather what Oracle.batch differentiates."""
+    position, valid = oracle._with_replacement(size)
+    rows = oracle.task.offsets[oracle.clients].unsqueeze(-1) + position.minimum(oracle._sizes - 1)
+    weight = valid.to(torch.float32)
+    return oracle.task.x[rows], oracle.task.y[rows], weight / weight.sum(-1, keepdim=True)
+
+
+def send(rules: Any, up: Tensor, draw: Draw) -> Tensor:
+    """One message of each client through the codec, and its measured q."""
+    codec = rules.links.uplink
+    heard = Channel("uplink", [Ledger(rules.clients)]).send("D", up, rules.layout, codec, draw)
+    return _relative_error(codec, heard, up)
+
+
+def on_cpu(work: Work, times: int = 3) -> float:
+    """Milliseconds of the thread, the mean of some runs."""
+    started = thread_time()
+    for _ in range(times):
+        work()
+    return 1e3 * (thread_time() - started) / times
+
+
+def breakdown(method: str, job: Job, device: str, repeats: int) -> dict[str, float]:
+    """Milliseconds of a round that go into each stage: medians of the repeats."""
+    simulation = simulate(method, job, device)
+    on_gpu, parts = device == "cuda", stages(simulation, job)
+    clock = milliseconds if on_gpu else on_cpu
+    works = [(stage, graph(work) if on_gpu else work, count) for stage, work, count in parts]
+    runs = []
+    for _ in range(repeats):
+        run = dict.fromkeys(STAGES, 0.0) | {"round": clock(simulation.step)}
+        for stage, work, count in works:
+            run[stage] += count * clock(work)
+        runs.append(run)
+    bar = {name: spread([run[name] for run in runs])[0] for name in runs[0]}
+    return bar | {"rest": bar["round"] - sum(bar[stage] for stage in STAGES)}
+
+
+def digits(bar: dict[str, float]) -> int:
+    """Decimals worth writing of a round's milliseconds."""
+    return 0 if bar["round"] > 100 else 3
+
+
+def show(bars: dict[str, dict[str, float]]) -> None:
+    """Print milliseconds and shares."""
+    print(f"| ms a round | {' | '.join(bars)} |\n|---|{'--:|' * len(bars)}")
+    for stage in (*STAGES, "round"):
+        cells = [
+            f"{bar[stage]:,.{digits(bar)}f} ({100 * bar[stage] / bar['round']:.0f}%)" for bar in bars.values()
+        ]
+        print(f"| {stage} | {' | '.join(cells)} |")
+
+
+def draw_figure(bars: dict[str, dict[str, float]], path: Path, subtitle: str) -> None:
+    """One bar a run, cut into shares of its round."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from fedcom.figures import INK, PALE, SIZE, SPARE
+
+    figure = Figure(figsize=(SIZE[0], 1.9 + 0.55 * len(bars)), dpi=160)
+    FigureCanvasAgg(figure)
+    top = figure.bbox_inches.height
+    figure.text(0.015, 1 - 0.33 / top, "Where a round's time goes", size=13, weight="bold", color=INK)
+    figure.text(0.015, 1 - 0.58 / top, subtitle, size=9.5, color=PALE)
+    axes = figure.add_axes((0.28, 0.5 / top, 0.69, 1 - 1.65 / top))
+    axes.spines[:].set_visible(False)
+    left = [0.0] * len(bars)
+    wholes = [sum(max(0.0, bar[stage]) for stage in STAGES) for bar in bars.values()]
+    for stage, colour in zip(STAGES, (*SPARE[:4], SPARE[6], SPARE[4], PALE), strict=True):
+        share = [100 * max(0.0, bar[stage]) / whole for bar, whole in zip(bars.values(), wholes, strict=True)]
+        axes.barh(range(len(bars)), share, left=left, height=0.6, color=colour, label=stage)
+        for i, (start, width) in enumerate(zip(left, share, strict=True)):
+            if width > 5:
+                axes.text(
+                    start + width / 2, i, f"{width:.0f}", color="white", size=9, ha="center", va="center"
+                )
+        left = [start + width for start, width in zip(left, share, strict=True)]
+    labels = [f"{name}\n{bar['round']:,.{digits(bar)}f} ms a round" for name, bar in bars.items()]
+    axes.set_yticks(range(len(bars)), labels, size=9.5, color=INK)
+    axes.invert_yaxis()
+    axes.tick_params(length=0, labelcolor=INK)
+    axes.set_xlabel("% of a round", color=INK)
+    axes.legend(
+        ncols=len(STAGES), frameon=False, fontsize=9, labelcolor=INK, loc="lower right",
+        bbox_to_anchor=(1.02, 0.98), handlelength=0.8, handletextpad=0.4, columnspacing=1.0,
+    )  # fmt: skip
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Measure, print, write and draw."""
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.breakdown",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/breakdown"))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--job", choices=("mnist", "tiny"), default="mnist")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--add", type=Path, nargs="*", default=[], help="measured elsewhere, to be drawn too")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    job = JOBS[args.job]
+    where = "GPU" if args.device == "cuda" else "CPU"
+    bars = {f"{name}, {where}": breakdown(name, job, args.device, args.repeats) for name in METHODS}
+    for path in args.add:
+        bars |= json.loads(path.read_text())
+    show(bars)
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "breakdown.json").write_text(json.dumps(bars, indent=2) + "\n")
+    if find_spec("matplotlib"):
+        subtitle = f"{job.clients} clients, {job.steps} local steps, batch {job.batch}, random data"
+        draw_figure(bars, args.out / "breakdown.png", subtitle)
+
+
+if __name__ == "__main__":
+    main()

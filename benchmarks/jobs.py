@@ -1,0 +1,59 @@
+"""The jobs every contender does: numbers of clients and steps, random data of a known shape, a module."""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+ETA = 0.1
+
+
+@dataclass(frozen=True)
+class Job:
+    """So many clients, of whom some are sampled a round, each with local steps of SGD on its own data."""
+
+    name: str
+    clients: int
+    sampled: int
+    samples: int  # of each client
+    batch: int
+    steps: int
+    shape: tuple[int, ...]  # of one sample
+    hidden: int  # width of the hidden layers
+    epoch: bool  # minibatches without replacement, one pass over the data
+
+    def data(self, device: str = "cpu") -> tuple[Tensor, Tensor]:
+        """Samples and labels, clients by samples; random, as speed does not depend on what they show."""
+        generator = torch.Generator().manual_seed(0)
+        x = torch.rand(self.clients, self.samples, *self.shape, generator=generator)
+        y = torch.randint(10, (self.clients, self.samples), generator=generator)
+        return x.to(device), y.to(device)
+
+    def module(self) -> nn.Module:
+        """The network, with PyTorch's default start."""
+        torch.manual_seed(0)
+        return self._images() if len(self.shape) == 3 else self._flat()
+
+    def _flat(self) -> nn.Module:
+        h = self.hidden
+        layers = (nn.Linear(prod(self.shape), h), nn.ReLU(), nn.Linear(h, h), nn.ReLU(), nn.Linear(h, 10))
+        return nn.Sequential(*layers)
+
+    def _images(self) -> nn.Module:
+        """Two 3x3 convolutions without padding, one pooling and a hidden layer; no dropout."""
+        channels, height, width = self.shape
+        pixels = ((height - 4) // 2) * ((width - 4) // 2)
+        return nn.Sequential(
+            *(nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU()),
+            *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * pixels, self.hidden), nn.ReLU()),
+            nn.Linear(self.hidden, 10),
+        )
+
+
+JOBS = {
+    "mnist": Job("mnist", 100, 100, 600, 50, 10, (784,), 200, epoch=False),
+    "cifar-cnn": Job("cifar-cnn", 1000, 50, 50, 10, 5, (3, 32, 32), 128, epoch=True),
+    "tiny": Job("tiny", 4, 4, 20, 5, 2, (12,), 8, epoch=False),
+    "tiny-cnn": Job("tiny-cnn", 6, 3, 10, 5, 2, (3, 8, 8), 8, epoch=True),
+}

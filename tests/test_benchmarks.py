@@ -1,0 +1,39 @@
+"""The benchmarks run, on jobs too small to measure anything."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(module: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+def test_contenders_are_measured_side_by_side(tmp_path: Path) -> None:
+    results = tmp_path / "runs.json"
+    short = ("--job", "tiny", "--rounds", "1", "--repeats", "1", "--json", str(results))
+    out = run("peers", "--only", "fedcom-fedcomgate,loop-single", *short)
+    assert "| fedcom-fedcomgate |" in out
+    assert "| times as fast as | loop-single |" in out
+    (measured,) = json.loads(results.read_text())["runs"]
+    assert all(result["seconds"] > 0 and result["bytes"] > 1e7 for result in measured.values())
+
+
+def test_scaling_prints_a_line_a_point() -> None:
+    out = run("scaling", "--sizes", "3,4", "--job", "tiny", "--rounds", "1", "--repeats", "1")
+    points = [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("|")]
+    assert [p for p in points if p[0].isdigit()] == ["10^3", "10^4", "1", "0.5"]
+
+
+def test_the_breakdown_adds_up_and_is_drawn(tmp_path: Path) -> None:
+    run("breakdown", "--job", "tiny", "--repeats", "1", "--out", str(tmp_path))
+    bars = json.loads((tmp_path / "breakdown.json").read_text())
+    assert len(bars) == 2
+    for bar in bars.values():
+        whole = bar.pop("round")
+        assert abs(sum(bar.values()) - whole) < 1e-6 * whole
+    assert (tmp_path / "breakdown.png").read_bytes().startswith(b"\x89PNG")
