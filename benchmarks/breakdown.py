@@ -35,7 +35,7 @@ import fedcom
 from fedcom.draws import Draw
 from fedcom.ledger import Ledger
 from fedcom.links import Channel
-from fedcom.round import _relative_error, server_work
+from fedcom.round import relative_error, server_work
 from fedcom.task import Oracle
 
 Work = Callable[[], object]
@@ -116,7 +116,7 @@ def send(rules: Any, up: Tensor, draw: Draw) -> Tensor:
     """One message of each client through the codec, and its measured q."""
     codec = rules.links.uplink
     heard = Channel("uplink", [Ledger(rules.clients)]).send("D", up, rules.layout, codec, draw)
-    return _relative_error(codec, heard, up)
+    return relative_error(heard, up)
 
 
 def on_cpu(work: Work, times: int = 3) -> float:

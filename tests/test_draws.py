@@ -318,3 +318,18 @@ def test_normal_is_always_finite() -> None:
     assert z.dtype == torch.float32
     assert z.isfinite().all()
     assert 4.5 < float(z.abs().max()) < 6
+
+
+@given(st.integers(1, 400), st.integers(0, 2**62 - 1), st.data())
+def test_a_subset_has_different_members_of_the_whole(m: int, seed: int, data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, m))
+    chosen = Draw.seeded(seed).subset(m, n).tolist()
+    assert len(set(chosen)) == n
+    assert all(0 <= member < m for member in chosen)
+
+
+def test_subsets_are_uniform() -> None:
+    counts = torch.zeros(10)
+    for seed in range(4000):
+        counts[Draw.seeded(seed).subset(10, 3)] += 1
+    assert float(((counts - 1200) ** 2 / 840).sum()) < 30  # nine degrees of freedom
