@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedcom import vectors
 from fedcom.algorithms import Algorithm
+from fedcom.clients import Storage
 from fedcom.draws import Draw
 from fedcom.engines.players import Engine, Player, player
 from fedcom.engines.stack import Run, Stack
@@ -42,12 +43,14 @@ class Simulation:
         engine: "eager"; "graph": rounds are replayed as one CUDA graph; "compiled": that of fused kernels,
             which pays from some thousand rounds on; "auto": graph on a GPU.
         tf32: matrix products on a GPU at ten bits of precision.
+        storage: where clients' state is kept.
     """
 
     def __init__(
         self, task: Task, algorithm: Algorithm, links: Links | None = None, *, rounds: int = 100,
         participation: float = 1.0, seed: int = 0, eval_every: int = 1, device: str = "auto",
         chunk: int | None = None, engine: Engine = "auto", tf32: bool = False,
+        storage: Storage | None = None,
     ) -> None:  # fmt: skip
         self.task, self.algorithm = task.to(pick_device(device)), algorithm
         self.rounds, self.eval_every, self.tf32 = rounds, eval_every, tf32
@@ -58,7 +61,7 @@ class Simulation:
         steps, tau = local_steps(algorithm, self.task)
         self._run = Run(rules, server, weights, steps, tau, Draw.seeded(seed), Ledger(m))
         self._seconds = 0.0
-        self.play_in(Stack.of([self._run], self.task, chunk), engine)
+        self.play_in(Stack.of([self._run], self.task, chunk, storage, rounds), engine)
 
     def play_in(self, stack: Stack, engine: Engine = "auto", index: int = 0) -> None:
         """Be one of the runs of a stack."""
@@ -164,19 +167,18 @@ class Simulation:
         """The clients of this round, in order."""
         return self._run.sample(self.round)
 
-    def client_states(self) -> Any:
-        """What the algorithm keeps of each client, stacked; a tracker's `.delta`, for example."""
-        return self._stack.store.take(self._clients)[0]
+    def client_states(self, clients: Tensor | None = None) -> Any:
+        """What the algorithm keeps of some clients, or all, stacked; a tracker's `.delta`, for example."""
+        return self._stack.store.look(self._places(clients))[0]
 
-    def client_memory(self) -> Vectors:
-        """What each client's codec dropped and its memory keeps, in the model's units."""
-        return self._stack.store.take(self._clients)[1]
+    def client_memory(self, clients: Tensor | None = None) -> Vectors:
+        """What the codec of some clients, or all, dropped and its memory keeps, in the model's units."""
+        return self._stack.store.look(self._places(clients))[1]
 
-    @property
-    def _clients(self) -> Tensor:
-        """Where the clients of this run are in the stack."""
+    def _places(self, clients: Tensor | None) -> Tensor:
+        """Where clients of this run are in the stack."""
         m = self.rules.clients
-        return torch.arange(self._index * m, (self._index + 1) * m, device=self.server.w.device)
+        return self._index * m + (torch.arange(m) if clients is None else clients.cpu())
 
     def module(self) -> nn.Module:
         """A copy of the module with the model as it stands."""
