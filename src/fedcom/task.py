@@ -95,7 +95,9 @@ class Task:
         return int(self.sizes.max())
 
     def to(self, device: torch.device) -> "Task":
-        """The same task on a device."""
+        """The same task on a device; itself where it is there already."""
+        if self.x.device == device:
+            return self
         names = ("x", "y", "sizes", "test_x", "test_y")
         moved = {name: getattr(self, name).to(device) for name in names}
         return replace(self, objective=self.objective.to(device), **moved)

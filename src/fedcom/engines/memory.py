@@ -47,14 +47,17 @@ def make_store(
     kept, row = (crowd.clients, crowd.sampled, state, nu, storage), [*state, *nu.values()]
     nbytes = sum(storage.kept(x).itemsize * x.numel() for x in row)
     work = sum(x.nbytes for x in row) + len(algorithm.uploads) * w.nbytes
-    roomy = crowd.sampled * (nbytes + work) <= _STATE_SHARE * min(map(free_bytes, (w.device, _HOST)))
-    park = stay if roomy or not row else Park(crowd.sampled, _folder(storage, crowd.sampled * work))
     all_come = w.is_cuda or crowd.ever == crowd.clients  # else rows may wait for their clients
     fits = all_come and nbytes * crowd.clients <= _STATE_SHARE * free_bytes(w.device)
+    roomy = crowd.sampled * (nbytes + work) <= _STATE_SHARE * min(map(free_bytes, (w.device, _HOST)))
     if not row or (fits and storage.home != "disk"):
-        return ClientStore(*kept), park
-    folder = _folder(storage, nbytes * crowd.ever)
-    return (PrefetchedStore if roomy else PagedStore)(*kept, planned=crowd.ever, folder=folder), park
+        store = ClientStore(*kept)
+    else:
+        folder = _folder(storage, nbytes * crowd.ever)
+        store = (PrefetchedStore if roomy else PagedStore)(*kept, planned=crowd.ever, folder=folder)
+    if not row or roomy:
+        return store, stay
+    return store, Park(crowd.sampled, _folder(storage, crowd.sampled * work))
 
 
 def _folder(storage: Storage, needed: int) -> Path | None:

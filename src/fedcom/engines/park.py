@@ -36,9 +36,9 @@ class Park:
             for i, row in enumerate(x):
                 page.write(rows.start + i, row)
         shape = work._replace(
-            client=type(work.client)(*(x[:0] for x in work.client)),
-            memory={name: x[:0] for name, x in work.memory.items()},
-            sent={name: x[:0] for name, x in work.sent.items()},
+            client=type(work.client)(*map(_none_of, work.client)),
+            memory={name: _none_of(x) for name, x in work.memory.items()},
+            sent={name: _none_of(x) for name, x in work.sent.items()},
         )
         return partial(self._back, rows.start, len(work.q), shape)
 
@@ -62,3 +62,8 @@ class Park:
 
 def _flat(work: Work) -> list[Tensor]:
     return [*work.client, *work.memory.values(), *work.sent.values()]
+
+
+def _none_of(x: Tensor) -> Tensor:
+    """No rows of a stack, and no hold on its memory."""
+    return x.new_empty((0, *x.shape[1:]))
