@@ -182,7 +182,9 @@ def test_threads_do_not_see_one_anothers_parameters() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             meeting.wait()
-            return x + self.w
+            y = x + self.w
+            meeting.wait()  # none leaves before both have read
+            return y
 
     objective = Objective(Meets())
     with ThreadPoolExecutor(2) as pool:
