@@ -201,6 +201,20 @@ def test_a_disk_that_fills_up_is_an_error_and_not_the_end(
         simulation.step()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("engine", ["eager", "graph"])
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_on_a_gpu_a_window_is_as_good_as_rows_for_all(engine: Any, participation: float) -> None:
+    runs = []
+    for home in ("auto", "disk"):
+        options: Any = {"participation": participation, "engine": engine, "storage": Storage(home)}
+        runs.append(Simulation(mlp_task(), FedCOMGATE(tau=2), rounds=8, device="cuda", **options))
+        for _ in range(8):
+            runs[-1].step()
+    assert [type(run._stack.store) for run in runs] == [ClientStore, PrefetchedStore]
+    assert same(*runs)
+
+
 def open_files(folder: Path) -> int:
     links = (link for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
     return sum(os.readlink(link).startswith(str(folder)) for link in links)
