@@ -13,7 +13,7 @@ FLOORS = [
     {"errors", "formats"},
     {"settings"},
     {"draws", "ledger"},
-    {"vectors"},
+    {"vectors", "pages"},
     {"wire", "dense"},
     {"algorithms", "codecs", "data"},
     {"links", "objective"},

@@ -1,5 +1,8 @@
 """Modules as functions of flat vectors, and the models the command line knows."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -166,3 +169,25 @@ def test_the_users_module_is_not_changed_and_tasks_can_be_shared(draw: Draw) -> 
         trained.append(simulation.module().weight)
     assert torch.equal(module.weight, before)
     assert not torch.equal(trained[0], trained[1])
+
+
+def test_threads_do_not_see_one_anothers_parameters() -> None:
+    """A call puts its parameters into the module for a while; two that meet inside must not share one."""
+    meeting = threading.Barrier(2, timeout=30)
+
+    class Meets(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            meeting.wait()
+            y = x + self.w
+            meeting.wait()  # none leaves before both have read
+            return y
+
+    objective = Objective(Meets())
+    with ThreadPoolExecutor(2) as pool:
+        values = [torch.tensor([1.0]), torch.tensor([2.0])]
+        outputs = list(pool.map(lambda w: objective.outputs(w, torch.zeros(1)), values))
+    assert [float(x) for x in outputs] == [1.0, 2.0]

@@ -1,8 +1,9 @@
 """Communication-efficient federated learning: the FedCOM family of methods, with exact byte counts."""
 
 from fedcom.algorithms import *
+from fedcom.clients import Storage
 from fedcom.codecs import *
-from fedcom.data import Dataset, from_arrays, load, split
+from fedcom.data import Dataset, Population, from_arrays, load, split
 from fedcom.draws import Draw
 from fedcom.engines.local import Row, Simulation
 from fedcom.errors import ConfigError, DataError, Diverged, FedcomError, WireError

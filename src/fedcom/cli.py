@@ -61,14 +61,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 KEYS = "\n\n".join((
     "Keys of the sections:",
     "data: name, root (folder of its files), clients, partition, classes_per_client (of partition classes), "
-    "alpha (of dirichlet and synthetic), beta (of synthetic)",
+    "alpha (of dirichlet and synthetic), beta (of synthetic), lazy (draw synthetic's samples as needed)",
     "model: name, hidden (widths, such as 64,32)",
     "algorithm: name, eta, gamma, tau, epochs, batch, decay, weights, weight_decay, option, memory, and the "
     "method's own, such as damping",
     "uplink, downlink: name and the codec's own, such as bits or ratio; downlink.memory",
     "run: rounds, participation (share of clients a round), seed, eval_every, dtype, target_accuracy, init "
     "(a model.safetensors to start from), chunk (clients computed at once), engine (eager, graph or "
-    "compiled), tf32 (fast matrix products of less precision on a GPU), encode (make messages' bytes)",
+    "compiled), tf32 (fast matrix products of less precision on a GPU), store (of clients' state: auto, "
+    "memory or disk), store_dtype (model or bfloat16), store_folder, encode (make messages' bytes)",
     "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions.",
 ))  # fmt: skip
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
+from fedcom.clients import Storage
 from fedcom.codecs import CODECS, Codec
 from fedcom.errors import ConfigError, nearest, unknown
 from fedcom.links import Links, budgets_from, with_bits
@@ -32,6 +33,7 @@ class DataConfig:
     classes_per_client: int = 2
     alpha: float = 0.5
     beta: float = 0.5
+    lazy: bool | None = None
 
     def __post_init__(self) -> None:
         if self.clients is not None and self.clients < 1:
@@ -52,7 +54,15 @@ class RunConfig:
     chunk: int | None = None
     engine: Literal["auto", "eager", "graph", "compiled"] = "auto"
     tf32: bool = False
+    store: Literal["auto", "memory", "disk"] = "auto"
+    store_dtype: Literal["model", "bfloat16"] = "model"
+    store_folder: str | None = None
     encode: bool = False
+
+    @property
+    def storage(self) -> Storage:
+        """Where clients' state is to be kept."""
+        return Storage(self.store, self.store_dtype, self.store_folder)
 
     def __post_init__(self) -> None:
         for key, least in {"rounds": 0, "eval_every": 1, "seed": 0, "chunk": 1}.items():

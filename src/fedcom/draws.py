@@ -77,17 +77,18 @@ class Draw:
                 key = torch.tensor(_signed(mix(int(key), salt(part))))
         return Draw(key)
 
-    def bits(self, n: int) -> Tensor:
-        """n uniform 32-bit integers a key (signed, as torch has them)."""
+    def bits(self, n: int | Tensor) -> Tensor:
+        """n uniform 32-bit integers a key (signed, as torch has them), or those at given places."""
         key = self.key.unsqueeze(-1)
-        x = torch.arange(n, dtype=torch.int32, device=key.device) + key.to(torch.int32)
+        places = torch.arange(n, dtype=torch.int32, device=key.device) if isinstance(n, int) else n
+        x = places.to(torch.int32) + key.to(torch.int32)
         _xorshift(x, 17).mul_(_LOW[0])
         x.bitwise_xor_((key >> 32).to(torch.int32))
         _xorshift(x, 11).mul_(_LOW[1])
         _xorshift(x, 15).mul_(_LOW[2])
         return _xorshift(x, 14)
 
-    def uniform(self, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    def uniform(self, n: int | Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """n numbers a key, uniform on [0, 1), multiples of 2^-24."""
         return (self.bits(n) >> 8).bitwise_and_(2**24 - 1).to(dtype).mul_(2.0**-24)
 
@@ -117,7 +118,7 @@ class Draw:
         position = torch.arange(n, device=self.key.device)
         return (self.bits(n).to(torch.int64) << 31) + position
 
-    def normal(self, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    def normal(self, n: int | Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """n standard normal numbers a key (Box and Muller)."""
         radius = torch.sqrt(-2.0 * torch.log(1.0 - self.fold("radius").uniform(n, dtype)))
         return radius * torch.cos(2.0 * math.pi * self.fold("angle").uniform(n, dtype))

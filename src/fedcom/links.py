@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -37,9 +38,13 @@ class Links:
         """The codecs of some clients, each with the rows that use it."""
         if self.budgets is None:
             return [(self.uplink, torch.arange(len(clients), device=clients.device))]
-        bits = torch.tensor(self.budgets, dtype=torch.float64)[clients.cpu()]
+        bits = self._bits[clients.cpu()]
         rows = [(b, (bits == b).nonzero()[:, 0].to(clients.device)) for b in sorted(set(bits.tolist()))]
         return [(with_bits(self.uplink, b), chosen) for b, chosen in rows]
+
+    @cached_property
+    def _bits(self) -> Tensor:
+        return torch.tensor(self.budgets, dtype=torch.float64)
 
     @classmethod
     def of(cls, algorithm: Algorithm) -> "Links":

@@ -1,6 +1,7 @@
 """A module and its loss as functions of one flat vector: the only place that knows torch's modules."""
 
 import copy
+import threading
 from collections.abc import Callable
 from typing import cast
 
@@ -34,6 +35,7 @@ class Objective:
     def __init__(self, module: nn.Module, loss: Loss | None = None, dtype: torch.dtype = torch.float32):
         _refuse_unsuitable(module)
         self.module = copy.deepcopy(module).to(dtype)
+        self._local = threading.local()
         self.loss = loss
         self.layout = Layout.of(module, dtype)
         self.start = flatten(module, dtype)
@@ -54,7 +56,15 @@ class Objective:
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
         """What the module says of a batch at w."""
-        return cast(Tensor, functional_call(self.module, self.layout.tensors(w), (x,)))
+        return cast(Tensor, functional_call(self._own_module(), self.layout.tensors(w), (x,)))
+
+    def _own_module(self) -> nn.Module:
+        """The module, to every thread but the first a copy: a call puts its tensors into it for a while."""
+        if threading.current_thread() is threading.main_thread():
+            return self.module
+        if not hasattr(self._local, "module"):
+            self._local.module = copy.deepcopy(self.module)
+        return cast(nn.Module, self._local.module)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each sample of a batch."""

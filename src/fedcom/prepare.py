@@ -7,6 +7,7 @@ import torch
 
 from fedcom.config import Config, DataConfig
 from fedcom.data import Dataset, load, split
+from fedcom.data.synthetic import LAID_OUT, population
 from fedcom.draws import Draw
 from fedcom.engines.local import Simulation, sample_size
 from fedcom.errors import ConfigError, DataError
@@ -30,7 +31,7 @@ def simulation_of(task: Task, config: Config, device: str = "auto") -> Simulatio
     return Simulation(
         task, config.algorithm, config.links, rounds=run.rounds, participation=run.participation,
         seed=run.seed, eval_every=run.eval_every, device=device, chunk=run.chunk, engine=run.engine,
-        tf32=run.tf32,
+        tf32=run.tf32, storage=run.storage,
     )  # fmt: skip
 
 
@@ -41,6 +42,8 @@ def refuse(config: Config, clients: int) -> None:
 
 def build_task(config: Config) -> tuple[Task, Config]:
     """The task a config describes, and the config with what suits the data filled in."""
+    if _lazy(config):
+        return _drawn_task(config)
     draw = Draw.seeded(config.run.seed)
     data = _dataset(config, draw)
     filled = _fill(config.data, data)
@@ -50,6 +53,26 @@ def build_task(config: Config) -> tuple[Task, Config]:
     )  # fmt: skip
     objective = _objective(config, data)
     return Task.build(objective, data, parts), replace(config, data=replace(filled, clients=len(parts)))
+
+
+def _drawn_task(config: Config) -> tuple[Task, Config]:
+    """The task of clients whose data is drawn when it is asked for."""
+    c = config.data
+    people = population(c.clients or 30, c.alpha, c.beta, config.run.seed)
+    filled = replace(c, name=people.data.name, partition="natural", clients=len(people.sizes), lazy=True)
+    return Task.drawn(_objective(config, people.data), people), replace(config, data=filled)
+
+
+def _lazy(config: Config) -> bool:
+    """Whether samples are drawn when they are asked for: if told to, and for a great many clients."""
+    c = config.data
+    can = data_name(config) == "synthetic" and c.partition in (None, "natural")
+    if c.lazy and not can:
+        raise ConfigError(
+            f"data.lazy draws the samples of data.name=synthetic with data.partition=natural; "
+            f"got {data_name(config)!r} and {c.partition!r}"
+        )
+    return can and (c.lazy if c.lazy is not None else (c.clients or 0) > LAID_OUT)
 
 
 def data_name(config: Config) -> str:

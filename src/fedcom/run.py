@@ -114,7 +114,8 @@ def _logger(log: Any) -> Callable[[Row], None]:
 def _partition(simulation: Simulation) -> dict[str, Any]:
     task = simulation.task
     counts = task.label_counts() if task.classes else None
-    return {"clients": task.clients, "sizes": task.sizes.tolist(), "label_counts": counts}
+    shown = {} if task.shown is None else {"shown": task.shown.tolist()}
+    return {"clients": task.clients, **shown, "sizes": task.shown_sizes.tolist(), "label_counts": counts}
 
 
 def _finish(simulation: Simulation, config: Config, curve: Curve, out: Path) -> None:

@@ -1,6 +1,6 @@
-"""A task: every client's data in one tensor, the objective on it, and what may be asked of the two."""
+"""A task: every client's data, in one tensor or as a function, the objective on it, and what may be asked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedcom.data import Dataset, from_arrays, split
+from fedcom.data import Dataset, Population, from_arrays, split
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.objective import Loss, Objective
@@ -28,7 +28,12 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """Clients' samples, sorted by client, and the objective they define."""
+    """Clients' samples, sorted by client, and the objective they define.
+
+    Args:
+        source: draws the samples of clients too many to be laid out; x and y are then those of `shown`.
+        shown: the clients a model is evaluated on; None: all.
+    """
 
     objective: Objective
     x: Tensor
@@ -38,6 +43,8 @@ class Task:
     test_y: Tensor
     classes: int
     name: str = "task"
+    source: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    shown: Tensor | None = None
 
     @classmethod
     def build(cls, objective: Objective, data: Dataset, parts: Sequence[Tensor]) -> "Task":
@@ -49,6 +56,15 @@ class Task:
         x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
         return cls(objective, x, y, sizes, test_x, test_y, data.classes, data.name)
+
+    @classmethod
+    def drawn(cls, objective: Objective, population: Population) -> "Task":
+        """A task whose samples are drawn when they are asked for."""
+        data, x = population.data, objective.inputs
+        return cls(
+            objective, x(data.x), objective.targets(data.y), population.sizes, x(data.test_x),
+            objective.targets(data.test_y), data.classes, data.name, population.samples, population.shown,
+        )  # fmt: skip
 
     @classmethod
     def from_arrays(
@@ -87,25 +103,45 @@ class Task:
         return int(self.sizes.max())
 
     def to(self, device: torch.device) -> "Task":
-        """The same task on a device."""
-        moved = {name: getattr(self, name).to(device) for name in ("x", "y", "sizes", "test_x", "test_y")}
+        """The same task on a device; itself where it is there already."""
+        if self.x.device == device:
+            return self
+        names = ("x", "y", "sizes", "test_x", "test_y")
+        moved = {name: getattr(self, name).to(device) for name in names}
         return replace(self, objective=self.objective.to(device), **moved)
 
+    def samples(self, clients: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """x and y of some clients, one row of positions a client; past its last sample there is the last."""
+        position = position.minimum(self.sizes[clients].unsqueeze(-1) - 1)
+        if self.source is not None:
+            x, y = self.source(clients, position)
+            return x.to(self.x.dtype), y.to(self.y.dtype)
+        rows = self.offsets[clients].unsqueeze(-1) + position
+        return self.x[rows], self.y[rows]
+
+    @cached_property
+    def shown_sizes(self) -> Tensor:
+        """Samples of each of the clients a model is evaluated on, on the host."""
+        sizes = self.sizes.cpu()
+        return sizes if self.shown is None else sizes[self.shown]
+
     def label_counts(self) -> list[list[int]]:
-        """How many samples of each class each client has."""
-        y = torch.split(self.y.cpu(), self.sizes.tolist())
+        """How many samples of each class each client has, of those a model is evaluated on."""
+        y = torch.split(self.y.cpu(), self.shown_sizes.tolist())
         return [torch.bincount(labels, minlength=self.classes).tolist() for labels in y]
 
     def evaluate(self, w: Tensor, p: Tensor) -> Scores:
-        """The weighted train loss over all clients' data, and accuracies, of one flat vector."""
+        """The weighted train loss over the data of all clients shown, and accuracies, of one flat vector."""
         losses, hits = self._score(w, self.x, self.y)
-        starts = self.offsets.cpu().numpy()
-        share = self.sizes.cpu().numpy()
+        share = self.shown_sizes.numpy()
+        starts = share.cumsum() - share
         by_client = np.add.reduceat(losses, starts) / share
-        train_loss = float(by_client @ p.double().cpu().numpy())
+        p = p.double().cpu()
+        p = p if self.shown is None else p[self.shown] / p[self.shown].sum()
+        train_loss = float(by_client @ p.numpy())
         if not self.classes:
             return Scores(train_loss, None, None)
-        worst = np.sort(np.add.reduceat(hits, starts) / share)[: max(1, round(0.1 * self.clients))]
+        worst = np.sort(np.add.reduceat(hits, starts) / share)[: max(1, round(0.1 * len(share)))]
         test = self._score(w, self.test_x, self.test_y)[1]
         return Scores(train_loss, float(test.mean()) if len(test) else None, float(worst.mean()))
 
@@ -174,8 +210,8 @@ class Oracle:
 
     def _gradient(self, w: Tensor, position: Tensor, weight: Tensor) -> Tensor:
         """The gradient of a weighted sum of losses; places a client does not have weigh nothing."""
-        rows = self.task.offsets[self.clients].unsqueeze(-1) + position.minimum(self._sizes - 1)
-        return self.task.objective.gradients(w, self.task.x[rows], self.task.y[rows], weight)
+        x, y = self.task.samples(self.clients, position)
+        return self.task.objective.gradients(w, x, y, weight)
 
     def _decayed(self, w: Tensor, g: Tensor) -> Tensor:
         return g + self.weight_decay * w if self.weight_decay else g

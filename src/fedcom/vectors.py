@@ -63,7 +63,7 @@ class Layout:
 def flatten(module: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
     """A module's trainable parameters as one flat vector (a copy)."""
     parts = [p.detach().reshape(-1) for p in module.parameters() if p.requires_grad]
-    return torch.cat(parts).to(dtype).clone()
+    return torch.cat(parts).to(dtype)
 
 
 def load(module: nn.Module, w: Tensor) -> None:

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from fedcom.data import load
-from fedcom.data.synthetic import client_samples
-from fedcom.draws import Draw
+from fedcom.data.synthetic import Synthetic
 from fedcom.errors import ConfigError
 
 
@@ -43,14 +42,14 @@ def test_alpha_cancels_in_the_labels_as_it_does_in_the_paper():
 
 
 def test_beta_is_the_variance_of_the_clients_mean_input():
-    means = [client_samples(Draw.seeded(k), 1.0, 4.0)[0].mean() for k in range(120)]
+    means = [Synthetic(1.0, 4.0, 0).laid_out(torch.tensor([k])).x.mean() for k in range(120)]
     assert 2.5 < float(torch.stack(means).var()) < 5.5
 
 
 def test_features_have_variance_j_to_the_minus_1_2():
-    sizes = [(len(client_samples(Draw.seeded(k), 1.0, 1.0)[1]), k) for k in range(40)]
-    n, k = max(sizes)
-    x, _ = client_samples(Draw.seeded(k), 1.0, 1.0)
+    source = Synthetic(1.0, 1.0, 0)
+    n, k = source.total(torch.arange(40)).max(0)
+    x = source.laid_out(k.reshape(1)).x
     ratio = x.double().var(dim=0) * torch.arange(1, 61) ** 1.2
     assert n > 1000
     assert (ratio - 1).abs().max() < 0.2

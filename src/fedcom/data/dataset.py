@@ -1,6 +1,7 @@
 """One data set as tensors: samples, labels and, where it is known, who wrote each sample."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,6 +28,23 @@ class Dataset:
     test_y: Tensor
     classes: int
     groups: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Clients too many to be laid out, whose samples are drawn when they are asked for.
+
+    Args:
+        data: the samples of some clients, in the order of `shown`, to evaluate a model on.
+        shown: those clients.
+        sizes: training samples of every client.
+        samples: x and y of some clients, at positions below their sizes, one row of positions a client.
+    """
+
+    data: Dataset
+    shown: Tensor
+    sizes: Tensor
+    samples: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Part(NamedTuple):

@@ -1,16 +1,19 @@
 """Synthetic(alpha, beta): one random linear classifier a client (Li et al. 2020, FedProx, section 5.1)."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedcom.data.dataset import Dataset
+from fedcom.data.dataset import Dataset, Population
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 
 FEATURES, CLASSES = 60, 10
 SMALLEST, LARGEST = 50, 5000
+LAID_OUT = 1000  # clients whose samples are kept unless told otherwise; those of more are drawn on the way
+SHOWN = 500  # clients of a population a model is evaluated on
 
 
 def synthetic(clients: int, alpha: float, beta: float, seed: int) -> Dataset:
@@ -21,30 +24,68 @@ def synthetic(clients: int, alpha: float, beta: float, seed: int) -> Dataset:
     """
     if clients < 1:
         raise ConfigError(f"synthetic needs at least one client; got {clients}")
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if not 0 <= value < math.inf:
-            raise ConfigError(f"synthetic's {name} is a variance, so 0 or more; got {value}")
-    root = Draw.seeded(seed).fold("synthetic")
-    owned = [client_samples(root.fold(k), alpha, beta) for k in range(clients)]
-    held = [max(1, len(y) // 10) for _, y in owned]  # samples are independent: any tenth will do
-    parts = [(x[h:], y[h:], x[:h], y[:h]) for (x, y), h in zip(owned, held, strict=True)]
-    x, y, test_x, test_y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    groups = torch.repeat_interleave(torch.tensor([len(part[1]) for part in parts]))
-    return Dataset("synthetic", x, y, test_x, test_y, CLASSES, groups)
+    return Synthetic(alpha, beta, seed).laid_out(torch.arange(clients))
 
 
-def client_samples(draw: Draw, alpha: float, beta: float) -> tuple[Tensor, Tensor]:
-    """One client's x and y, a pure function of its draw: y = argmax(W x + b), x ~ N(v, diag(j^-1.2))."""
+def population(clients: int, alpha: float, beta: float, seed: int) -> Population:
+    """The same clients with the same samples, drawn when they are asked for; 500 of them are shown."""
+    source = Synthetic(alpha, beta, seed)
+    chosen = Draw.seeded(seed).fold("shown").subset(clients, min(clients, SHOWN)).sort().values
+    total = source.total(torch.arange(clients))
+    return Population(source.laid_out(chosen), chosen, total - _held(total), source.samples)
 
-    def normal(purpose: str, n: int) -> Tensor:
-        return draw.fold(purpose).normal(n, torch.float64)
 
-    n = SMALLEST + min(int(torch.exp(4.0 + 2.0 * normal("size", 1))), LARGEST - SMALLEST)
-    u = math.sqrt(alpha) * normal("u", 1)
-    B = math.sqrt(beta) * normal("B", 1)
-    W = u + normal("W", CLASSES * FEATURES).view(CLASSES, FEATURES)
-    b = u + normal("b", CLASSES)
-    v = B + normal("v", FEATURES)
-    sigma = torch.arange(1, FEATURES + 1, dtype=torch.float64) ** -0.6
-    x = v + sigma * normal("x", n * FEATURES).view(n, FEATURES)
-    return x.to(torch.float32), torch.argmax(x @ W.T + b, dim=-1)
+@dataclass(frozen=True)
+class Synthetic:
+    """The data as a function of (seed, client)."""
+
+    alpha: float
+    beta: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"synthetic's {name} is a variance, so 0 or more; got {value}")
+
+    def laid_out(self, clients: Tensor) -> Dataset:
+        """All samples of some clients; the first tenth of each is held out, as any would do."""
+        total = self.total(clients)
+        parts = []
+        for client, n, held in zip(clients.unbind(), total.tolist(), _held(total).tolist(), strict=True):
+            x, y = (tensor[0] for tensor in self._draw(client.reshape(1), torch.arange(n).unsqueeze(0)))
+            parts.append((x[held:], y[held:], x[:held], y[:held]))
+        x, y, test_x, test_y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        groups = torch.repeat_interleave(total - _held(total))
+        return Dataset("synthetic", x, y, test_x, test_y, CLASSES, groups)
+
+    def samples(self, clients: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Training samples of some clients, one row of positions a client."""
+        return self._draw(clients, position + _held(self.total(clients)).unsqueeze(-1))
+
+    def total(self, clients: Tensor) -> Tensor:
+        """How many samples each client has, those held out included."""
+        size = torch.exp(4.0 + 2.0 * self._normal(clients, "size", 1)).squeeze(-1)
+        return SMALLEST + size.to(torch.int64).clamp(max=LARGEST - SMALLEST)
+
+    def _draw(self, clients: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples by their place among all of a client's: y = argmax(W x + b), x ~ N(v, diag(j^-1.2))."""
+        u = math.sqrt(self.alpha) * self._normal(clients, "u", 1)
+        B = math.sqrt(self.beta) * self._normal(clients, "B", 1)
+        W = (u + self._normal(clients, "W", CLASSES * FEATURES)).reshape(-1, CLASSES, FEATURES)
+        b = u + self._normal(clients, "b", CLASSES)
+        v = B + self._normal(clients, "v", FEATURES)
+        feature = torch.arange(FEATURES, device=place.device)
+        sigma = (feature + 1).double() ** -0.6
+        noise = self._normal(clients, "x", (place.unsqueeze(-1) * FEATURES + feature).flatten(1))
+        x = v.unsqueeze(1) + sigma * noise.reshape(*place.shape, FEATURES)
+        return x.to(torch.float32), torch.argmax(torch.baddbmm(b.unsqueeze(1), x, W.mT), dim=-1)
+
+    def _normal(self, clients: Tensor, purpose: str, n: int | Tensor) -> Tensor:
+        root = Draw.seeded(self.seed, clients.device).fold("synthetic")
+        return root.fold(clients).fold(purpose).normal(n, torch.float64)
+
+
+def _held(total: Tensor) -> Tensor:
+    """How many samples of a client are kept for testing: a tenth."""
+    return (total // 10).clamp(min=1)

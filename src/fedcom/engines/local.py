@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedcom import vectors
 from fedcom.algorithms import Algorithm
+from fedcom.clients import Storage
 from fedcom.draws import Draw
 from fedcom.engines.memory import clients_that_fit
 from fedcom.engines.players import Engine, Player, player
@@ -44,12 +45,14 @@ class Simulation:
         engine: "eager"; "graph": rounds are replayed as one CUDA graph; "compiled": that of fused kernels,
             which pays from some thousand rounds on; "auto": graph on a GPU.
         tf32: matrix products on a GPU at ten bits of precision.
+        storage: where clients' state is kept.
     """
 
     def __init__(
         self, task: Task, algorithm: Algorithm, links: Links | None = None, *, rounds: int = 100,
         participation: float = 1.0, seed: int = 0, eval_every: int = 1, device: str = "auto",
         chunk: int | None = None, engine: Engine = "auto", tf32: bool = False,
+        storage: Storage | None = None,
     ) -> None:  # fmt: skip
         self.task, self.algorithm = task.to(pick_device(device)), algorithm
         self.rounds, self.eval_every, self.tf32 = rounds, eval_every, tf32
@@ -60,11 +63,11 @@ class Simulation:
         steps, tau = local_steps(algorithm, self.task)
         self._run = Run(rules, server, weights, steps, tau, Draw.seeded(seed), Ledger(m))
         self._seconds, self._index = 0.0, 0
-        self._chunk, self._engine = chunk, engine
+        self._chunk, self._engine, self._storage = chunk, engine, storage
 
     @cached_property
     def _stack(self) -> Stack:
-        return Stack.of([self._run], self.task, self._chunk)
+        return Stack.of([self._run], self.task, self._chunk, self._storage, self.rounds)
 
     @cached_property
     def player(self) -> Player:
@@ -170,19 +173,18 @@ class Simulation:
         """The clients of this round, in order."""
         return self._run.sample(self.round)
 
-    def client_states(self) -> Any:
-        """What the algorithm keeps of each client, stacked; a tracker's `.delta`, for example."""
-        return self._stack.store.take(self._clients)[0]
+    def client_states(self, clients: Tensor | None = None) -> Any:
+        """What the algorithm keeps of some clients, or all, stacked; a tracker's `.delta`, for example."""
+        return self._stack.store.look(self._places(clients))[0]
 
-    def client_memory(self) -> Vectors:
-        """What each client's codec dropped and its memory keeps, in the model's units."""
-        return self._stack.store.take(self._clients)[1]
+    def client_memory(self, clients: Tensor | None = None) -> Vectors:
+        """What the codec of some clients, or all, dropped and its memory keeps, in the model's units."""
+        return self._stack.store.look(self._places(clients))[1]
 
-    @property
-    def _clients(self) -> Tensor:
-        """Where the clients of this run are in the stack."""
+    def _places(self, clients: Tensor | None) -> Tensor:
+        """Where clients of this run are in the stack."""
         m = self.rules.clients
-        return torch.arange(self._index * m, (self._index + 1) * m, device=self.server.w.device)
+        return self._index * m + (torch.arange(m) if clients is None else clients.cpu())
 
     def module(self) -> nn.Module:
         """A copy of the module with the model as it stands."""
@@ -209,7 +211,8 @@ def together(simulations: Sequence[Simulation]) -> Player:
     first = simulations[0]
     everyone = len(simulations) * first.rules.sampled
     task = Task.stacked([simulation.task for simulation in simulations])
-    stack = Stack.of([simulation._run for simulation in simulations], task, everyone)
+    runs = [simulation._run for simulation in simulations]
+    stack = Stack.of(runs, task, everyone, first._storage, first.rounds)
     play = player(stack, first._engine)
     for i, simulation in enumerate(simulations):
         simulation._stack, simulation._index, simulation.player = stack, i, play
@@ -220,8 +223,9 @@ def runs_that_fit(simulation: Simulation) -> int:
     """How many runs like this one a GPU's memory holds at once; a CPU gains nothing from a second."""
     w = simulation.server.w
     fit = clients_that_fit(simulation.task, simulation.algorithm, w) if w.is_cuda else 0
-    plain = simulation.rules.links.budgets is None and not simulation.rules.links.encode
-    return max(1, fit // simulation.rules.sampled) if plain else 1
+    links, drawn = simulation.rules.links, simulation.task.source is not None
+    alone = drawn or links.encode or links.budgets is not None
+    return 1 if alone else max(1, fit // simulation.rules.sampled)
 
 
 @contextmanager

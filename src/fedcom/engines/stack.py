@@ -5,27 +5,26 @@ A round is made of tensors alone. What changes from round to round (keys, rates,
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedcom.algorithms.base import Round
-from fedcom.clients import ClientStore
+from fedcom.clients import ClientStore, Storage
 from fedcom.draws import Draw
-from fedcom.engines.memory import clients_that_fit
+from fedcom.engines.memory import Crowd, clients_that_fit, make_store
+from fedcom.engines.park import Parking, Waiting, stay
+from fedcom.engines.threads import spread
 from fedcom.ledger import Ledger
 from fedcom.links import Channel
 from fedcom.round import Heard, Rules, Steps, Work, broadcast, client_finish, client_work, server_work
 from fedcom.task import Oracle, Task
 from fedcom.vectors import Vectors
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 log = logging.getLogger("fedcom")
 _GROUP = 8  # clients a CPU core computes at once
 
@@ -70,9 +69,12 @@ class Begun(NamedTuple):
 class Stack:
     """Some runs, their clients' data and state, and the round they are in."""
 
-    def __init__(self, runs: Sequence[Run], task: Task, store: ClientStore, group: int, workers: int) -> None:
+    def __init__(
+        self, runs: Sequence[Run], task: Task, store: ClientStore, group: int, workers: int,
+        park: Parking = stay,
+    ) -> None:  # fmt: skip
         self.runs, self.task, self.store, self.round = runs, task, store, 0
-        self.group, self.workers = group, workers
+        self.group, self.workers, self.park = group, workers, park
         first, device = runs[0].rules, runs[0].server.w.device
         self.m, self.n, count = first.clients, first.sampled, len(runs)
         self.inputs = Inputs(
@@ -86,17 +88,22 @@ class Stack:
         self._of_run = torch.arange(count, device=device).repeat_interleave(self.n)
 
     @classmethod
-    def of(cls, runs: Sequence[Run], task: Task, chunk: int | None = None) -> "Stack":
-        """A stack on its task's device; chunk: clients at once, None for as many as fit and suit."""
+    def of(
+        cls, runs: Sequence[Run], task: Task, chunk: int | None = None, storage: Storage | None = None,
+        rounds: int | None = None,
+    ) -> "Stack":  # fmt: skip
+        """A stack on its task's device; chunk: clients at once, None for as many as fit and suit.
+
+        rounds: how many there will be, so that room is sought for those alone who can take part.
+        """
         rules, w = runs[0].rules, runs[0].server.w
-        algorithm = rules.algorithm
-        remembered = algorithm.uploads if algorithm.memory != "none" else ()
-        nu = {name: torch.zeros_like(w) for name in remembered}
-        store = ClientStore(task.clients, algorithm.init_client(w), nu)
+        algorithm, sampled = rules.algorithm, len(runs) * rules.sampled
+        ever = task.clients if rounds is None else min(task.clients, max(1, rounds) * sampled)
+        store, park = make_store(Crowd(task.clients, sampled, ever), algorithm, w, storage or Storage())
         workers = 1 if w.is_cuda else torch.get_num_threads()
         fit = clients_that_fit(task, algorithm, w)
         suits = fit if w.is_cuda else min(max(1, fit // workers), -(-rules.sampled // workers), _GROUP)
-        return cls(runs, task, store, chunk or suits, workers)
+        return cls(runs, task, store, chunk or suits, workers, park)
 
     def step(self) -> None:
         """One round of every run."""
@@ -112,12 +119,18 @@ class Stack:
         _fill(self.inputs.coin, torch.cat([draw.fold("coin").uniform(1, torch.float64) for draw in draws]))
         if self.n < self.m or self.round == 0:
             _fill(self.inputs.client, torch.cat([run.sample(self.round) for run in self.runs]))
+        self.store.open(self.round, self._places)
 
     def book(self, bills: Sequence[Ledger]) -> None:
         """Make a round final."""
         for run, bill in zip(self.runs, bills, strict=True):
             run.ledger.merge(bill)
+        self.store.commit()
         self.round += 1
+
+    def _places(self, turn: int) -> Tensor:
+        """The clients of a round among those of all runs, on the host."""
+        return torch.cat([run.sample(turn) + self.m * i for i, run in enumerate(self.runs)])
 
     def play(self) -> list[Ledger]:
         """The round of the present inputs; what it cost each run."""
@@ -125,15 +138,18 @@ class Stack:
         begun = [self._begin(i, bill) for i, bill in enumerate(bills)]
         groups = self._groups()
         works, means, qs = [], [dict[str, Tensor]() for _ in self.runs], []
-        for rows, (work, bought) in zip(groups, self._map(partial(self._work, begun), groups), strict=True):
+        for rows, (work, bought) in zip(
+            groups, spread(partial(self._work, begun), groups, self.workers), strict=True
+        ):
             for bill, part in zip(bills, bought, strict=True):
                 bill.merge(part)
             self._add(means, begun, work, rows)
             qs.append(work.q)
-            works += [] if self.store.empty else [(rows, work)]
+            works += [] if self.store.empty else [(rows, self.park(rows, work))]
+            del work
         q = torch.cat(qs).reshape(len(self.runs), self.n).mean(-1)
         heard = [self._hear(*each) for each in zip(range(len(bills)), begun, means, q, bills, strict=True)]
-        list(self._map(partial(self._finish, heard), works))
+        list(spread(partial(self._finish, heard), works, self.workers))
         return bills
 
     def rehearse(self) -> None:
@@ -158,7 +174,7 @@ class Stack:
         rnd = Round(inputs.eta[i], run.tau, inputs.eta[i] * run.tau, share, inputs.coin[i])
         return Begun(draw, down, rnd, (p / share).to(run.server.w.dtype))
 
-    def _work(self, begun: Sequence[Begun], rows: Tensor) -> tuple[Work, list[Ledger]]:
+    def _work(self, begun: Sequence[Begun], rows: slice) -> tuple[Work, list[Ledger]]:
         """The work of some rows of the stack."""
         run, a = self.runs[0], self.runs[0].rules.algorithm
         of_run, clients = self._of_run[rows], self.inputs.client[rows]
@@ -166,7 +182,7 @@ class Stack:
         draw = Draw(self.inputs.key[of_run]).fold(clients)
         batch = None if a.batch == "full" else a.batch
         oracle = Oracle(self.task, places, draw, batch, a.epochs is not None, a.weight_decay)
-        state, memory = self.store.take(places)
+        state, memory = self.store.take(rows, places)
         rnd, down, steps = begun[0].rnd, begun[0].down, run.steps
         if len(begun) > 1:
             rnd = self._columns([each.rnd for each in begun])
@@ -178,7 +194,7 @@ class Stack:
         channel = Channel("uplink", bills, run.rules.links.encode)
         return client_work(run.rules, state, memory, down, oracle, steps, rnd, channel, draw), bills
 
-    def _add(self, means: list[Vectors], begun: Sequence[Begun], work: Work, rows: Tensor) -> None:
+    def _add(self, means: list[Vectors], begun: Sequence[Begun], work: Work, rows: slice) -> None:
         """Add some rows to the means of their runs."""
         for i, (mean, each) in enumerate(zip(means, begun, strict=True)):
             one = len(begun) == 1
@@ -200,10 +216,10 @@ class Stack:
         self.sound[i].add_(torch.isfinite(run.server.w).all())
         return heard
 
-    def _finish(self, heard: Sequence[Heard], done: tuple[Tensor, Work]) -> None:
-        rows, work = done
+    def _finish(self, heard: Sequence[Heard], done: tuple[slice, Waiting]) -> None:
+        rows, waiting = done
         places = self.inputs.client[rows] + self.m * self._of_run[rows]
-        self.store.put(places, *self._finished(heard, work))
+        self.store.put(rows, places, *self._finished(heard, waiting()))
 
     def _finished(self, heard: Sequence[Heard], work: Work) -> tuple[Any, Vectors]:
         """The state and memory of clients after the round."""
@@ -213,9 +229,10 @@ class Stack:
             hear = hear._replace(mean=mean, rnd=self._columns([each.rnd for each in heard]))
         return client_finish(self.runs[0].rules, work, hear)
 
-    def _groups(self) -> Sequence[Tensor]:
+    def _groups(self) -> Sequence[slice]:
         """The rows of the stack that are computed at once."""
-        return torch.split(torch.arange(len(self._of_run), device=self._of_run.device), self.group)
+        count = len(self._of_run)
+        return [slice(i, min(i + self.group, count)) for i in range(0, count, self.group)]
 
     def _rows(self, vectors: Sequence[Tensor]) -> Tensor:
         """One vector a run, once for each of its clients."""
@@ -233,18 +250,6 @@ class Stack:
             column([getattr(r, name) for r in rounds]) for name in ("eta", "path", "coin", "alpha")
         )
         return rounds[0]._replace(eta=eta, path=path, coin=coin, alpha=alpha)
-
-    def _map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """Do something to every item, one thread an item where there are several workers."""
-        if self.workers == 1 or len(items) == 1:
-            return map(work, items)
-        return _pool(self.workers).map(work, items)
-
-
-@lru_cache(maxsize=1)
-def _pool(workers: int) -> ThreadPoolExecutor:
-    """Threads that leave the other cores to one another."""
-    return ThreadPoolExecutor(workers, "fedcom", lambda: torch.set_num_threads(1))
 
 
 def _fill(there: Tensor, here: Tensor) -> None:
