@@ -72,9 +72,8 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
     algorithm = rules.algorithm
     stack.tell()
     rows, bill = stack._groups()[0], Ledger(stack.m)
-    groups, begun = rules.sampled / len(rows), stack._begin(0, bill)
-    work, _ = stack._work([begun], rows)
-    clients = stack.inputs.client[rows]
+    clients, begun = stack.inputs.client[rows], stack._begin(0, bill)
+    groups, (work, _) = rules.sampled / len(clients), stack._work([begun], rows)
     draw = Draw(stack.inputs.key[stack._of_run[rows]]).fold(clients)
     oracle = Oracle(task, clients, draw, job.batch)
     w = begun.down["w"].expand(len(clients), -1).contiguous()
@@ -99,17 +98,16 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
         ("codec", partial(send, rules, upload()["D"], draw), groups),
         ("mean", lambda: stack._add([{}], [begun], work, rows), groups),
         ("mean", hear, 1),
-        ("state", lambda: stack.store.take(clients), groups),
-        ("state", lambda: stack._finish([heard], (rows, work)), groups),
+        ("state", lambda: stack.store.take(rows, clients), groups),
+        ("state", lambda: stack._finish([heard], (rows, lambda: work)), groups),
     ]
 
 
 def minibatch(oracle: Oracle, size: int) -> tuple[Tensor, Tensor, Tensor]:
     """Draw and gather what Oracle.batch differentiates."""
     position, valid = oracle._with_replacement(size)
-    rows = oracle.task.offsets[oracle.clients].unsqueeze(-1) + position.minimum(oracle._sizes - 1)
     weight = valid.to(torch.float32)
-    return oracle.task.x[rows], oracle.task.y[rows], weight / weight.sum(-1, keepdim=True)
+    return *oracle.task.samples(oracle.clients, position), weight / weight.sum(-1, keepdim=True)
 
 
 def send(rules: Any, up: Tensor, draw: Draw) -> Tensor:

@@ -63,11 +63,8 @@ class Simulation:
         steps, tau = local_steps(algorithm, self.task)
         self._run = Run(rules, server, weights, steps, tau, Draw.seeded(seed), Ledger(m))
         self._seconds, self._index = 0.0, 0
-        self._chunk, self._engine, self._storage = chunk, engine, storage
-
-    @cached_property
-    def _stack(self) -> Stack:
-        return Stack.of([self._run], self.task, self._chunk, self._storage, self.rounds)
+        self._engine, self._storage = engine, storage
+        self._stack = Stack.of([self._run], self.task, chunk, storage, rounds)
 
     @cached_property
     def player(self) -> Player:
@@ -158,7 +155,7 @@ class Simulation:
             with repeatable(self.tf32):
                 self.player.step()
         except WireError:  # a client's vector was not finite, so that it could not be sent
-            raise self._diverged(self.round) from None
+            raise self._diverged(self.round + 1) from None
         if self.server.w.device.type == "cpu" or self.round % _CHECK_EVERY == 0:
             self.check()
         self._seconds += time.perf_counter() - started
@@ -167,7 +164,7 @@ class Simulation:
         """Raise Diverged where the model is no longer finite."""
         sound = int(self._stack.sound[self._index])
         if sound < self.round:
-            raise self._diverged(sound)
+            raise self._diverged(sound + 1)
 
     def sample(self) -> Tensor:
         """The clients of this round, in order."""
