@@ -41,6 +41,7 @@ class Objective:
         self.start = flatten(module, dtype)
         dense = Dense.of(module, self.layout) if loss is None else None
         self._gradients = dense.gradients if dense else vmap(grad(self._weighted_loss))
+        self.same_in_any_stack = dense is not None  # bit for bit, on a CPU, whoever else is in the stack
 
     def inputs(self, x: Tensor) -> Tensor:
         """Samples in the model's dtype; whole numbers stay whole where the module embeds them."""

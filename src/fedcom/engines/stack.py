@@ -16,6 +16,7 @@ from torch import Tensor
 from fedcom.algorithms.base import Round
 from fedcom.clients import ClientStore, Storage
 from fedcom.draws import Draw
+from fedcom.engines.group import clients_a_core
 from fedcom.engines.memory import Crowd, clients_that_fit, make_store
 from fedcom.engines.park import Parking, Waiting, stay
 from fedcom.engines.threads import spread
@@ -26,7 +27,6 @@ from fedcom.task import Oracle, Task
 from fedcom.vectors import Vectors
 
 log = logging.getLogger("fedcom")
-_GROUP = 8  # clients a CPU core computes at once
 
 
 @dataclass
@@ -102,8 +102,10 @@ class Stack:
         store, park = make_store(Crowd(task.clients, sampled, ever), algorithm, w, storage or Storage())
         workers = 1 if w.is_cuda else torch.get_num_threads()
         fit = clients_that_fit(task, algorithm, w)
-        suits = fit if w.is_cuda else min(max(1, fit // workers), -(-rules.sampled // workers), _GROUP)
-        return cls(runs, task, store, chunk or suits, workers, park)
+        if chunk is None and not w.is_cuda:
+            most = min(max(1, fit // workers), -(-rules.sampled // workers))
+            chunk = clients_a_core(task, algorithm, w, most)
+        return cls(runs, task, store, chunk or fit, workers, park)
 
     def step(self) -> None:
         """One round of every run."""
