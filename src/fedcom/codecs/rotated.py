@@ -108,7 +108,9 @@ class Rotated(Codec):
         else:
             image = _image(codes, quantiser, layout.dtype)
             x = hadamard.unrotate(image, d, draw) * scale.to(layout.dtype)
-        return x.masked_fill(scale == 0, 0.0)  # no minus zero
+        if not scale.is_cuda and scale.all():
+            return x
+        return x.masked_fill(scale == 0, 0.0)  # no minus zero; a GPU is not asked whether there is one
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         scale = _SCALE.pack(parts["scale"])
