@@ -156,7 +156,10 @@ def _panel(axes: "Axes", entries: Sequence[Record], accuracy: bool, colour: str)
             label, (x[-1], y[-1]), (5, 0), textcoords="offset points", color=PALE, size=8, va="center"
         )
     if numeric and lines:
+        tried = sorted({x for line in lines.values() for x, _, _ in line})
         axes.set_xscale("log")
+        axes.set_xticks(tried, [f"{x:g}" for x in tried])
+        axes.minorticks_off()
     axes.set_xlabel(first, color=INK)
     axes.grid(color=FAINT, linewidth=0.8)
     axes.spines[:].set_visible(False)
