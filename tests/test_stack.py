@@ -146,7 +146,7 @@ def test_a_replayed_round_is_the_round(codec: Any, participation: float) -> None
             device="cuda",
             engine=engine,
             participation=participation,
-        )  # fmt: skip
+        )
         for engine in ("eager", "graph")
     ]
     for run in runs:

@@ -85,7 +85,7 @@ def test_the_best_is_the_mean_over_seeds_and_an_edge_is_told() -> None:
 
 def test_the_command_writes_a_table_and_a_figure(tmp_path: Path) -> None:
     out = tmp_path / "s"
-    settings = "data.clients=5 model.hidden=8 run.rounds=2 grid.eta=0.05,0.1 grid.gamma=1,2".split()
+    settings = ["data.clients=5", "model.hidden=8", "run.rounds=2", "grid.eta=0.05,0.1", "grid.gamma=1,2"]
     options = ["--methods", "fedavg,fedcomgate", "--out", str(out), "-q", "--device", "cpu"]
     done = CliRunner().invoke(app, ["sweep", *settings, *options])
     assert done.exit_code == 0, done.output
