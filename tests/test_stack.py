@@ -106,6 +106,14 @@ def test_one_run_of_a_stack_may_diverge() -> None:
         runs[1].row()
 
 
+def test_runs_whose_clients_differ_in_steps_play_alone() -> None:
+    task = mlp_task(sizes=[12, 7, 9, 12, 5, 8])
+    runs = [Simulation(task, FedCOM(epochs=1, batch=4), rounds=2, seed=s, device="cpu") for s in range(2)]
+    with pytest.raises(ConfigError, match="play alone"):
+        together(runs)
+    assert together(runs[:1]) is runs[0].player
+
+
 def test_engines_of_a_gpu_are_refused_on_a_cpu() -> None:
     with pytest.raises(ConfigError, match="this is a CPU"):
         Simulation(digits(), FedCOM(), device="cpu", engine="graph").step()

@@ -206,6 +206,8 @@ _ADVICE = (
 def together(simulations: Sequence[Simulation]) -> Player:
     """Let new runs of equal shapes play in step, as one stack; what steps all of them."""
     first = simulations[0]
+    if len(simulations) > 1 and not all(map(_stackable, simulations)):
+        raise ConfigError("runs with local steps, drawn samples or budgets of each client's own play alone")
     everyone = len(simulations) * first.rules.sampled
     task = Task.stacked([simulation.task for simulation in simulations])
     runs = [simulation._run for simulation in simulations]
@@ -220,9 +222,14 @@ def runs_that_fit(simulation: Simulation) -> int:
     """How many runs like this one a GPU's memory holds at once; a CPU gains nothing from a second."""
     w = simulation.server.w
     fit = clients_that_fit(simulation.task, simulation.algorithm, w) if w.is_cuda else 0
-    links, drawn = simulation.rules.links, simulation.task.source is not None
-    alone = drawn or links.encode or links.budgets is not None
-    return 1 if alone else max(1, fit // simulation.rules.sampled)
+    return max(1, fit // simulation.rules.sampled) if _stackable(simulation) else 1
+
+
+def _stackable(simulation: Simulation) -> bool:
+    """Whether other seeds give the same shapes: not where local steps, samples or codecs are a client's own."""
+    links, steps = simulation.rules.links, simulation._run.steps
+    own_steps = steps.each is not None or simulation.algorithm.epochs is not None
+    return not (own_steps or links.encode or links.budgets is not None or simulation.task.source is not None)
 
 
 @contextmanager
