@@ -226,7 +226,7 @@ def runs_that_fit(simulation: Simulation) -> int:
 
 
 def _stackable(simulation: Simulation) -> bool:
-    """Whether other seeds give the same shapes: not where local steps, samples or codecs are a client's own."""
+    """Whether other seeds give the same shapes: not where steps, samples or codecs are a client's own."""
     links, steps = simulation.rules.links, simulation._run.steps
     own_steps = steps.each is not None or simulation.algorithm.epochs is not None
     return not (own_steps or links.encode or links.budgets is not None or simulation.task.source is not None)
