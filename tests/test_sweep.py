@@ -61,6 +61,11 @@ def test_a_key_a_method_does_not_have_is_left_out_for_it(tmp_path: Path) -> None
     assert [r["method"] for r in records] == ["fedavg", "fedcomgate", "fedcomgate"]
 
 
+def test_a_key_no_method_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="key 'etaa' to sweep.*eta"):
+        sweep.sweep(TABLE, {"etaa": [0.1]}, ["fedavg"], tmp_path, quiet=True, device="cpu")
+
+
 def record(eta: float, seed: int, accuracy: float | None, status: str = "done") -> dict[str, object]:
     scores = {"test_accuracy": accuracy, "train_loss": 1.0, "uplink_bytes": 10.0} if status == "done" else {}
     return {"method": "m", "point": {"eta": eta}, "seed": seed, "status": status, **scores}

@@ -15,7 +15,7 @@ from fedcom.compare import method_keys, variant
 from fedcom.config import Config, Table
 from fedcom.display import progress
 from fedcom.engines.local import Row, Simulation, pick_device, repeatable, runs_that_fit, together
-from fedcom.errors import ConfigError, Diverged
+from fedcom.errors import ConfigError, Diverged, nearest
 from fedcom.prepare import build_task, simulation_of
 from fedcom.run import clear
 from fedcom.task import Task
@@ -84,9 +84,13 @@ def _trials(
     table: Table, grid: Sequence[tuple[tuple[str, Any], ...]], methods: Sequence[str], seeds: int
 ) -> Iterator[Trial]:
     first = Config.of({"run": table.get("run", {})}).run.seed
+    known = {method: method_keys(table, method) for method in methods}
+    every = set().union(*known.values())
+    for key, _ in grid[0]:
+        if "." not in key and key not in every:
+            raise ConfigError(f"none of the methods has a key {key!r} to sweep; {nearest(key, every)}")
     for method in methods:
-        known = method_keys(table, method)
-        own = {tuple((k, v) for k, v in point if "." in k or k in known): None for point in grid}
+        own = {tuple((k, v) for k, v in point if "." in k or k in known[method]): None for point in grid}
         for point, seed in itertools.product(own, range(first, first + seeds)):
             yield Trial(method, point, seed, variant(_at(table, method, point, seed), method))
 
