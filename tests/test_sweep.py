@@ -25,6 +25,8 @@ def test_points_are_all_combinations() -> None:
     assert found[1] == {"eta": 0.1, "gamma": 1.0, "uplink.bits": 4}
     with pytest.raises(ConfigError, match="needs a grid"):
         sweep.points({})
+    with pytest.raises(ConfigError, match="section of the grid 'uplnk'"):
+        sweep.points({"uplnk": {"bits": [2]}})
 
 
 def test_a_sweep_runs_every_point_and_seed_once(tmp_path: Path) -> None:
@@ -62,7 +64,7 @@ def test_a_key_a_method_does_not_have_is_left_out_for_it(tmp_path: Path) -> None
 
 
 def test_a_key_no_method_has_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="key 'etaa' to sweep.*eta"):
+    with pytest.raises(ConfigError, match="key 'etaa' to sweep; did you mean 'eta'"):
         sweep.sweep(TABLE, {"etaa": [0.1]}, ["fedavg"], tmp_path, quiet=True, device="cpu")
 
 

@@ -15,12 +15,13 @@ from fedcom.compare import method_keys, variant
 from fedcom.config import Config, Table
 from fedcom.display import progress
 from fedcom.engines.local import Row, Simulation, pick_device, repeatable, runs_that_fit, together
-from fedcom.errors import ConfigError, Diverged, nearest
+from fedcom.errors import ConfigError, Diverged, nearest, unknown
 from fedcom.prepare import build_task, simulation_of
 from fedcom.run import clear
 from fedcom.task import Task
 
 FILES = ("results.jsonl", "sweep.json", "table.json", "table.csv", "table.md", "sweep.png")
+_SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run")
 _STACKED = {"algorithm": ("eta", "gamma"), "run": ("seed",)}  # settings in which runs of a stack may differ
 
 
@@ -74,6 +75,9 @@ def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
         for name, values in grid.items()
         for key, inner in (values.items() if isinstance(values, dict) else [("", values)])
     }
+    for name, values in grid.items():
+        if isinstance(values, dict) and name not in _SECTIONS:
+            raise unknown("section of the grid", name, _SECTIONS)
     if not flat:
         raise ConfigError("a sweep needs a grid, as in grid.eta=0.02,0.05,0.1 or grid.uplink.bits=1,2")
     lists = {key: values if isinstance(values, list) else [values] for key, values in flat.items()}
