@@ -5,11 +5,8 @@ import json
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from fedcom.compare import method_keys, variant
 from fedcom.config import Config, Table
@@ -139,10 +136,11 @@ def _resume(out: Path, plan: Table, trials: Sequence[Trial]) -> dict[str, dict[s
 
 def _play(trials: Sequence[Trial], last: int, device: str, quiet: bool) -> Iterator[dict[str, Any]]:
     """Trials of one shape, as many at once as fit."""
-    size = runs_that_fit(_simulation(trials[0], device))
+    tasks: dict[int, Task] = {}
+    size = runs_that_fit(_simulation(trials[0], device, tasks))
     for start in range(0, len(trials), size):
         some = trials[start : start + size]
-        simulations = [_simulation(trial, device) for trial in some]
+        simulations = [_simulation(trial, device, tasks) for trial in some]
         title = f"{some[0].method}: {start + 1} to {start + len(some)} of {len(trials)}"
         rows = _rows(simulations, last, title, quiet)
         for trial, (status, found) in zip(some, rows, strict=True):
@@ -150,31 +148,12 @@ def _play(trials: Sequence[Trial], last: int, device: str, quiet: bool) -> Itera
                    "status": status, **found}  # fmt: skip
 
 
-def _simulation(trial: Trial, device: str) -> Simulation:
-    config = trial.config
-    place = json.dumps([config.table()[part] for part in ("data", "model")], default=str)
-    task = _task(
-        place, config.run.seed, config.run.dtype, config.run.init, pick_device(device), _Hidden(config)
-    )
-    return simulation_of(task, config, device)
-
-
-class _Hidden:
-    """A config that does not count among the arguments of a cache."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@lru_cache(maxsize=16)
-def _task(place: str, seed: int, dtype: str, init: str | None, device: torch.device, config: _Hidden) -> Task:
-    return build_task(config.config)[0].to(device)
+def _simulation(trial: Trial, device: str, tasks: dict[int, Task]) -> Simulation:
+    """The trial's simulation; trials of one shape and seed share their task."""
+    seed = trial.config.run.seed
+    if seed not in tasks:
+        tasks[seed] = build_task(trial.config)[0].to(pick_device(device))
+    return simulation_of(tasks[seed], trial.config, device)
 
 
 def _rows(
