@@ -40,6 +40,11 @@ def fedcom_compiled(job: Job, device: str, total: int, tick: Tick, **options: An
     fedcom_fedcomgate(job, device, total, tick, engine="compiled", **options)
 
 
+def fedcom_fedavg_compiled(job: Job, device: str, total: int, tick: Tick, **options: Any) -> None:
+    """fedcom's FedAvg of fused kernels."""
+    fedcom_fedavg(job, device, total, tick, engine="compiled", **options)
+
+
 def _fedcom(
     method: Any, links: Any, job: Job, device: str, total: int, tick: Tick, tf32: bool, engine: str = "auto"
 ) -> None:
@@ -247,6 +252,7 @@ CONTENDERS: dict[str, Callable[..., None]] = {
     "fedcom-fedavg": fedcom_fedavg,
     "fedcom-fedcomgate": fedcom_fedcomgate,
     "fedcom-compiled": fedcom_compiled,
+    "fedcom-fedavg-compiled": fedcom_fedavg_compiled,
     "loop": loop,
     "loop-single": loop,
     "pfl": pfl,

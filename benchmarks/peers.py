@@ -34,7 +34,8 @@ HOW = {
 FIELD = {  # who meets on which device
     "cpu": ("fedcom-fedavg", "fedcom-fedcomgate", "loop", "loop-single", "pfl", "pfl-single", "pfl-ranks",
             "flower"),
-    "cuda": ("fedcom-fedavg", "fedcom-fedcomgate", "fedcom-compiled", "loop", "pfl"),
+    "cuda": ("fedcom-fedavg", "fedcom-fedavg-compiled", "fedcom-fedcomgate", "fedcom-compiled", "loop",
+             "pfl"),
 }  # fmt: skip
 LENGTH = {  # rounds to warm up and rounds timed, unless told otherwise
     "cpu": (1, 3),

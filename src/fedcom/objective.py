@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from fedcom.convolve import unfolded
 from fedcom.dense import Dense
 from fedcom.errors import ConfigError, DataError
 from fedcom.vectors import Layout, flatten
@@ -35,7 +36,7 @@ class Objective:
     def __init__(self, module: nn.Module, loss: Loss | None = None, dtype: torch.dtype = torch.float32):
         _refuse_unsuitable(module)
         self.module = copy.deepcopy(module).to(dtype)
-        self._local = threading.local()
+        self._local, self._unfolded = threading.local(), unfolded(self.module)
         self.loss = loss
         self.layout = Layout.of(module, dtype)
         self.start = flatten(module, dtype)
@@ -78,7 +79,9 @@ class Objective:
         return cast(Tensor, self._gradients(w, x, y, weight))
 
     def _weighted_loss(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        return (self.losses(self.outputs(w, x), y) * weight).sum()
+        module = self._unfolded if torch.compiler.is_compiling() else self._own_module()
+        outputs = cast(Tensor, functional_call(module, self.layout.tensors(w), (x,)))
+        return (self.losses(outputs, y) * weight).sum()
 
     def to(self, device: torch.device) -> "Objective":
         """The same objective with its constants on a device."""

@@ -240,7 +240,8 @@ def _send_mean(
     for name, x in mean.items():
         unit = rules.algorithm.unit(name, rnd)
         meant = unit * x + residual.get(name, 0) if carry else x
-        got = channel.send(name, meant, rules.layout, codec, draw.fold("downlink", name), rules.sampled)
+        own = draw if codec.lossless else draw.fold("downlink", name)
+        got = channel.send(name, meant, rules.layout, codec, own, rules.sampled)
         if carry:
             got = _contract(codec, got, rules.layout)
             dropped[name] = meant - got

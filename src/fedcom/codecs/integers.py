@@ -1,6 +1,7 @@
 """Affine integers: 2^bits levels from the smallest to the largest value, as in the paper's experiments."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar, Literal
 
 import torch
@@ -86,6 +87,11 @@ class Int(Codec):
     def _spread(self, scales: Tensor, layout: Layout) -> Tensor:
         """The scale of every coordinate, given one a block."""
         sizes = self.blocks(layout).sizes
+        if (
+            torch.compiler.is_compiling() and len(sizes) > 1
+        ):  # one load, where a kernel would weigh every piece
+            place = torch.arange(layout.size, device=scales.device)
+            return scales[..., sum((place >= start).long() for start in accumulate(sizes[:-1]))]
         pieces = [scales[..., i : i + 1].expand(*scales.shape[:-1], size) for i, size in enumerate(sizes)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 

@@ -5,7 +5,7 @@ A round is made of tensors alone. What changes from round to round (keys, rates,
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -155,11 +155,11 @@ class Stack:
         return bills
 
     def rehearse(self) -> None:
-        """A round of which nothing is kept, to find out whether it can be played."""
+        """A round of one local step of which nothing is kept, to find out whether it can be played."""
         self.tell()
         begun = [self._begin(i, Ledger(self.m)) for i in range(len(self.runs))]
         for rows in self._groups():
-            work, _ = self._work(begun, rows)
+            work, _ = self._work(begun, rows, most=1)
             work = work._replace(client=type(work.client)(*(field.clone() for field in work.client)))
             mean = {name: sent[0] for name, sent in work.sent.items()}
             alphas = [run.rules.alpha(work.q.mean()) for run in self.runs]
@@ -176,8 +176,10 @@ class Stack:
         rnd = Round(inputs.eta[i], run.tau, inputs.eta[i] * run.tau, share, inputs.coin[i])
         return Begun(draw, down, rnd, (p / share).to(run.server.w.dtype))
 
-    def _work(self, begun: Sequence[Begun], rows: slice) -> tuple[Work, list[Ledger]]:
-        """The work of some rows of the stack."""
+    def _work(
+        self, begun: Sequence[Begun], rows: slice, most: int | None = None
+    ) -> tuple[Work, list[Ledger]]:
+        """The work of some rows of the stack; most: local steps, where not all are wanted."""
         run, a = self.runs[0], self.runs[0].rules.algorithm
         of_run, clients = self._of_run[rows], self.inputs.client[rows]
         places = clients + self.m * of_run
@@ -185,10 +187,10 @@ class Stack:
         batch = None if a.batch == "full" else a.batch
         oracle = Oracle(self.task, places, draw, batch, a.epochs is not None, a.weight_decay)
         state, memory = self.store.take(rows, places)
-        rnd, down, steps = begun[0].rnd, begun[0].down, run.steps
+        rnd, down, steps = begun[0].rnd, begun[0].down, run.steps._replace(most=most or run.steps.most)
         if len(begun) > 1:
-            rnd = self._columns([each.rnd for each in begun])
-            down = {name: self._rows([each.down[name] for each in begun]) for name in down}
+            rnd = self._facts([each.rnd for each in begun], lambda numbers: numbers[of_run].unsqueeze(-1))
+            down = {name: torch.cat([each.down[name].expand(self.n, -1) for each in begun]) for name in down}
         if steps.each is not None:
             own = steps.each[clients]
             steps, rnd = steps._replace(each=own), rnd._replace(path=rnd.eta * own.to(run.server.w.dtype))
@@ -215,7 +217,7 @@ class Stack:
         alpha = heard.rnd.alpha
         self.alpha[i].copy_(alpha if isinstance(alpha, Tensor) else self.q.new_full((), alpha))
         self.q[i].copy_(q)
-        self.sound[i].add_(torch.isfinite(run.server.w).all())
+        self.sound[i].add_(torch.isfinite(run.server.w.sum(dtype=torch.float64)))
         return heard
 
     def _finish(self, heard: Sequence[Heard], done: tuple[slice, Waiting]) -> None:
@@ -225,33 +227,41 @@ class Stack:
 
     def _finished(self, heard: Sequence[Heard], work: Work) -> tuple[Any, Vectors]:
         """The state and memory of clients after the round."""
-        hear = heard[0]
-        if len(heard) > 1:
-            mean = {name: self._rows([each.mean[name] for each in heard]) for name in hear.mean}
-            hear = hear._replace(mean=mean, rnd=self._columns([each.rnd for each in heard]))
-        return client_finish(self.runs[0].rules, work, hear)
+        rules, hear, count = self.runs[0].rules, heard[0], len(heard)
+        if count == 1:
+            return client_finish(rules, work, hear)
+        mean = {name: torch.stack([each.mean[name] for each in heard]).unsqueeze(1) for name in hear.mean}
+        facts = self._facts([each.rnd for each in heard], lambda numbers: numbers.reshape(-1, 1, 1))
+        by_run = Work(*(_each(x, lambda rows: rows.reshape(count, self.n, *rows.shape[1:])) for x in work))
+        done = client_finish(rules, by_run, hear._replace(mean=mean, rnd=facts))
+        state, memory = (_each(x, lambda rows: rows.flatten(0, 1)) for x in done)
+        return state, memory
 
     def _groups(self) -> Sequence[slice]:
         """The rows of the stack that are computed at once."""
         count = len(self._of_run)
         return [slice(i, min(i + self.group, count)) for i in range(0, count, self.group)]
 
-    def _rows(self, vectors: Sequence[Tensor]) -> Tensor:
-        """One vector a run, once for each of its clients."""
-        return torch.cat([x.expand(self.n, -1) for x in vectors])
+    def _facts(self, rounds: Sequence[Round], shape: Callable[[Tensor], Tensor]) -> Round:
+        """The facts of all runs as tensors, one number a run laid out in some shape."""
 
-    def _columns(self, rounds: Sequence[Round]) -> Round:
-        """The facts of all runs, as columns of one number a client."""
-        dtype = self.runs[0].server.w.dtype
-
-        def column(values: Sequence[float | Tensor]) -> Tensor:
+        def laid(values: Sequence[float | Tensor]) -> Tensor:
             numbers = [v if isinstance(v, Tensor) else self.q.new_full((), v) for v in values]
-            return torch.stack(numbers).to(dtype)[self._of_run].unsqueeze(-1)
+            return shape(torch.stack(numbers).to(self.runs[0].server.w.dtype))
 
         eta, path, coin, alpha = (
-            column([getattr(r, name) for r in rounds]) for name in ("eta", "path", "coin", "alpha")
+            laid([getattr(r, name) for r in rounds]) for name in ("eta", "path", "coin", "alpha")
         )
         return rounds[0]._replace(eta=eta, path=path, coin=coin, alpha=alpha)
+
+
+def _each(held: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A tensor, or each one in a dictionary or a named tuple, changed."""
+    if isinstance(held, Tensor):
+        return change(held)
+    if isinstance(held, dict):
+        return {name: change(x) for name, x in held.items()}
+    return type(held)(*map(change, held))
 
 
 def _fill(there: Tensor, here: Tensor) -> None:

@@ -1,0 +1,47 @@
+"""Convolutions as matrix products, for a compiler to fuse.
+
+Every client of a stack has filters of its own, which cuDNN takes one after the other.
+"""
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+
+class Unfolded(nn.Conv2d):
+    """A convolution as the product of its filters with every patch of the images, samples side by side."""
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        top, left = cast(tuple[int, int], self.padding)
+        (down, right), (far_y, far_x) = self.stride, self.dilation
+        x = pad(input, (left, left, top, top))
+        rows, columns = weight.shape[2:]
+        height = (x.shape[2] - far_y * (rows - 1) - 1) // down + 1
+        width = (x.shape[3] - far_x * (columns - 1) - 1) // right + 1
+        patches = [
+            x[:, :, i : i + down * (height - 1) + 1 : down, j : j + right * (width - 1) + 1 : right]
+            for i in range(0, far_y * rows, far_y)
+            for j in range(0, far_x * columns, far_x)
+        ]
+        table = torch.stack(patches, 2).permute(1, 2, 0, 3, 4).flatten(0, 1).flatten(1)
+        y = weight.flatten(1) @ table
+        y = y if bias is None else y + bias.unsqueeze(1)
+        return y.reshape(len(weight), len(x), height, width).transpose(0, 1)
+
+
+def unfolded(module: nn.Module) -> nn.Module:
+    """The module with its convolutions as matrix products where they can be; itself where it has none."""
+    if not any(map(_can_be, module.modules())):
+        return module
+    twin = copy.deepcopy(module)
+    for part in filter(_can_be, twin.modules()):
+        part.__class__ = Unfolded
+    return twin
+
+
+def _can_be(part: nn.Module) -> bool:
+    plain = type(part) is nn.Conv2d and part.groups == 1 and part.padding_mode == "zeros"
+    return plain and not isinstance(part.padding, str)
