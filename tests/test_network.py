@@ -1,5 +1,6 @@
 """Modelled time, worked by hand: the slowest sampled client decides how long a round takes."""
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from fedcom.draws import Draw
 from fedcom.engines.local import together
 from fedcom.errors import ConfigError
 from fedcom.formats import duration
-from fedcom.report import Curve, compare_table, markdown, milestones
+from fedcom.report import Curve, compare_table, markdown, milestones, render
 from fedcom.sweep import sweep
 from fedcom.sweep_report import summary
 
@@ -260,6 +261,23 @@ def test_time_to_the_target_by_hand() -> None:
     assert not {"seconds_to_target", "modelled_seconds"} & set(
         compare_table([Curve("a", 0, untimed, "done")], 0.5)[0]
     )
+
+
+def test_the_terminal_table_has_room_for_time() -> None:
+    from rich.console import Console
+
+    bytes_each = {"uplink_bytes": 13.3e6, "downlink_bytes": 13.3e6}
+    scores = {"train_loss": 0.01057, "test_accuracy": 0.9, "worst_client_accuracy": 0.8, **bytes_each}
+    curves = [
+        Curve(method, seed, [{"round": 21, "modelled_seconds": 70.0, **scores}], "done")
+        for method in ("fedavg", "scaffold", "fedcomgate")
+        for seed in (0, 1)
+    ]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(render(compare_table(curves, 0.9), 0.9))
+    text = console.export_text()
+    assert "1.2 min" in text
+    assert "…" not in text
 
 
 @pytest.mark.parametrize(
