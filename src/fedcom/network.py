@@ -97,8 +97,8 @@ class Clock:
     def start(self) -> None:
         """A round begins."""
 
-    def stop(self, clients: Tensor, steps: int | Tensor) -> None:
-        """A round is over: who took part, and with how many local steps."""
+    def stop(self, clients: Tensor, most: int, each: Tensor | None) -> None:
+        """A round is over: who took part; the most local steps, and every client's where they differ."""
 
     def read(self, run: int) -> dict[str, float]:
         """What a row says of it."""
@@ -125,11 +125,11 @@ class Stopwatch(Clock):
         self._sent.zero_()
         self._heard.zero_()
 
-    def stop(self, clients: Tensor, steps: int | Tensor) -> None:
+    def stop(self, clients: Tensor, most: int, each: Tensor | None) -> None:
+        steps = most if each is None else each[clients, 0]
         by_run = (len(self._keys), -1)
         draw, down, up = Draw(self._keys).fold(clients.view(by_run)), self._heard.unsqueeze(-1), self._sent
-        each = self.network.seconds(draw, down, steps, up.view(by_run))
-        self._seconds.add_(each.amax(-1))
+        self._seconds.add_(self.network.seconds(draw, down, steps, up.view(by_run)).amax(-1))
 
     def read(self, run: int) -> dict[str, float]:
         return {"modelled_seconds": float(self._seconds[run])}

@@ -157,8 +157,7 @@ class Stack:
         q = torch.cat(qs).reshape(len(self.runs), self.n).mean(-1)
         heard = [self._hear(*each) for each in zip(range(len(bills)), begun, means, q, bills, strict=True)]
         list(spread(partial(self._finish, heard), works, self.workers))
-        most, each = self.runs[0].steps
-        self.clock.stop(self.inputs.client, most if each is None else each[self.inputs.client, 0])
+        self.clock.stop(self.inputs.client, *self.runs[0].steps)
         return bills
 
     def rehearse(self) -> None:
