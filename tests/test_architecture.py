@@ -13,7 +13,7 @@ FLOORS = [
     {"errors", "formats"},
     {"settings"},
     {"draws", "ledger"},
-    {"vectors", "pages"},
+    {"vectors", "pages", "network"},
     {"wire", "dense"},
     {"algorithms", "codecs", "data"},
     {"links", "objective"},

@@ -8,6 +8,7 @@ from fedcom.draws import Draw
 from fedcom.engines.local import Row, Simulation
 from fedcom.errors import ConfigError, DataError, Diverged, FedcomError, WireError
 from fedcom.links import Links
+from fedcom.network import Network
 from fedcom.objective import Objective
 from fedcom.task import Task
 from fedcom.vectors import Layout

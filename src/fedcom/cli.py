@@ -70,6 +70,8 @@ KEYS = "\n\n".join((
     "(a model.safetensors to start from), chunk (clients computed at once), engine (eager, graph or "
     "compiled), tf32 (fast matrix products of less precision on a GPU), store (of clients' state: auto, "
     "memory or disk), store_dtype (model or bfloat16), store_folder, encode (make messages' bytes)",
+    "network, for modelled time: preset (3g, lte, broadband or datacenter), uplink and downlink (Mbit/s), "
+    "latency (s), spread (of clients' speeds), compute (s a local step)",
     "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions.",
 ))  # fmt: skip
 

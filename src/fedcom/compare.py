@@ -88,7 +88,7 @@ def variant(table: Table, label: str) -> Config:
     downlink = table.get("downlink", {}) if method.feedback else {}
     shared = {key: value for key, value in table.get("algorithm", {}).items() if key in _keys(method)}
     sections: Table = {
-        **{section: table[section] for section in ("data", "model", "run") if section in table},
+        **{section: table[section] for section in ("data", "model", "run", "network") if section in table},
         "uplink": _laid(own.pop("uplink", {}), uplink),
         "downlink": _laid(own.pop("downlink", {}), downlink),
         "algorithm": {**shared, **own, "name": method.name},

@@ -14,6 +14,7 @@ from fedcom.codecs import CODECS, Codec
 from fedcom.errors import ConfigError, nearest, unknown
 from fedcom.links import Links, budgets_from, with_bits
 from fedcom.models import MODELS, Model
+from fedcom.network import Network, over_preset
 from fedcom.round import twin
 from fedcom.settings import convert
 
@@ -113,6 +114,7 @@ class Config:
     algorithm: Algorithm
     links: Links
     run: RunConfig
+    network: Network | None = None
 
     @classmethod
     def of(cls, table: Table) -> "Config":
@@ -135,7 +137,8 @@ class Config:
             encode=run.encode,
         )
         data = build(DataConfig, table.get("data", {}), "data")
-        return cls(data, _named("model", MODELS, "mlp", table), algorithm, links, run)
+        network = build(Network, over_preset(table["network"]), "network") if "network" in table else None
+        return cls(data, _named("model", MODELS, "mlp", table), algorithm, links, run, network)
 
     def table(self) -> Table:
         """The config as plain data, every default spelled out."""
@@ -147,11 +150,12 @@ class Config:
             "uplink": _plain(self.links.uplink) | {"budgets": self.links.budgets},
             "downlink": _plain(self.links.downlink) | down,
             "run": asdict(self.run),
+            **({} if self.network is None else {"network": asdict(self.network)}),
         }
         return {name: {k: v for k, v in section.items() if v is not None} for name, section in table.items()}
 
 
-_SECTIONS = ("data", "model", "algorithm", "uplink", "downlink", "run", "methods")
+_SECTIONS = ("data", "model", "algorithm", "uplink", "downlink", "run", "network", "methods")
 
 
 def check_sections(table: Table) -> None:

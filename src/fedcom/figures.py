@@ -1,4 +1,4 @@
-"""Figures of a comparison over rounds and over bytes, and of codecs' errors over bits; one colour each."""
+"""Figures of a comparison over rounds, bytes and time, and of codecs' errors over bits; one colour each."""
 
 import itertools
 import math
@@ -22,6 +22,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 UNITS = {
     "round": ("communication round", 1.0),
     "uplink_bytes": ("uplink per client (MB)", 1 / MB),
+    "modelled_seconds": ("modelled time (s)", 1.0),
     "train_loss": ("training loss", 1.0),
     "test_accuracy": ("test accuracy (%)", 100.0),
 }
@@ -29,6 +30,8 @@ VIEWS = {
     "loss_rounds": ("Training loss by communication round", "round", "train_loss"),
     "loss_bytes": ("Training loss by bytes sent", "uplink_bytes", "train_loss"),
     "accuracy_bytes": ("Test accuracy by bytes sent", "uplink_bytes", "test_accuracy"),
+    "loss_time": ("Training loss by modelled time", "modelled_seconds", "train_loss"),
+    "accuracy_time": ("Test accuracy by modelled time", "modelled_seconds", "test_accuracy"),
 }
 SIZE = (8, 4.8)
 INK, PALE, FAINT = "#333333", "#767676", "#e6e6e6"
@@ -60,7 +63,7 @@ class Stroke(NamedTuple):
 
 
 def figures(curves: Sequence[Curve], out: Path, subtitle: str = "") -> list[Path]:
-    """Draw loss over rounds and bytes and accuracy over bytes; a figure without a point is left out."""
+    """Draw every view; a figure without a point is left out."""
     out.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, (title, x, y) in VIEWS.items():
@@ -79,7 +82,7 @@ def _strokes(curves: Sequence[Curve], x: str, y: str) -> list[Stroke]:
         lines = [("done", _average(done))] if done else []
         lines += [(status, p[:, [1, 2, 2, 2]]) for status, p in points if status != "done" and len(p)]
         strokes += [Stroke(method, colours[method], *line) for line in lines]
-    if x == "uplink_bytes" and _decades(strokes) > 1:
+    if x != "round" and _decades(strokes) > 1:
         strokes = [s._replace(points=s.points[s.points[:, 0] > 0]) for s in strokes]
     strokes = [stroke for stroke in strokes if len(stroke.points)]
     return _capped(strokes) if y == "train_loss" and strokes else strokes
@@ -117,7 +120,7 @@ def _draw(strokes: list[Stroke], view: tuple[str, str, str, str], path: Path) ->
     axes = _axes(figure, title, subtitle)
     for stroke in strokes:
         _trace(axes, stroke)
-    by_decade = x == "uplink_bytes" and _decades(strokes) > 1
+    by_decade = x != "round" and _decades(strokes) > 1
     axes.set(xscale="log" if by_decade else "linear", yscale="log" if y == "train_loss" else "linear")
     axes.set_xlabel(UNITS[x][0], color=INK)
     axes.set_ylabel(UNITS[y][0], color=INK)

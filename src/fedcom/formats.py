@@ -26,6 +26,16 @@ def megabytes(nbytes: float | None) -> str:
     return significant(None if nbytes is None else nbytes / MB, 3)
 
 
+def duration(seconds: float | None) -> str:
+    """Seconds as s, min or h."""
+    if not is_number(seconds):
+        return NOTHING
+    size, unit = next(
+        ((size, unit) for size, unit in ((3600, "h"), (60, "min")) if seconds >= size), (1, "s")
+    )
+    return f"{significant(seconds / size, 2)} {unit}"
+
+
 def percent(fraction: float | None, spread: float | None = None) -> str:
     """A fraction in percent, without the sign, and its spread."""
     if not is_number(fraction):

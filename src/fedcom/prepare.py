@@ -31,7 +31,7 @@ def simulation_of(task: Task, config: Config, device: str = "auto") -> Simulatio
     return Simulation(
         task, config.algorithm, config.links, rounds=run.rounds, participation=run.participation,
         seed=run.seed, eval_every=run.eval_every, device=device, chunk=run.chunk, engine=run.engine,
-        tf32=run.tf32, storage=run.storage,
+        tf32=run.tf32, storage=run.storage, network=config.network,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcom.formats import NOTHING, is_number, megabytes, percent, significant
+from fedcom.formats import NOTHING, duration, is_number, megabytes, percent, significant
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,6 +17,7 @@ Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
 
 BASELINES = ("fedavg", "scaffold")
+_COSTS = ("rounds", "uplink_bytes", "downlink_bytes", "seconds")
 
 
 @dataclass(frozen=True)
@@ -30,21 +31,31 @@ class Curve:
 
 
 def milestones(rows: Sequence[Row], target: float | None) -> dict[str, Any]:
-    """The best accuracy of a run, and the rounds and bytes per client it took to reach the target."""
+    """The best accuracy of a run, and what it took to reach the target; bytes are per client."""
     scored = [row for row in rows if is_number(row.get("test_accuracy"))]
     reached = (row for row in scored if target is not None and row["test_accuracy"] >= target)
     first: Row = next(reached, {})
+    time = {"seconds_to_target": first.get("modelled_seconds")} if timed(rows) else {}
     return {
         "best_accuracy": max((row["test_accuracy"] for row in scored), default=None),
         "rounds_to_target": first.get("round"),
         "uplink_bytes_to_target": first.get("uplink_bytes"),
         "downlink_bytes_to_target": first.get("downlink_bytes"),
+        **time,
     }
+
+
+def timed(rows: Iterable[Row]) -> bool:
+    """Whether rows tell modelled time."""
+    return any("modelled_seconds" in row for row in rows)
 
 
 def compare_table(curves: Sequence[Curve], target: float | None) -> list[dict[str, Any]]:
     """One flat entry a method, in order of first appearance."""
     table = [_entry(method, runs, target) for method, runs in by_method(curves).items()]
+    if not timed(row for curve in curves for row in curve.rows):
+        for entry in table:
+            del entry["modelled_seconds"], entry["seconds_to_target"]
     for name in BASELINES:
         theirs = next((e["uplink_bytes_to_target"] for e in table if e["method"].lower() == name), None)
         for entry in table:
@@ -72,8 +83,9 @@ def _entry(method: str, runs: Sequence[Curve], target: float | None) -> dict[str
         "worst_client_accuracy": _mean(finals, "worst_client_accuracy"),
         "uplink_bytes": _mean(finals, "uplink_bytes"),
         "downlink_bytes": _mean(finals, "downlink_bytes"),
+        "modelled_seconds": _mean(finals, "modelled_seconds"),
         "reached_target": len(_values(marks, "rounds_to_target")),
-        **{key: _mean(marks, key) for key in marks[0] if key.endswith("_to_target")},
+        **{f"{key}_to_target": _mean(marks, f"{key}_to_target") for key in _COSTS},
     }
 
 
@@ -106,6 +118,8 @@ def render(table: Sequence[Row], target: float | None) -> "Table":
     from rich.text import Text
 
     shown = _columns(table, target)
+    if timed(table):  # eighty characters have no room for the time and both ratios
+        shown = [column for column in shown if column[0] != f"fewer than {BASELINES[-1]}"]
     drawn = Table(box=box.SIMPLE_HEAD, padding=0, caption_justify="left")
     drawn.caption = "\n".join(_footnotes(table))
     for heading, _ in shown:
@@ -148,6 +162,7 @@ def _columns(table: Sequence[Row], target: float | None) -> list[Column]:
         ("down MB", lambda e: megabytes(e["downlink_bytes"])),
         (f"rounds to {goal}", lambda e: _rounds(e["rounds_to_target"])),
         (f"up MB to {goal}", _up_to_target),
+        (f"time to {goal}", lambda e: duration(e.get("seconds_to_target"))),
         *((f"fewer than {name}", _times(f"times_fewer_than_{name}")) for name in BASELINES),
     ]
     return [c for c in wanted if c[0] in ("method", "loss") or {c[1](e) for e in table} - {NOTHING}]
@@ -157,7 +172,8 @@ def _footnotes(table: Sequence[Row]) -> list[str]:
     """What stands below the table: the units, and which of a method's runs did not finish."""
     units = "bytes are per client, 1 MB = 10⁶ bytes; ± is the standard deviation over seeds"
     cut = [e for e in table if e["diverged"] < e["runs"] and e["diverged"] + e["interrupted"]]
-    return [units, *(f"{entry['method']}: {_unfinished(entry)}" for entry in cut)]
+    time = ["time is modelled, by the network section of the config"] if timed(table) else []
+    return [units, *time, *(f"{entry['method']}: {_unfinished(entry)}" for entry in cut)]
 
 
 def _unfinished(entry: Row) -> str:

@@ -185,7 +185,8 @@ class _Uplink(NamedTuple):
         for codec, rows in self.rules.links.uplinks(self.clients):
             if len(rows) == len(x):
                 return self.channel.send(name, x, self.rules.layout, codec, draw)
-            heard[rows] = self.channel.send(name, x[rows], self.rules.layout, codec, Draw(draw.key[rows]))
+            own = Draw(draw.key[rows])
+            heard[rows] = self.channel.send(name, x[rows], self.rules.layout, codec, own, rows=rows)
         return heard
 
 

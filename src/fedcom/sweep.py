@@ -18,7 +18,7 @@ from fedcom.run import clear
 from fedcom.task import Task
 
 FILES = ("results.jsonl", "sweep.json", "table.json", "table.csv", "table.md", "sweep.png")
-_SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run")
+_SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run", "network")
 _STACKED = {"algorithm": ("eta", "gamma"), "run": ("seed",)}  # settings in which runs of a stack may differ
 
 

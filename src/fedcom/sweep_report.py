@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcom.figures import FAINT, INK, PALE, palette
-from fedcom.formats import megabytes, percent, significant
-from fedcom.report import write_csv
+from fedcom.formats import duration, megabytes, percent, significant
+from fedcom.report import timed, write_csv
 from fedcom.run import write_json
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         groups.setdefault((record["method"], json.dumps(record["point"])), []).append(record)
-    table = [_entry(method, runs) for (method, _), runs in groups.items()]
+    means = (*_MEANS, "modelled_seconds") if timed(records) else _MEANS
+    table = [_entry(method, runs, means) for (method, _), runs in groups.items()]
     for method in methods(table):
         own = [entry for entry in table if entry["method"] == method]
         scored = [entry for entry in own if entry["score"] is not None]
@@ -71,7 +72,7 @@ def render(table: Sequence[Record]) -> "Table":
     from rich.text import Text
 
     drawn = Table(box=box.SIMPLE_HEAD, padding=0, title="the best of each method", title_justify="left")
-    for i, heading in enumerate(_HEADINGS):
+    for i, heading in enumerate(_headings(table)):
         drawn.add_column(heading, justify="right" if i > 1 else "left")
     for entry in table:
         if entry["best"]:
@@ -79,7 +80,8 @@ def render(table: Sequence[Record]) -> "Table":
     return drawn
 
 
-_HEADINGS = ("method", "point", "accuracy %", "loss", "up MB", "runs")
+def _headings(table: Sequence[Record]) -> list[str]:
+    return ["method", "point", "accuracy %", "loss", "up MB", *["time"] * timed(table), "runs"]
 
 
 def _cells(entry: Record) -> list[str]:
@@ -88,11 +90,13 @@ def _cells(entry: Record) -> list[str]:
     loss = significant(entry["train_loss"], 4) + ("" if spread is None else f" ±{significant(spread, 2)}")
     runs = f"{entry['runs']}" + (f", {entry['diverged']} diverged" if entry["diverged"] else "")
     accuracy = percent(entry["test_accuracy"], entry["test_accuracy_spread"])
-    return [entry["method"], point, accuracy, loss, megabytes(entry["uplink_bytes"]), runs]
+    time = [duration(entry["modelled_seconds"])] if timed([entry]) else []
+    return [entry["method"], point, accuracy, loss, megabytes(entry["uplink_bytes"]), *time, runs]
 
 
 def _markdown(table: Sequence[Record]) -> str:
-    rows = [list(_HEADINGS), [":--", ":--", *["--:"] * (len(_HEADINGS) - 2)]]
+    headings = _headings(table)
+    rows = [headings, [":--", ":--", *["--:"] * (len(headings) - 2)]]
     for entry in table:
         cells = [cell.replace("|", "\\|") for cell in _cells(entry)]
         rows.append([f"**{cell}**" if entry["best"] else cell for cell in cells])
@@ -100,11 +104,11 @@ def _markdown(table: Sequence[Record]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{notes}"
 
 
-def _entry(method: str, runs: Sequence[Record]) -> dict[str, Any]:
+def _entry(method: str, runs: Sequence[Record], means: Sequence[str]) -> dict[str, Any]:
     done = [run for run in runs if run["status"] == "done"]
     entry: dict[str, Any] = {"method": method, "point": runs[0]["point"], "runs": len(runs)}
     entry |= {"diverged": len(runs) - len(done), "best": False, "edges": []}
-    for key in _MEANS:
+    for key in means:
         values = [run[key] for run in done if run.get(key) is not None]
         entry[key] = statistics.fmean(values) if values else None
         entry[f"{key}_spread"] = statistics.stdev(values) if len(values) > 1 else None

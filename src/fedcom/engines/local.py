@@ -21,6 +21,7 @@ from fedcom.engines.stack import Run, Stack
 from fedcom.errors import ConfigError, Diverged, WireError
 from fedcom.ledger import Ledger
 from fedcom.links import Links
+from fedcom.network import Network
 from fedcom.round import Rules, Steps
 from fedcom.task import Task
 from fedcom.vectors import Vectors
@@ -46,13 +47,14 @@ class Simulation:
             which pays from some thousand rounds on; "auto": graph on a GPU.
         tf32: matrix products on a GPU at ten bits of precision.
         storage: where clients' state is kept.
+        network: speeds that rows give modelled seconds for.
     """
 
     def __init__(
         self, task: Task, algorithm: Algorithm, links: Links | None = None, *, rounds: int = 100,
         participation: float = 1.0, seed: int = 0, eval_every: int = 1, device: str = "auto",
         chunk: int | None = None, engine: Engine = "auto", tf32: bool = False,
-        storage: Storage | None = None,
+        storage: Storage | None = None, network: Network | None = None,
     ) -> None:  # fmt: skip
         self.task, self.algorithm = task.to(pick_device(device)), algorithm
         self.rounds, self.eval_every, self.tf32 = rounds, eval_every, tf32
@@ -61,7 +63,8 @@ class Simulation:
         server = algorithm.init_server(self.task.objective.start.clone())
         weights = client_weights(algorithm, self.task)
         steps, tau = local_steps(algorithm, self.task)
-        self._run = Run(rules, server, weights, steps, tau, Draw.seeded(seed), Ledger(m))
+        draw = Draw.seeded(seed)
+        self._run = Run(rules, server, weights, steps, tau, draw, Ledger(m), network=network)
         self._seconds, self._index = 0.0, 0
         self._engine, self._storage = engine, storage
         self._stack = Stack.of([self._run], self.task, chunk, storage, rounds)
@@ -146,6 +149,7 @@ class Simulation:
             "q": _finite(self.q),
             "damping": _finite(self.alpha),
             "seconds": self._seconds,
+            **self._stack.clock.read(self._index),
         }
 
     def step(self) -> None:
@@ -208,6 +212,8 @@ def together(simulations: Sequence[Simulation]) -> Player:
     first = simulations[0]
     if len(simulations) > 1 and not all(map(_stackable, simulations)):
         raise ConfigError("runs with local steps, drawn samples or budgets of each client's own play alone")
+    if len({simulation._run.network for simulation in simulations}) > 1:
+        raise ConfigError("runs played in step share one network")
     everyone = len(simulations) * first.rules.sampled
     task = Task.stacked([simulation.task for simulation in simulations])
     runs = [simulation._run for simulation in simulations]

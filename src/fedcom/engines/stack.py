@@ -22,6 +22,7 @@ from fedcom.engines.park import Parking, Waiting, stay
 from fedcom.engines.threads import spread
 from fedcom.ledger import Ledger
 from fedcom.links import Channel
+from fedcom.network import Clock, Network, Stopwatch
 from fedcom.round import Heard, Rules, Steps, Work, broadcast, client_finish, client_work, server_work
 from fedcom.task import Oracle, Task
 from fedcom.vectors import Vectors
@@ -41,6 +42,7 @@ class Run:
     draw: Draw  # on the host
     ledger: Ledger
     residual: Vectors = field(default_factory=dict)
+    network: Network | None = None
 
     def sample(self, turn: int) -> Tensor:
         """The clients of a round, in order."""
@@ -86,6 +88,8 @@ class Stack:
         self.q, self.alpha = (torch.zeros(count, dtype=torch.float64, device=device) for _ in range(2))
         self.sound = torch.zeros(count, dtype=torch.int64, device=device)  # rounds that left a finite model
         self._of_run = torch.arange(count, device=device).repeat_interleave(self.n)
+        draws, network = [run.draw for run in runs], runs[0].network
+        self.clock = Clock() if network is None else Stopwatch(network, draws, self.n, device)
 
     @classmethod
     def of(
@@ -136,6 +140,7 @@ class Stack:
 
     def play(self) -> list[Ledger]:
         """The round of the present inputs; what it cost each run."""
+        self.clock.start()
         bills = [Ledger(self.m) for _ in self.runs]
         begun = [self._begin(i, bill) for i, bill in enumerate(bills)]
         groups = self._groups()
@@ -152,6 +157,7 @@ class Stack:
         q = torch.cat(qs).reshape(len(self.runs), self.n).mean(-1)
         heard = [self._hear(*each) for each in zip(range(len(bills)), begun, means, q, bills, strict=True)]
         list(spread(partial(self._finish, heard), works, self.workers))
+        self.clock.stop(self.inputs.client, *self.runs[0].steps)
         return bills
 
     def rehearse(self) -> None:
@@ -169,7 +175,8 @@ class Stack:
 
     def _begin(self, i: int, bill: Ledger) -> Begun:
         run, inputs = self.runs[i], self.inputs
-        draw, channel = Draw(inputs.key[i]), Channel("downlink", [bill], run.rules.links.encode)
+        draw, meter = Draw(inputs.key[i]), self.clock.heard(i)
+        channel = Channel("downlink", [bill], run.rules.links.encode, meter)
         down = broadcast(run.rules, run.server, channel, draw, first=self.round == 0)
         p = run.weights[inputs.client[i * self.n : (i + 1) * self.n]]
         share = p.sum()
@@ -195,7 +202,7 @@ class Stack:
             own = steps.each[clients]
             steps, rnd = steps._replace(each=own), rnd._replace(path=rnd.eta * own.to(run.server.w.dtype))
         bills = [Ledger(self.m) for _ in begun]
-        channel = Channel("uplink", bills, run.rules.links.encode)
+        channel = Channel("uplink", bills, run.rules.links.encode, self.clock.sent(rows))
         return client_work(run.rules, state, memory, down, oracle, steps, rnd, channel, draw), bills
 
     def _add(self, means: list[Vectors], begun: Sequence[Begun], work: Work, rows: slice) -> None:
@@ -210,7 +217,7 @@ class Stack:
     def _hear(self, i: int, begun: Begun, mean: Vectors, q: Tensor, bill: Ledger) -> Heard:
         """The server's work of one run, and its state after the round."""
         run = self.runs[i]
-        channel = Channel("downlink", [bill], run.rules.links.encode)
+        channel = Channel("downlink", [bill], run.rules.links.encode, self.clock.heard(i))
         heard = server_work(run.rules, run.server, run.residual, mean, q, begun.rnd, channel, begun.draw)
         run.server = type(run.server)(*map(_moved, run.server, heard.server))
         run.residual = {n: _moved(run.residual.get(n), x) for n, x in heard.residual.items()}
