@@ -14,7 +14,7 @@ FLOORS = [
     {"settings"},
     {"draws", "ledger"},
     {"vectors", "pages", "network"},
-    {"wire", "dense"},
+    {"wire", "dense", "convolve"},
     {"algorithms", "codecs", "data"},
     {"links", "objective"},
     {"task", "models"},

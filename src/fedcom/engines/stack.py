@@ -88,6 +88,7 @@ class Stack:
         self.q, self.alpha = (torch.zeros(count, dtype=torch.float64, device=device) for _ in range(2))
         self.sound = torch.zeros(count, dtype=torch.int64, device=device)  # rounds that left a finite model
         self._of_run = torch.arange(count, device=device).repeat_interleave(self.n)
+        self._weights = torch.cat([run.weights for run in runs])
         draws, network = [run.draw for run in runs], runs[0].network
         self.clock = Clock() if network is None else Stopwatch(network, draws, self.n, device)
 
@@ -142,7 +143,7 @@ class Stack:
         """The round of the present inputs; what it cost each run."""
         self.clock.start()
         bills = [Ledger(self.m) for _ in self.runs]
-        begun = [self._begin(i, bill) for i, bill in enumerate(bills)]
+        begun = self._begin(bills)
         groups = self._groups()
         works, means, qs = [], [dict[str, Tensor]() for _ in self.runs], []
         for rows, (work, bought) in zip(
@@ -156,6 +157,11 @@ class Stack:
             del work
         q = torch.cat(qs).reshape(len(self.runs), self.n).mean(-1)
         heard = [self._hear(*each) for each in zip(range(len(bills)), begun, means, q, bills, strict=True)]
+        self.q.copy_(q)
+        self.alpha.copy_(self._numbers([each.rnd.alpha for each in heard]))
+        self.sound.add_(
+            torch.isfinite(torch.stack([run.server.w.sum(dtype=torch.float64) for run in self.runs]))
+        )
         list(spread(partial(self._finish, heard), works, self.workers))
         self.clock.stop(self.inputs.client, *self.runs[0].steps)
         return bills
@@ -163,7 +169,7 @@ class Stack:
     def rehearse(self) -> None:
         """A round of one local step of which nothing is kept, to find out whether it can be played."""
         self.tell()
-        begun = [self._begin(i, Ledger(self.m)) for i in range(len(self.runs))]
+        begun = self._begin([Ledger(self.m) for _ in self.runs])
         for rows in self._groups():
             work, _ = self._work(begun, rows, most=1)
             work = work._replace(client=type(work.client)(*(field.clone() for field in work.client)))
@@ -173,15 +179,19 @@ class Stack:
             heard = [Heard(None, {}, mean, rnd) for rnd in rounds]
             self._finished(heard, work)
 
-    def _begin(self, i: int, bill: Ledger) -> Begun:
-        run, inputs = self.runs[i], self.inputs
-        draw, meter = Draw(inputs.key[i]), self.clock.heard(i)
-        channel = Channel("downlink", [bill], run.rules.links.encode, meter)
-        down = broadcast(run.rules, run.server, channel, draw, first=self.round == 0)
-        p = run.weights[inputs.client[i * self.n : (i + 1) * self.n]]
-        share = p.sum()
-        rnd = Round(inputs.eta[i], run.tau, inputs.eta[i] * run.tau, share, inputs.coin[i])
-        return Begun(draw, down, rnd, (p / share).to(run.server.w.dtype))
+    def _begin(self, bills: Sequence[Ledger]) -> list[Begun]:
+        """What the clients of each run start from."""
+        inputs, weights = self.inputs, self._weights[self.inputs.client + self.m * self._of_run]
+        p = weights.reshape(len(bills), self.n)
+        share = p.sum(-1)
+        p, begun = (p / share.unsqueeze(-1)).to(self.runs[0].server.w.dtype), []
+        for i, (run, bill) in enumerate(zip(self.runs, bills, strict=True)):
+            draw, meter = Draw(inputs.key[i]), self.clock.heard(i)
+            channel = Channel("downlink", [bill], run.rules.links.encode, meter)
+            down = broadcast(run.rules, run.server, channel, draw, first=self.round == 0)
+            rnd = Round(inputs.eta[i], run.tau, inputs.eta[i] * run.tau, share[i], inputs.coin[i])
+            begun.append(Begun(draw, down, rnd, p[i]))
+        return begun
 
     def _work(
         self, begun: Sequence[Begun], rows: slice, most: int | None = None
@@ -197,7 +207,8 @@ class Stack:
         rnd, down, steps = begun[0].rnd, begun[0].down, run.steps._replace(most=most or run.steps.most)
         if len(begun) > 1:
             rnd = self._facts([each.rnd for each in begun], lambda numbers: numbers[of_run].unsqueeze(-1))
-            down = {name: torch.cat([each.down[name].expand(self.n, -1) for each in begun]) for name in down}
+            stacked = {name: torch.stack([each.down[name] for each in begun]) for name in down}
+            down = {name: x.unsqueeze(1).expand(-1, self.n, -1).flatten(0, 1) for name, x in stacked.items()}
         if steps.each is not None:
             own = steps.each[clients]
             steps, rnd = steps._replace(each=own), rnd._replace(path=rnd.eta * own.to(run.server.w.dtype))
@@ -221,10 +232,6 @@ class Stack:
         heard = server_work(run.rules, run.server, run.residual, mean, q, begun.rnd, channel, begun.draw)
         run.server = type(run.server)(*map(_moved, run.server, heard.server))
         run.residual = {n: _moved(run.residual.get(n), x) for n, x in heard.residual.items()}
-        alpha = heard.rnd.alpha
-        self.alpha[i].copy_(alpha if isinstance(alpha, Tensor) else self.q.new_full((), alpha))
-        self.q[i].copy_(q)
-        self.sound[i].add_(torch.isfinite(run.server.w.sum(dtype=torch.float64)))
         return heard
 
     def _finish(self, heard: Sequence[Heard], done: tuple[slice, Waiting]) -> None:
@@ -252,14 +259,16 @@ class Stack:
     def _facts(self, rounds: Sequence[Round], shape: Callable[[Tensor], Tensor]) -> Round:
         """The facts of all runs as tensors, one number a run laid out in some shape."""
 
-        def laid(values: Sequence[float | Tensor]) -> Tensor:
-            numbers = [v if isinstance(v, Tensor) else self.q.new_full((), v) for v in values]
-            return shape(torch.stack(numbers).to(self.runs[0].server.w.dtype))
-
+        dtype = self.runs[0].server.w.dtype
         eta, path, coin, alpha = (
-            laid([getattr(r, name) for r in rounds]) for name in ("eta", "path", "coin", "alpha")
+            shape(self._numbers([getattr(r, name) for r in rounds]).to(dtype))
+            for name in ("eta", "path", "coin", "alpha")
         )
         return rounds[0]._replace(eta=eta, path=path, coin=coin, alpha=alpha)
+
+    def _numbers(self, values: Sequence[float | Tensor]) -> Tensor:
+        """One number a run, on the device."""
+        return torch.stack([v if isinstance(v, Tensor) else self.q.new_full((), v) for v in values])
 
 
 def _each(held: Any, change: Callable[[Tensor], Tensor]) -> Any:
