@@ -22,7 +22,7 @@ FLOORS = [
     {"engines"},
     {"callbacks", "config", "report"},
     {"prepare", "display", "figures"},
-    {"run", "card_vectors"},
+    {"run", "card_vectors", "page"},
     {"compare", "card"},
     {"sweep", "sweep_report"},
     {"cli"},

@@ -137,8 +137,9 @@ def _finish(simulation: Simulation, config: Config, curve: Curve, out: Path) -> 
     last = dict(curve.rows[-1]) if curve.rows else {}
     goals = milestones(curve.rows, config.run.target_accuracy)
     ending = {"status": curve.status, "rounds_done": simulation.round, "algorithm": config.algorithm.name}
+    size = {"parameters": simulation.server.w.numel()}
     target = {"target_accuracy": config.run.target_accuracy}
-    write_json(out / "summary.json", last | goals | target | ending)
+    write_json(out / "summary.json", last | goals | target | ending | size)
     write_json(out / "ledger.json", simulation.ledger.as_dict())
     state = {
         name: value.detach().cpu().contiguous() for name, value in simulation.module().state_dict().items()
