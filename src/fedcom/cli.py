@@ -155,7 +155,8 @@ def sweep_command(
 @app.command("report")
 def report_command(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders with runs somewhere below.")
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Run folders, or folders with runs somewhere below."),
     ],
     out: Annotated[
         Path | None,

@@ -13,6 +13,10 @@ from fedcom.page.markup import Html, table, tag
 from fedcom.wire import HEADER
 
 SCALAR = "q"  # one number a message, not a vector of the model's
+NOTE = (
+    "q = |Q(x) - x|² / |x|², measured on clients' messages; bits as booked, headers included. The last "
+    "column is 1/(4ᴿ - 1), below which no unbiased codec gets on Gaussian vectors at R bits."
+)
 LINK = ("budgets", "bandwidths", "memory")  # keys of a link, not of its codec
 
 
@@ -26,14 +30,10 @@ def report_card(runs: Sequence[Run]) -> Html:
                 lines.setdefault((way, *_words(section)), []).append(run)
     if not lines:
         return tag("p", "No run's settings name a codec.", class_="quiet")
-    headings = ["codec", "direction", "parameters", "bias", "used by", "q by round", "q, mean", "q, range",
-                "bits a coordinate", "least q at that rate"]  # fmt: skip
+    headings = ["codec", "used by", "bias", "q by round", "q, mean", "q, range", "bits a coordinate",
+                "least q at that rate"]  # fmt: skip
     rows = [_line(way, name, told, group) for (way, name, told), group in lines.items()]
-    note = (
-        "q = |Q(x) − x|² / |x|², measured on clients' messages; bits as booked, headers included. The last column "  # noqa: RUF001
-        "is 1/(4ᴿ − 1), below which no unbiased codec gets on Gaussian vectors at R bits."  # noqa: RUF001
-    )
-    return Html(table("Codecs", headings, rows, names=6) + tag("p", note, class_="quiet"))
+    return Html(table("Codecs", headings, rows, names=4) + tag("p", NOTE, class_="quiet"))
 
 
 def _words(section: Mapping[str, Any]) -> tuple[str, str]:
@@ -45,13 +45,15 @@ def _words(section: Mapping[str, Any]) -> tuple[str, str]:
 def _line(way: str, name: str, told: str, runs: Sequence[Run]) -> list[object]:
     known = [run.rows for run in runs if way == "uplink" and run.status != "diverged"]
     q = [row["q"] for rows in known for row in rows if is_number(row.get("q"))]
-    bits = _bits(way, runs)
+    bits, bias = _bits(way, runs), _bias(runs[0].config[way])
+    least = None if bias == "lossless" else _least(bits)
     methods = ", ".join(dict.fromkeys(run.label for run in runs))
     return [
-        name, way, told or NOTHING, _bias(runs[0].config[way]), methods, _spark(known),
+        Html(tag("span", f"{name}, {way}") + tag("small", told)), tag("span", methods, class_="long"),
+        bias, _spark(known),
         significant(sum(q) / len(q), 3) if q else NOTHING,
-        f"{significant(min(q), 3)} – {significant(max(q), 3)}" if q else NOTHING,  # noqa: RUF001
-        significant(bits, 3), significant(_least(bits), 3),
+        f"{significant(min(q), 3)} – {significant(max(q), 3)}" if q and min(q) < max(q) else NOTHING,  # noqa: RUF001
+        significant(bits, 3), significant(least, 3),
     ]  # fmt: skip
 
 
@@ -66,7 +68,7 @@ def _bias(section: Table) -> str:
 
 
 def _bits(way: str, runs: Sequence[Run]) -> float | None:
-    """Bits a coordinate of the vectors the codec carries; every message has one header, so they are counted."""
+    """Bits a coordinate of the vectors the codec carries; headers say how many messages there were."""
     size, coordinates = 0.0, 0.0
     for run in runs:
         d = run.summary.get("parameters")
@@ -83,7 +85,7 @@ def _least(bits: float | None) -> float | None:
 
 
 def _spark(runs: Sequence[Sequence[Table]]) -> Html:
-    """q over the rounds of the first run, as a line as wide as a word; its numbers are in the next columns."""
+    """q over the rounds of the first run, a line as wide as a word."""
     q = [row["q"] for row in (runs[0] if runs else ()) if is_number(row.get("q"))]
     if len(q) < 2 or max(q) == 0:
         return Html(NOTHING)

@@ -18,7 +18,14 @@ Table = dict[str, Any]
 Notice = tuple[str, str]  # what was wrong, where
 T = TypeVar("T")
 _SEED = re.compile(r"seed-\d+")
-_BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # JSON's, TOML's and ours
+_BROKEN = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)  # JSON's, TOML's and ours
 
 
 @dataclass(frozen=True)
@@ -80,32 +87,35 @@ def _walk(root: Path, notices: list[Notice]) -> Iterable[Path]:
 
 def _run(folder: Path, notices: list[Notice]) -> Run:
     """One folder, each of its files for itself."""
-
-    def get(name: str, parse: Callable[[str], T], otherwise: T) -> T:
-        try:
-            return parse((folder / name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            reason = "missing"
-        except OSError as error:
-            reason = error.strerror or "unreadable"
-        except _BROKEN as error:
-            reason = f"not what it should be ({type(error).__name__}: {error})"
-        notices.append((f"{name}: {reason}", str(folder)))
-        return otherwise
-
-    config = get("config.toml", _config, {})
-    rows, broken = get("metrics.jsonl", _rows, ([], []))
+    config = _read(folder, "config.toml", _config, notices) or {}
+    rows, broken = _read(folder, "metrics.jsonl", _rows, notices) or ([], [])
     notices += [(f"metrics.jsonl: line {number} is not a row", str(folder)) for number in broken]
-    summary = get("summary.json", _table, {})
+    summary = _read(folder, "summary.json", _table, notices) or {}
     label = folder.parent.name if _SEED.fullmatch(folder.name) else config.get("algorithm", {}).get("name")
     status = summary.get("status")
-    ended = summary and (folder / "ledger.json").exists()  # without either a run was cut off, as noted above
+    cut = not summary and not (folder / "ledger.json").exists()  # a run cut off leaves neither: one notice
     return Run(
         folder, str(label or folder.name or folder.resolve().name), _seed(config, folder),
         status if status in ("done", "diverged") else "interrupted", rows, config, summary,
-        get("ledger.json", _ledger, {}) if ended else {}, get("partition.json", _partition, {}),
-        get("similarity.json", _similarity, {}), get("environment.json", _table, {}),
+        {} if cut else _read(folder, "ledger.json", _ledger, notices) or {},
+        _read(folder, "partition.json", _partition, notices) or {},
+        _read(folder, "similarity.json", _similarity, notices) or {},
+        _read(folder, "environment.json", _table, notices) or {},
     )  # fmt: skip
+
+
+def _read(folder: Path, name: str, parse: Callable[[str], T], notices: list[Notice]) -> T | None:
+    """What a file holds; None, and a notice, where that cannot be told."""
+    try:
+        return parse((folder / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        reason = "missing"
+    except OSError as error:
+        reason = error.strerror or "unreadable"
+    except _BROKEN as error:
+        reason = f"not what it should be ({type(error).__name__}: {error})"
+    notices.append((f"{name}: {reason}", str(folder)))
+    return None
 
 
 def _seed(config: Table, folder: Path) -> int:
@@ -123,10 +133,14 @@ def _told_apart(runs: list[Run]) -> list[Run]:
         label for label, group in groups.items()
         if len({_apart_from_seed(run) for run in group}) > 1 or len({run.seed for run in group}) < len(group)
     }  # fmt: skip
-    homes = {run.folder: run.folder.parent if _SEED.fullmatch(run.folder.name) else run.folder for run in runs}
+    homes = {
+        run.folder: run.folder.parent if _SEED.fullmatch(run.folder.name) else run.folder for run in runs
+    }
     shared = os.path.commonpath([home.resolve().parent for home in homes.values()])
     return [
-        replace(run, label=os.path.relpath(homes[run.folder].resolve(), shared)) if run.label in mixed else run
+        replace(run, label=os.path.relpath(homes[run.folder].resolve(), shared))
+        if run.label in mixed
+        else run
         for run in runs
     ]
 
@@ -201,5 +215,7 @@ def _similarity(text: str) -> Table:
         raise ValueError("not square")
     return {
         "clients": clients,
-        "cosine": [[c if isinstance(c, int | float) and is_number(c) else None for c in row] for row in cosine],
+        "cosine": [
+            [c if isinstance(c, int | float) and is_number(c) else None for c in row] for row in cosine
+        ],
     }

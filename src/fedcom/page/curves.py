@@ -8,7 +8,7 @@ import numpy as np
 from fedcom.figures import UNITS, Array, palette
 from fedcom.formats import is_number
 from fedcom.page.collect import Run
-from fedcom.report import by_method
+from fedcom.report import Row, by_method
 
 X = {
     "round": ("Rounds", *UNITS["round"]),
@@ -20,6 +20,7 @@ Y = {
     "test_accuracy": ("Accuracy", *UNITS["test_accuracy"]),
     "worst_client_accuracy": ("Worst tenth", "training accuracy, worst tenth of clients (%)", 100.0),
 }
+Rows = Sequence[Row]
 MOST = 600  # evaluations a curve is drawn through
 
 
@@ -37,16 +38,18 @@ def curves(runs: Sequence[Run]) -> dict[str, Any]:
     lines = []
     for method, group in by_method(run.curve for run in runs).items():
         done = [curve.rows for curve in group if curve.status == "done"]
-        parts = [("done", done, None)] if done else []
+        parts: list[tuple[str, list[Rows], int | None]] = [("done", done, None)] if done else []
         parts += [(curve.status, [curve.rows], curve.seed) for curve in group if curve.status != "done"]
         for status, rows, seed in parts:
             views = {y: view for y in Y if (view := _view(rows, y))}
-            lines.append({"method": method, "status": status, "seed": seed, "runs": len(rows), "views": views})
+            lines.append(
+                {"method": method, "status": status, "seed": seed, "runs": len(rows), "views": views}
+            )
     methods = [{"label": label, "colour": colour} for label, colour in colours.items()]
     return {"x": axes[0], "y": axes[1], "methods": methods, "lines": lines}
 
 
-def _view(runs: Sequence[Sequence[dict[str, Any]]], y: str) -> dict[str, list[float | None]]:
+def _view(runs: Sequence[Rows], y: str) -> dict[str, list[float | None]]:
     """One measure of a line over every axis: its mean, and the lowest and highest over seeds."""
     scored = [[row for row in rows if is_number(row.get(y))] for rows in runs]
     scored = [rows for rows in scored if rows]
@@ -62,12 +65,13 @@ def _view(runs: Sequence[Sequence[dict[str, Any]]], y: str) -> dict[str, list[fl
     return {key: _plain(numbers) for key, numbers in view.items() if np.isfinite(numbers).any()}
 
 
-def _held(rows: Sequence[dict[str, Any]], key: str, grid: Array) -> Array:
+def _held(rows: Rows, key: str, grid: Array) -> Array:
     """Values at rounds; a run that stopped early keeps its last model, so its values are held."""
-    return np.interp(grid, [row["round"] for row in rows], [row[key] for row in rows])
+    values: Array = np.interp(grid, [row["round"] for row in rows], [row[key] for row in rows])
+    return values
 
 
-def _reached(rows: Sequence[dict[str, Any]], key: str, grid: Array) -> Array:
+def _reached(rows: Rows, key: str, grid: Array) -> Array:
     """How far along an axis a run was at rounds; not a number once it had stopped."""
     if not rows:
         return np.full(len(grid), np.nan)
@@ -79,7 +83,8 @@ def _mean(values: Array) -> Array:
     """The mean over runs of the numbers there are."""
     known = np.isfinite(values)
     total = np.where(known, values, 0).sum(0)
-    return np.divide(total, known.sum(0), out=np.full(len(total), np.nan), where=known.any(0))
+    mean: Array = np.divide(total, known.sum(0), out=np.full(len(total), np.nan), where=known.any(0))
+    return mean
 
 
 def _plain(numbers: Array) -> list[float | None]:

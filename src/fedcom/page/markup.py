@@ -32,9 +32,15 @@ def join(parts: Iterable[object]) -> Html:
 
 def table(caption: str, headings: Sequence[object], rows: Iterable[Sequence[object]], names: int = 1) -> Html:
     """A table that scrolls within the page; the first `names` columns are text, the others numbers."""
-    head = tag("tr", *(tag("th", heading, scope="col", **_kind(i, names)) for i, heading in enumerate(headings)))
+    head = tag(
+        "tr", *(tag("th", heading, scope="col", **_kind(i, names)) for i, heading in enumerate(headings))
+    )
     body = (
-        tag("tr", tag("th", row[0], scope="row"), *(tag("td", c, **_kind(i + 1, names)) for i, c in enumerate(row[1:])))
+        tag(
+            "tr",
+            tag("th", row[0], scope="row"),
+            *(tag("td", c, **_kind(i + 1, names)) for i, c in enumerate(row[1:])),
+        )
         for row in rows
     )
     whole = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body))

@@ -11,9 +11,10 @@ from fedcom.errors import ConfigError
 from fedcom.page import codecs, sections
 from fedcom.page.collect import Collection, Run, collect
 from fedcom.page.curves import curves
-from fedcom.page.markup import Html, script_safe, text
+from fedcom.page.markup import Html, join, script_safe, text
 
 MARK = '<meta name="generator" content="fedcom'
+SCRIPTS = ("base.js", "chart.js", "clients.js")
 CLIENTS = 100  # drawn of a partition; the rest would be too thin to see
 
 
@@ -38,7 +39,7 @@ def build(found: Collection) -> str:
     data = {"curves": curves(runs), "partitions": _partitions(runs)}
     return Template(_file("page.html")).substitute(
         version=text(fedcom.__version__), title=text(_title(runs)), lead=text(_lead(runs)),
-        css=_file("page.css"), js=_file("page.js"), data=script_safe(data),
+        css=_file("page.css"), js=join(map(_file, SCRIPTS)), data=script_safe(data),
         notices=sections.notices(found.notices), summary=sections.summary(runs),
         traffic=sections.traffic(runs), codecs=codecs.report_card(runs),
         settings=sections.settings(runs), repeat=sections.repeat(runs),
@@ -50,7 +51,7 @@ def _file(name: str) -> Html:
 
 
 def _title(runs: Sequence[Run]) -> str:
-    names = list(dict.fromkeys(str(run.config.get("data", {}).get("name", "runs")) for run in runs))
+    names = list(dict.fromkeys(str(run.config.get("data", {}).get("name", "unknown data")) for run in runs))
     labels = list(dict.fromkeys(run.label for run in runs))
     who = labels[0] if len(labels) == 1 else f"{len(labels)} methods"
     return f"{who} on {', '.join(names[:3])}{' and others' * (len(names) > 3)}"

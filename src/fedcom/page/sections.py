@@ -31,7 +31,9 @@ def notices(found: Sequence[Notice]) -> Html:
         faults.setdefault(what, []).append(where)
     lines = [tag("li", f"{what} — ", tag("code", _few(where))) for what, where in faults.items()]
     title = "Some files were missing or could not be read; the rest is shown."
-    return tag("aside", tag("p", title), tag("ul", *lines), class_="notice", role="note") if lines else Html("")
+    return (
+        tag("aside", tag("p", title), tag("ul", *lines), class_="notice", role="note") if lines else Html("")
+    )
 
 
 def _few(names: Sequence[str]) -> str:
@@ -49,14 +51,14 @@ def summary(runs: Sequence[Run]) -> Html:
     for entry in entries:
         entry["seconds"] = _seconds_to_target(groups[entry["method"]], target)
     timed = any(entry["seconds"] is not None for entry in entries)
-    headings = ["method", "seeds", "status", "loss", "accuracy %", "up MB", "down MB",
+    headings = ["method", "status", "seeds", "loss", "accuracy %", "up MB", "down MB",
                 f"rounds to {goal}", f"up MB to {goal}", *[f"modelled s to {goal}"] * timed]  # fmt: skip
     rows = [
-        [_name(entry["method"], colours), entry["runs"], _status(entry), *_figures(entry)]
+        [_name(entry["method"], colours), _status(entry), entry["runs"], *_figures(entry)]
         + [significant(entry["seconds"], 3)] * timed
         for entry in entries
     ]
-    return table("Results by method", headings, rows, names=1)
+    return table("Results by method", headings, rows, names=2)
 
 
 def _name(label: str, colours: Mapping[str, str]) -> Html:
@@ -122,7 +124,9 @@ def traffic(runs: Sequence[Run]) -> Html:
     ]
     headings = ["method", "direction", "vector", "part", "MB per client", "% of direction"]
     listed = table("Bytes itemised", headings, rows, names=4)
-    return join([tag("div", *bars, class_="traffic", aria_hidden="true"), _fold("Itemised, as a table", listed)])
+    return join(
+        [tag("div", *bars, class_="traffic", aria_hidden="true"), _fold("Itemised, as a table", listed)]
+    )
 
 
 def _account(runs: Sequence[Run]) -> dict[tuple[str, str, str], float]:
@@ -135,17 +139,24 @@ def _account(runs: Sequence[Run]) -> dict[tuple[str, str, str], float]:
                 for part, size in parts.items():
                     key = (way, vector, part)
                     total[key] = total.get(key, 0.0) + size / book["clients"] / len(books)
-    return dict(sorted(((k, v) for k, v in total.items() if v), key=lambda item: (item[0][0] != "uplink", -item[1])))
+    return dict(
+        sorted(((k, v) for k, v in total.items() if v), key=lambda item: (item[0][0] != "uplink", -item[1]))
+    )
 
 
-def _bar(way: str, items: Mapping[tuple[str, str, str], float], total: float, widest: float, colour: str) -> Html:
+def _bar(
+    way: str, items: Mapping[tuple[str, str, str], float], total: float, widest: float, colour: str
+) -> Html:
     own = [(vector, part, size) for (w, vector, part), size in items.items() if w == way]
     pieces = [
         tag("b", style=f"width:{100 * size / widest:.3f}%;--c:{colour};--n:{min(i, PARTS)}",
             data_c=colour, title=f"{vector} · {part}: {significant(size / MB, 4)} MB")
         for i, (vector, part, size) in enumerate(own)
     ]  # fmt: skip
-    size = tag("span", f"{megabytes(total)} MB", class_="size")
+    large = [
+        f"{vector} {part} {100 * size / total:.0f}%" for vector, part, size in own if size > 0.01 * total
+    ]
+    size = tag("span", f"{megabytes(total)} MB ", tag("i", ", ".join(large[:3])), class_="size")
     return tag("div", tag("span", "up" if way == "uplink" else "down", class_="way"),
                tag("span", *pieces, size, class_="track"), class_="bar")  # fmt: skip
 
