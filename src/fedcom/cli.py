@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import warnings
+import webbrowser
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -159,19 +160,15 @@ def report_command(
         typer.Argument(metavar="DIR...", help="Run folders, or folders with runs somewhere below."),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The page.", show_default="report.html in DIR, or here if several"),
+        Path | None, typer.Option(help="The page.", show_default="report.html in DIR, or here if several")
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Make one HTML page of any runs: results, interactive curves, bytes, codecs, clients, settings."""
-    out = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
-    page.write(folders, out)
+    out = page.write(folders, out)
     print(f"report in {out}")
-    if show:
-        import webbrowser
-
-        webbrowser.open(out.resolve().as_uri())
+    if show and not webbrowser.open(out.resolve().as_uri()):
+        print("fedcom: no browser found here; open the file by hand", file=sys.stderr)
 
 
 @app.command()

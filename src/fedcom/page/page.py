@@ -18,8 +18,9 @@ SCRIPTS = ("base.js", "chart.js", "clients.js")
 CLIENTS = 100  # drawn of a partition; the rest would be too thin to see
 
 
-def write(folders: Sequence[Path], out: Path) -> Path:
-    """Make the page of every run at or below some folders."""
+def write(folders: Sequence[Path], out: Path | None = None) -> Path:
+    """Make the page of every run at or below some folders, in the folder if there is one, else here."""
+    out = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; --out takes a file, such as {out / 'report.html'}")
     if out.exists() and MARK not in out.read_text(encoding="utf-8", errors="replace")[:1000]:
