@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,52 @@ def test_whatever_is_wrong_with_runs_the_page_comes_out_and_says_so(tmp_path: Pa
     assert "Some files were missing or could not be read; the rest is shown." in text
     assert "summary.json: missing" in text
     assert "wild diverged at round 1" in text
+
+
+ODD = (None, True, -1, 1e308, 10**400, "x", [], [[]], {}, {"a": "b"})
+
+
+def places(thing: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to everything in a nest of tables and lists."""
+    yield path
+    if isinstance(thing, dict | list):
+        for key in thing if isinstance(thing, dict) else range(len(thing)):
+            yield from places(thing[key], (*path, key))
+
+
+def planted(thing: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copy = thing.copy()
+    copy[path[0]] = planted(thing[path[0]], path[1:], value)
+    return copy
+
+
+@pytest.mark.parametrize("name", ["summary", "ledger", "partition", "similarity", "environment", "metrics"])
+def test_no_value_anywhere_keeps_the_page_from_coming_out(tmp_path: Path, name: str) -> None:
+    run = make(tmp_path / "a")
+    (path,) = run.glob(f"{name}.json*")
+    content = json.loads(path.read_text().splitlines()[-1])
+    for place in places(content):
+        for odd in ODD:
+            path.write_text(json.dumps(planted(content, place, odd)))
+            assert "fedpaq" in html(run)
+
+
+@pytest.mark.parametrize("section", ["run", "uplink", "algorithm", "data", "downlink"])
+def test_no_setting_keeps_the_page_from_coming_out(tmp_path: Path, section: str) -> None:
+    run = make(tmp_path / "fedpaq" / "seed-0")
+    for odd in ("3", "true", "-1.5", "[1, [2]]", '{ a = { b = "c" } }', "1979-05-27", "inf", '"x"'):
+        for key in ("name", "seed", "bits", "target_accuracy", "clients", "budgets"):
+            (run / "config.toml").write_text(f"[{section}]\n{key} = {odd}\n")
+            assert "fedpaq" in html(run)
+        (run / "config.toml").write_text(f"{section} = {odd}\n")
+        assert "fedpaq" in html(run)
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
+    run = make(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")) / "seed-0")
+    assert b"<h1>? on" in page.write([run], tmp_path / "page.html").read_bytes()
 
 
 @pytest.mark.parametrize("folder", ["", "nowhere"])

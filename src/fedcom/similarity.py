@@ -19,10 +19,7 @@ def chosen(task: Task, d: int, clients: int = 20) -> Tensor:
 
 def similarity(task: Task, w: Tensor, clients: int = 20) -> Tensor:
     """Cosines between the full gradients at w of the `chosen` clients, k x k; zero beside no gradient."""
-    one = w.reshape(1, -1)
-    rows = []
-    for client in chosen(task, w.numel(), clients).to(w.device):
-        oracle = Oracle(task, client.reshape(1), Draw.seeded(0), None)
-        rows.append(normalize(oracle.full(one).double(), dim=-1).to(w.dtype))
-    g = torch.cat(rows)
+    picked = chosen(task, w.numel(), clients).to(w.device)
+    oracles = (Oracle(task, client, Draw.seeded(0), None) for client in torch.split(picked, 1))
+    g = torch.cat([normalize(oracle.full(w.reshape(1, -1)), dim=-1) for oracle in oracles])
     return (g @ g.T).clamp(-1, 1)

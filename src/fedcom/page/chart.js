@@ -208,7 +208,8 @@ function showTip(pixel, heading, found) {
   const rows = found.slice(0, 14).map(({ line, p }) => {
     const range = line.status === "done" && line.runs > 1 ? ` (${number(p.low, 3)}–${number(p.high, 3)})` : "";
     const swatch = element("i", { class: "swatch", style: `--c:${stroke(colourOf[line.method])}` });
-    return element("div", {}, swatch, short(line.method) + ending(line), element("b", {}, number(p.y) + range));
+    const name = element("span", {}, short(line.method) + ending(line));
+    return element("div", {}, swatch, name, element("b", {}, number(p.y) + range));
   });
   if (found.length > 14) rows.push(element("p", {}, `and ${found.length - 14} more`));
   const tip = get("tip");

@@ -54,7 +54,7 @@ function likeness({ similarity: { clients, cosine } }, room) {
   const told = (c) => (known(c) ? c.toFixed(2) : "—");
   const figure = heat({
     heading: "Likeness of gradients", room, rows: clients, columns: clients, names: ["client", "client"],
-    note: apart.length ? `cosine at the starting model, blue above 0; ${mean} on average between clients` : "one client",
+    note: apart.length ? `cosine at the starting model, blue above 0, orange below; ${mean} on average` : "one client",
     paint: (i, j, colours) => shade(colours, cosine[i][j] < 0 ? colours.cold : colours.accent, Math.abs(cosine[i][j] ?? 0)),
     say: (i, j) => `clients ${clients[i]} and ${clients[j]}: cosine ${told(cosine[i][j])}`,
   });

@@ -8,7 +8,7 @@ from fedcom.codecs import CODECS
 from fedcom.config import pick
 from fedcom.errors import FedcomError
 from fedcom.formats import NOTHING, is_number, significant
-from fedcom.page.collect import Run, Table
+from fedcom.page.collect import Run, Table, figure
 from fedcom.page.markup import Html, table, tag
 from fedcom.wire import HEADER
 
@@ -73,7 +73,7 @@ def _bits(way: str, runs: Sequence[Run]) -> float | None:
     for run in runs:
         d = run.summary.get("parameters")
         names = set(run.ledger.get("uplink", ())) - {SCALAR}  # the mean that goes down has the same names
-        if is_number(d) and run.ledger:
+        if figure(d) and d > 0 and run.ledger:
             carried = [parts for name, parts in run.ledger[way].items() if name in names]
             size += sum(sum(parts.values()) for parts in carried)
             coordinates += d * sum(parts.get("header", 0) / HEADER for parts in carried)

@@ -8,24 +8,16 @@ import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from fedcom.errors import ConfigError
-from fedcom.formats import is_number
 from fedcom.report import Curve
 
 Table = dict[str, Any]
 Notice = tuple[str, str]  # what was wrong, where
 T = TypeVar("T")
 _SEED = re.compile(r"seed-\d+")
-_BROKEN = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-)  # JSON's, TOML's and ours
+_BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,7 @@ def _run(folder: Path, notices: list[Notice]) -> Run:
     status = summary.get("status")
     cut = not summary and not (folder / "ledger.json").exists()  # a run cut off leaves neither: one notice
     return Run(
-        folder, str(label or folder.name or folder.resolve().name), _seed(config, folder),
+        folder, _clean(str(label or folder.name or folder.resolve().name)), _seed(config, folder),
         status if status in ("done", "diverged") else "interrupted", rows, config, summary,
         {} if cut else _read(folder, "ledger.json", _ledger, notices) or {},
         _read(folder, "partition.json", _partition, notices) or {},
@@ -118,6 +110,11 @@ def _read(folder: Path, name: str, parse: Callable[[str], T], notices: list[Noti
     return None
 
 
+def _clean(name: str) -> str:
+    """A name that can be written: a folder's may hold bytes that are no text."""
+    return name.encode("utf-8", "replace").decode()
+
+
 def _seed(config: Table, folder: Path) -> int:
     told = config.get("run", {}).get("seed")
     named = re.search(r"\d+", folder.name) if _SEED.fullmatch(folder.name) else None
@@ -138,7 +135,7 @@ def _told_apart(runs: list[Run]) -> list[Run]:
     }
     shared = os.path.commonpath([home.resolve().parent for home in homes.values()])
     return [
-        replace(run, label=os.path.relpath(homes[run.folder].resolve(), shared))
+        replace(run, label=_clean(os.path.relpath(homes[run.folder].resolve(), shared)))
         if run.label in mixed
         else run
         for run in runs
@@ -168,19 +165,21 @@ def _rows(text: str) -> tuple[list[Table], list[int]]:
     for number, line in enumerate(text.splitlines(), 1):
         try:
             row = _table(line)
-            rows.append({"round": _whole(row["round"]), **{k: v for k, v in row.items() if _figure(v)}})
+            rows.append(
+                {"round": _whole(row["round"]), **{k: v for k, v in row.items() if v is None or figure(v)}}
+            )
         except _BROKEN:
             broken.append(number)
     return sorted(rows, key=lambda row: row["round"]), broken
 
 
-def _figure(value: Any) -> bool:
-    """Whether a value can be drawn or is known to be missing."""
-    return value is None or (isinstance(value, int | float) and abs(value) < 1e300)
+def figure(value: Any) -> TypeGuard[float]:
+    """Whether a value is a number that can be drawn and added up."""
+    return isinstance(value, int | float) and abs(value) < 1e300
 
 
 def _whole(value: Any) -> int:
-    if not isinstance(value, int | float) or not is_number(value) or value < 0:
+    if not figure(value) or value < 0:
         raise TypeError(f"{value!r} is no count")
     return math.floor(value)
 
@@ -215,7 +214,5 @@ def _similarity(text: str) -> Table:
         raise ValueError("not square")
     return {
         "clients": clients,
-        "cosine": [
-            [c if isinstance(c, int | float) and is_number(c) else None for c in row] for row in cosine
-        ],
+        "cosine": [[c if figure(c) else None for c in row] for row in cosine],
     }

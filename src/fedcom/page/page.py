@@ -28,7 +28,7 @@ def write(folders: Sequence[Path], out: Path | None = None) -> Path:
     page = build(collect(folders))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page, encoding="utf-8")
+        out.write_bytes(page.encode("utf-8", "replace"))
     except OSError as error:
         raise ConfigError(f"cannot write {out}: {error.strerror}; choose another --out") from None
     return out

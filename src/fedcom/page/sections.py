@@ -9,7 +9,7 @@ from typing import Any
 from fedcom.config import dumps
 from fedcom.figures import palette
 from fedcom.formats import MB, NOTHING, is_number, megabytes, percent, significant
-from fedcom.page.collect import Notice, Run, Table
+from fedcom.page.collect import Notice, Run, Table, figure
 from fedcom.page.markup import Html, join, swatch, table, tag
 from fedcom.report import compare_table, milestones
 
@@ -43,7 +43,7 @@ def _few(names: Sequence[str]) -> str:
 
 def summary(runs: Sequence[Run]) -> Html:
     """One line a method: how it ended, what it cost, how soon it got to the target."""
-    targets = [goal for run in runs if is_number(goal := run.config.get("run", {}).get("target_accuracy"))]
+    targets = [goal for run in runs if figure(goal := run.config.get("run", {}).get("target_accuracy"))]
     target = statistics.mode(targets) if targets else None
     goal = NOTHING if target is None else f"{100 * target:g}%"
     colours, groups = palette(run.label for run in runs), grouped(runs)
@@ -156,7 +156,7 @@ def _bar(
     large = [
         f"{vector} {part} {100 * size / total:.0f}%" for vector, part, size in own if size > 0.01 * total
     ]
-    size = tag("span", f"{megabytes(total)} MB ", tag("i", ", ".join(large[:3])), class_="size")
+    size = tag("span", f"{megabytes(total)} MB ", tag("i", ", ".join(large[:2])), class_="size")
     return tag("div", tag("span", "up" if way == "uplink" else "down", class_="way"),
                tag("span", *pieces, size, class_="track"), class_="bar")  # fmt: skip
 
