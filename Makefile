@@ -15,7 +15,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(VENV)/installed  ## compare six methods on embedded data, about a minute; a table and figures
+demo: $(VENV)/installed  ## compare six methods on embedded data, about a minute; a table, figures and a report
 	$(BIN)/fedcom compare experiments/digits.toml --out runs/demo --force
 
 test: lint types pytest  ## lint, types and tests

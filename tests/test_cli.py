@@ -282,7 +282,8 @@ def test_compare_prints_its_table_and_goes_on_past_a_diverged_method(command: Co
     assert "round" not in err
     assert re.search(r"wild\s+diverged first at round 0", out)
     assert re.search(r"fedavg\s+\d", out)
-    assert out.endswith("table and figures in runs/compare-digits-001\n")
+    places = "table and figures in runs/compare-digits-001\nreport in runs/compare-digits-001/report.html\n"
+    assert out.endswith(places)
     assert {
         "table.json",
         "table.csv",

@@ -44,7 +44,7 @@ def entries(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_one_table_three_figures_and_a_folder_a_run(folder: Path) -> None:
-    tables = {"table.json", "table.csv", "table.md"}
+    tables = {"table.json", "table.csv", "table.md", "report.html"}
     assert {path.name for path in folder.iterdir()} == {*tables, *FIGURES, "fedavg", "mine", "wild"}
     for label in ("fedavg", "mine", "wild"):
         for seed in (0, 1):

@@ -28,6 +28,11 @@ def test_the_wheel_installs_and_runs(tmp_path: Path) -> None:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site)]
     subprocess.run([*install, str(wheel)], check=True)
     assert (site / "fedcom" / "py.typed").is_file()
+    pieces = {
+        path.name for path in (ROOT / "src/fedcom/page").iterdir() if path.suffix in (".html", ".css", ".js")
+    }
+    assert pieces <= {path.name for path in (site / "fedcom" / "page").iterdir()}
+    assert len(pieces) >= 3
     environment = {**os.environ, "PYTHONPATH": str(site)}
     ask = "import fedcom, sys; print(fedcom.__file__); from fedcom.cli import main; main()"
     command = [sys.executable, "-c", ask, "--version"]

@@ -1,9 +1,10 @@
-"""The command line: fedcom run, compare, evaluate, codecs, list."""
+"""The command line: fedcom run, compare, sweep, report, evaluate, codecs, list."""
 
 import json
 import re
 import sys
 import warnings
+import webbrowser
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 import fedcom
-from fedcom import card, card_vectors, sweep, sweep_report
+from fedcom import card, card_vectors, page, sweep, sweep_report
 from fedcom.algorithms import ALGORITHMS
 from fedcom.codecs import CODECS
 from fedcom.compare import METHODS, compare, labels
@@ -100,7 +101,7 @@ def compare_command(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds a method, from run.seed on.")] = 1,
     out: Out = None, force: Force = False, device: Where = Device.auto, quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Run several methods on one task: one table, and figures of loss and accuracy against rounds and bytes.
+    """Run several methods on one task: one table, figures of loss and accuracy, and a report to open.
 
     Settings of one method: methods.fedavg.eta=0.1, methods.fedpaq.uplink.bits=4.
 
@@ -116,6 +117,7 @@ def compare_command(
     found = compare(table, names, out, seeds=seeds, device=device.value, quiet=quiet)
     _console().print(render(found.table, found.target))
     print(f"table and figures in {out}")
+    print(f"report in {out / 'report.html'}")
     if found.interrupted:
         raise KeyboardInterrupt
 
@@ -151,6 +153,24 @@ def sweep_command(
     for warning in sweep_report.warnings_of(found):
         print(f"fedcom: {warning}", file=sys.stderr)
     print(f"table and figure in {out}")
+
+
+@app.command("report")
+def report_command(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Run folders, or folders with runs somewhere below."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The page.", show_default="report.html in DIR, or here if several")
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Make one HTML page of any runs: results, interactive curves, bytes, codecs, clients, settings."""
+    out = page.write(folders, out)
+    print(f"report in {out}")
+    if show and not webbrowser.open(out.resolve().as_uri()):
+        print("fedcom: no browser found here; open the file by hand", file=sys.stderr)
 
 
 @app.command()

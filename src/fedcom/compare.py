@@ -1,10 +1,11 @@
-"""Several methods on one task, some seeds each: one table and a few figures."""
+"""Several methods on one task, some seeds each: one table, a few figures and a page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from fedcom import page
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.config import Config, DataConfig, Table, check_sections
 from fedcom.errors import ConfigError, nearest, unknown
@@ -14,7 +15,7 @@ from fedcom.report import Curve, compare_table, markdown, write_csv
 from fedcom.run import clear, execute, write_json
 
 METHODS = ("fedavg", "fedpaq", "scaffold", "fedgate", "fedcomgate")  # the paper's five
-FILES = ("table.json", "table.csv", "table.md", *(f"{view}.png" for view in VIEWS))
+FILES = ("table.json", "table.csv", "table.md", "report.html", *(f"{view}.png" for view in VIEWS))
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ def compare(
     first = Config.of({"run": table.get("run", {})}).run
     configs = variants(table, methods, range(first.seed, first.seed + seeds))
     data, curves = _resolve(configs), []
+    folders = [out / label / f"seed-{config.run.seed}" for label, config in configs]
     try:
-        for label, config in configs:
+        for folder, (label, config) in zip(folders, configs, strict=True):
             title = label if seeds == 1 else f"{label} seed {config.run.seed}"
-            folder = out / label / f"seed-{config.run.seed}"
             outcome = execute(config, folder, device=device, quiet=quiet, label=title)
             curves.append(replace(outcome.curve, method=label))
             if isinstance(outcome.error, KeyboardInterrupt):
@@ -57,6 +58,7 @@ def compare(
     split = deal.get(data.partition or "", data.partition)
     subtitle = f"{data.name} · {data.clients} clients · {split} · {seeds} seed{'s' * (seeds > 1)}"
     rows = _write(curves, first.target_accuracy, out, subtitle)
+    page.write(folders[: len(curves)], out / "report.html")
     cut = len(curves) < len(configs) or curves[-1].status == "interrupted"
     return Comparison(rows, first.target_accuracy, cut)
 

@@ -1,0 +1,363 @@
+// The chart: curves with bands, their names, reading values, controls and files.
+
+const { methods, lines } = data.curves;
+const colourOf = Object.fromEntries(methods.map((method) => [method.label, method.colour]));
+const state = { x: data.curves.x[0]?.key, y: data.curves.y[0]?.key, hidden: new Set(), log: {}, focus: null };
+let drawn = null; // the chart as it stands: lines, scales, box, colours
+
+const title = (way) => data.curves[way].find((axis) => axis.key === state[way]).title;
+const short = (text) => (text.length > 26 ? text.slice(0, 25) + "…" : text);
+const dim = (method) => (state.focus && state.focus !== method ? 0.15 : 1);
+const last = (line) => line.points[line.points.length - 1];
+
+// ---- scales
+
+function scale([low, high], from, to, log) {
+  const f = log ? Math.log10 : (v) => v;
+  const [a, b] = [f(low), f(high)];
+  const place = (value) => from + ((f(value) - a) / (b - a || 1)) * (to - from);
+  place.invert = (pixel) => {
+    const v = a + ((pixel - from) / (to - from)) * (b - a);
+    return log ? 10 ** v : v;
+  };
+  place.ticks = (count) => (log && high / low > 3 ? decades(low, high, count) : even(low, high, count));
+  return place;
+}
+
+function even(low, high, count) {
+  const rough = (high - low) / count || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((s) => s * power >= rough * 0.999);
+  const first = Math.ceil(low / step - 1e-9);
+  const steps = Math.floor(high / step + 1e-9) - first + 1;
+  return Array.from({ length: Math.max(0, steps) }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+}
+
+function decades(low, high, count) {
+  const span = Math.log10(high / low);
+  const subs = span > 3.5 ? [1] : span > 1.5 ? [1, 3] : [1, 2, 5];
+  const stride = Math.max(1, Math.ceil(span / count));
+  const first = Math.floor(Math.log10(low) / stride) * stride;
+  const ticks = [];
+  for (let e = first; e <= Math.log10(high); e += stride) ticks.push(...subs.map((s) => s * 10 ** e));
+  return ticks.filter((tick) => tick >= low && tick <= high).map((tick) => Number(tick.toPrecision(3)));
+}
+
+function extent(values, log) {
+  const sound = values.filter((v) => !log || v > 0);
+  let [low, high] = [least(sound, Infinity), largest(sound, -Infinity)];
+  if (!sound.length) [low, high] = [0.1, 1];
+  if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
+  const pad = log ? (high / low) ** 0.03 : (high - low) * 0.03;
+  return log ? [low / pad, high * pad] : [low - pad, high + pad];
+}
+
+function defaultLog(key) {
+  if (key !== "uplink_bytes" && key !== "modelled_seconds") return key === "train_loss";
+  const views = lines.flatMap((line) => Object.values(line.views));
+  const values = views.flatMap((view) => view[key] || []).filter((v) => v > 0);
+  return largest(values, 0) / least(values, Infinity) > 10;
+}
+
+const isLog = (way) => (state.log[state[way]] ??= defaultLog(state[way]));
+
+// ---- what is drawn
+
+// Visible lines as points; a logarithmic scale has no place for zero.
+function shown() {
+  const [logX, logY] = [isLog("x"), isLog("y")];
+  const drawable = (p) => known(p.x) && known(p.y) && (!logX || p.x > 0) && (!logY || p.y > 0);
+  const all = lines.filter((line) => !state.hidden.has(line.method) && line.views[state.y]?.[state.x]);
+  const pointed = all.map((line) => {
+    const { [state.x]: x, mean, low, high } = line.views[state.y];
+    const points = mean.map((y, i) => ({ x: x[i], y, low: logY && low[i] <= 0 ? y : low[i], high: high[i] }));
+    return { ...line, points: points.filter(drawable) };
+  }).filter((line) => line.points.length);
+  return state.y === "train_loss" ? capped(pointed) : pointed;
+}
+
+// A run on its way to infinity stops above the others, lest it press them flat.
+function capped(all) {
+  const sound = all.filter((line) => line.status !== "diverged");
+  const points = sound.length ? sound.flatMap((line) => line.points) : all.map((line) => line.points[0]);
+  const top = 3 * largest(points.map((p) => p.high), 0);
+  return all.map((line) => {
+    const end = line.status === "diverged" ? line.points.findIndex((p) => p.y > top) : -1;
+    if (end < 0) return line;
+    const cut = { x: line.points[end].x, y: top, low: top, high: top };
+    return { ...line, points: [...line.points.slice(0, end), cut] };
+  });
+}
+
+const pen = document.createElement("canvas").getContext("2d");
+function wide(text) {
+  pen.font = `13px ${FONT}`;
+  return pen.measureText(text).width;
+}
+
+function draw() {
+  const all = shown();
+  const width = Math.max(300, get("plot").clientWidth);
+  const height = Math.round(Math.min(460, Math.max(280, width * 0.5)));
+  const named = [...new Map([...all].reverse().map((line) => [line.method, line])).values()];
+  const labelled = width > 560 && named.length <= 16 && methods.length > 1;
+  const right = labelled ? 30 + largest(named.map((line) => wide(short(line.method))), 0) : 16;
+  const box = { left: 60, right: width - right, top: 14, bottom: height - 46, width };
+  const points = all.flatMap((line) => line.points);
+  const x = scale(extent(points.map((p) => p.x), isLog("x")), box.left, box.right, isLog("x"));
+  const y = scale(extent(points.flatMap((p) => [p.low, p.high]), isLog("y")), box.bottom, box.top, isLog("y"));
+  const span = [least(points.map((p) => x(p.x)), box.right), largest(points.map((p) => x(p.x)), box.left)];
+  drawn = { all, x, y, box, span, colours: inks(), cursor: shape("g") };
+  const svg = shape("svg", {
+    viewBox: `0 0 ${width} ${height}`, width, height, "font-family": FONT, "font-size": 13, role: "img",
+    "aria-label": `${title("y")} against ${title("x")}, ${named.length} methods`,
+  }, grid(), ...all.map(trace), ...(labelled ? names(named) : []), drawn.cursor);
+  get("plot").replaceChildren(svg);
+  if (get("chart-table").open) fillTable();
+}
+
+function grid() {
+  const { all, x, y, box, colours } = drawn;
+  const layer = shape("g", { fill: colours.quiet, "text-anchor": "middle" });
+  const [middle, centre] = [(box.left + box.right) / 2, (box.top + box.bottom) / 2];
+  if (!all.length) layer.append(shape("text", { x: middle, y: centre }, "Nothing is shown"));
+  for (const tick of y.ticks(6)) {
+    const at = y(tick);
+    layer.append(shape("line", { x1: box.left, x2: box.right, y1: at, y2: at, stroke: colours.line }));
+    layer.append(shape("text", { x: box.left - 8, y: at + 4, "text-anchor": "end" }, number(tick)));
+  }
+  const whole = state.x === "round" ? (tick) => tick % 1 === 0 : () => true;
+  for (const tick of x.ticks(Math.max(3, Math.round((box.right - box.left) / 90))).filter(whole)) {
+    layer.append(shape("text", { x: x(tick), y: box.bottom + 18 }, number(tick)));
+  }
+  layer.append(shape("text", { x: middle, y: box.bottom + 38 }, title("x")));
+  layer.append(shape("text", { transform: `translate(13 ${centre}) rotate(-90)` }, title("y")));
+  return layer;
+}
+
+function trace(line) {
+  const { x, y, colours } = drawn;
+  const colour = stroke(colourOf[line.method]);
+  const layer = shape("g", { class: "line", "data-method": line.method, opacity: dim(line.method) });
+  const path = (points, key) => points.map((p) => `${x(p.x).toFixed(1)} ${y(p[key]).toFixed(1)}`).join("L");
+  const done = line.status === "done";
+  if (done && line.runs > 1) {
+    const band = `M${path(line.points, "high")}L${path([...line.points].reverse(), "low")}Z`;
+    layer.append(shape("path", { d: band, fill: colour, opacity: 0.14 }));
+  }
+  layer.append(shape("path", {
+    d: "M" + path(line.points, "y"), fill: "none", stroke: colour, "stroke-width": done ? 2 : 1.25,
+    "stroke-linejoin": "round", "stroke-linecap": "round",
+  }));
+  const [cx, cy] = [x(last(line).x), y(last(line).y)];
+  const cross = { d: `M${cx - 4} ${cy - 4}l8 8m0 -8l-8 8`, stroke: colour, "stroke-width": 2 };
+  const ring = { cx, cy, r: 3, fill: done ? colour : colours.paper, stroke: colour, "stroke-width": 1.5 };
+  layer.append(line.status === "diverged" ? shape("path", cross) : shape("circle", ring));
+  return layer;
+}
+
+// Names beside the plot, pushed apart, each on a dotted thread from the end of its line.
+function names(named) {
+  const { x, y, box, colours } = drawn;
+  const ends = named.map((line) => ({ method: line.method, px: x(last(line).x), py: y(last(line).y) }));
+  ends.sort((a, b) => a.py - b.py);
+  const gap = Math.min(17, (box.bottom - box.top) / ends.length);
+  let edge = -Infinity;
+  for (const end of ends) end.at = edge = Math.max(end.py, edge + gap);
+  edge = box.bottom;
+  for (const end of [...ends].reverse()) {
+    end.at = Math.min(end.at, edge);
+    edge = end.at - gap;
+  }
+  return ends.map(({ method, px, py, at }) => shape("g", { class: "line", "data-method": method, opacity: dim(method) },
+    shape("path", { d: `M${px + 6} ${py}L${box.right + 12} ${at}`, stroke: colours.quiet, "stroke-dasharray": "1 3" }),
+    shape("text", { x: box.right + 16, y: at + 4, fill: readable(colourOf[method], colours.paper, 4.5) }, short(method))));
+}
+
+// ---- reading values
+
+const ending = (line) => (line.status === "done" ? "" : ` (seed ${line.seed}, ${line.status})`);
+
+// What each line says at a place, from the highest down; lines that do not get there are silent.
+function reading(pixel) {
+  const { all, x } = drawn;
+  const away = (p) => Math.abs(x(p.x) - pixel);
+  return all
+    .filter((line) => x(line.points[0].x) - 12 <= pixel && pixel <= x(last(line).x) + 12)
+    .map((line) => ({ line, p: line.points.reduce((best, p) => (away(p) < away(best) ? p : best)) }))
+    .sort((a, b) => b.p.y - a.p.y);
+}
+
+function readAt(pixel) {
+  const { x, y, box, cursor, colours } = drawn;
+  const found = reading(pixel);
+  if (!found.length) return unread();
+  const dots = found.map(({ line, p }) => shape("circle", {
+    cx: x(p.x), cy: y(p.y), r: 4, fill: stroke(colourOf[line.method]), stroke: colours.paper, "stroke-width": 1.5,
+  }));
+  cursor.replaceChildren(shape("line", {
+    x1: pixel, x2: pixel, y1: box.top, y2: box.bottom, stroke: colours.quiet, "stroke-dasharray": "2 3",
+  }), ...dots);
+  const value = x.invert(pixel);
+  const heading = `${title("x")}: ${number(state.x === "round" ? Math.round(value) : value, 3)}`;
+  showTip(pixel, heading, found);
+  return `${heading}; ` + found.map(({ line, p }) => `${line.method}${ending(line)} ${number(p.y, 3)}`).join(", ");
+}
+
+function showTip(pixel, heading, found) {
+  const rows = found.slice(0, 14).map(({ line, p }) => {
+    const range = line.status === "done" && line.runs > 1 ? ` (${number(p.low, 3)}–${number(p.high, 3)})` : "";
+    const swatch = element("i", { class: "swatch", style: `--c:${stroke(colourOf[line.method])}` });
+    const name = element("span", {}, short(line.method) + ending(line));
+    return element("div", {}, swatch, name, element("b", {}, number(p.y) + range));
+  });
+  if (found.length > 14) rows.push(element("p", {}, `and ${found.length - 14} more`));
+  const tip = get("tip");
+  tip.replaceChildren(element("p", {}, heading), ...rows);
+  tip.hidden = false;
+  const beyond = pixel + 16 + tip.offsetWidth > drawn.box.width;
+  tip.style.left = `${Math.max(0, beyond ? pixel - 16 - tip.offsetWidth : pixel + 16)}px`;
+}
+
+function unread() {
+  get("tip").hidden = true;
+  drawn?.cursor.replaceChildren();
+}
+
+function watch() {
+  const within = (pixel) => Math.min(drawn.span[1], Math.max(drawn.span[0], pixel));
+  get("plot").addEventListener("pointermove", (event) => {
+    readAt(within(event.clientX - get("plot").getBoundingClientRect().left));
+  });
+  get("plot").addEventListener("pointerleave", unread);
+  get("chart").addEventListener("blur", unread);
+  let at = null;
+  get("chart").addEventListener("keydown", (event) => {
+    const [left, right] = drawn.span;
+    const step = (right - left) / (event.shiftKey ? 10 : 50);
+    const moves = { ArrowLeft: (at ?? right) - step, ArrowRight: (at ?? left) + step, Home: left, End: right };
+    if (event.key === "Escape") unread();
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    at = within(moves[event.key]);
+    get("readout").textContent = readAt(at) || "no values here";
+  });
+}
+
+// ---- controls
+
+function radios(way) {
+  for (const axis of data.curves[way]) {
+    const input = element("input", { type: "radio", name: `pick-${way}`, value: axis.key });
+    input.checked = axis.key === state[way];
+    input.addEventListener("change", () => {
+      state[way] = axis.key;
+      refresh();
+    });
+    get(`pick-${way}`).append(element("label", {}, input, element("span", {}, axis.name)));
+  }
+  get(`log-${way}`).addEventListener("change", (event) => {
+    state.log[state[way]] = event.target.checked;
+    refresh();
+  });
+}
+
+function legend() {
+  const press = (name, label, action) => {
+    const button = element("button", { type: "button" }, ...name);
+    button.addEventListener("click", () => {
+      action();
+      refresh();
+    });
+    if (label) button.dataset.label = label;
+    return button;
+  };
+  const focus = (method) => () => {
+    state.focus = state.hidden.has(method) ? null : method;
+    for (const line of get("plot").querySelectorAll(".line")) line.setAttribute("opacity", dim(line.dataset.method));
+  };
+  const buttons = methods.map(({ label, colour }) => {
+    const swatch = element("i", { class: "swatch", "data-c": colour, style: `--c:${colour}` });
+    const button = press([swatch, label], label, () => state.hidden.delete(label) || state.hidden.add(label));
+    for (const event of ["pointerenter", "focus"]) button.addEventListener(event, focus(label));
+    for (const event of ["pointerleave", "blur"]) button.addEventListener(event, focus(null));
+    return button;
+  });
+  const everyone = methods.map((method) => method.label);
+  const all = [["Show all", []], ["Hide all", everyone]].map(([name, hidden]) =>
+    press([name], null, () => { state.hidden = new Set(hidden); }));
+  get("legend").replaceChildren(...buttons, ...(methods.length > 4 ? all : []));
+}
+
+function refresh() {
+  for (const way of ["x", "y"]) get(`log-${way}`).checked = isLog(way);
+  for (const button of get("legend").querySelectorAll("[data-label]")) {
+    button.setAttribute("aria-pressed", String(!state.hidden.has(button.dataset.label)));
+  }
+  if (state.hidden.has(state.focus)) state.focus = null;
+  unread();
+  draw();
+}
+
+// ---- the chart as a table and as files
+
+function listing(most) {
+  const head = ["method", "status", "seed", "runs", title("x"), title("y"), "lowest", "highest"];
+  const rows = drawn.all.flatMap((line) => {
+    const every = Math.max(1, Math.ceil(line.points.length / most));
+    const kept = line.points.filter((p, i) => i % every === 0 || p === last(line));
+    return kept.map((p) => [line.method, line.status, String(line.seed ?? "all"), line.runs, p.x, p.y, p.low, p.high]);
+  });
+  return [head, ...rows];
+}
+
+function fillTable() {
+  const note = element("p", { class: "quiet" }, "About twenty values a line; the CSV file has all that are drawn.");
+  get("chart-table").lastElementChild.replaceChildren(note, table("Values of the shown curves", listing(20)));
+}
+
+function save(kind, content) {
+  const link = element("a", { href: URL.createObjectURL(content), download: `${state.y}-by-${state.x}.${kind}` });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+function asSvg() {
+  unread();
+  const copy = get("plot").firstElementChild.cloneNode(true);
+  copy.prepend(shape("rect", { width: "100%", height: "100%", fill: inks().paper }));
+  return new XMLSerializer().serializeToString(copy);
+}
+
+function savePng() {
+  const image = new Image();
+  image.onload = () => {
+    const canvas = element("canvas", { width: image.width * 2, height: image.height * 2 });
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    canvas.toBlob((blob) => save("png", blob), "image/png");
+  };
+  image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(asSvg());
+}
+
+function asCsv() {
+  const quoted = (value) => (/[",\r\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);
+  return listing(Infinity).map((row) => row.map(quoted).join(",") + "\r\n").join("");
+}
+
+function startChart() {
+  get("chart-ui").hidden = false;
+  ["y", "x"].forEach(radios);
+  legend();
+  get("save-png").addEventListener("click", savePng);
+  get("save-svg").addEventListener("click", () => save("svg", new Blob([asSvg()], { type: "image/svg+xml" })));
+  get("save-csv").addEventListener("click", () => save("csv", new Blob([asCsv()], { type: "text/csv" })));
+  get("chart-table").addEventListener("toggle", () => get("chart-table").open && fillTable());
+  refresh();
+  watch();
+  new ResizeObserver(() => {
+    unread();
+    draw();
+  }).observe(get("plot"));
+}

@@ -1,0 +1,62 @@
+"""HTML from text: everything is escaped here, so that a label can be any text."""
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+
+class Html(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+def text(value: object) -> Html:
+    """A value as it may stand in a page."""
+    return value if isinstance(value, Html) else Html(escape(str(value)))
+
+
+def tag(name: str, *content: object, **attributes: object) -> Html:
+    """An element; `class_` and `aria_label` stand for class and aria-label."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"' for key, value in attributes.items()
+    )
+    return Html(f"<{name}{written}>{''.join(map(text, content))}</{name}>")
+
+
+def join(parts: Iterable[object]) -> Html:
+    """Elements one after another."""
+    return Html("\n".join(map(text, parts)))
+
+
+def table(caption: str, headings: Sequence[object], rows: Iterable[Sequence[object]], names: int = 1) -> Html:
+    """A table that scrolls within the page; the first `names` columns are text, the others numbers."""
+    head = tag(
+        "tr", *(tag("th", heading, scope="col", **_kind(i, names)) for i, heading in enumerate(headings))
+    )
+    body = (
+        tag(
+            "tr",
+            tag("th", row[0], scope="row"),
+            *(tag("td", c, **_kind(i + 1, names)) for i, c in enumerate(row[1:])),
+        )
+        for row in rows
+    )
+    whole = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body))
+    return tag("div", whole, class_="scroll", role="region", tabindex=0, aria_label=caption)
+
+
+def _kind(column: int, names: int) -> dict[str, str]:
+    return {} if column < names else {"class_": "number"}
+
+
+def swatch(colour: str) -> Html:
+    """A method's colour beside its name."""
+    return tag("i", class_="swatch", style=f"--c:{colour}", data_c=colour, aria_hidden="true")
+
+
+def script_safe(data: Any) -> Html:
+    """JSON that no text within it can end: not by a tag, not by a line separator."""
+    plain = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return Html(plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -1,0 +1,111 @@
+"""Chromium without a window, told what to do over a pipe by its own DevTools protocol."""
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--hide-scrollbars")  # fmt: skip
+PATIENCE = 60.0  # seconds before an answer is given up
+
+
+def find() -> str | None:
+    """The browser of this machine, if it has one."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class Page:
+    """One tab; every event it sends is kept."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        (theirs_in, self._to), (self._from, theirs_out) = os.pipe(), os.pipe()
+        # Chromium reads its orders from descriptor 3 and answers on 4; a shell puts ours there.
+        command = [program, *FLAGS, "--remote-debugging-pipe", f"--user-data-dir={folder}", "about:blank"]
+        move = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(
+            ["bash", "-c", move, "chromium", *command], pass_fds=(theirs_in, theirs_out), **quiet
+        )
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self.events: list[dict[str, Any]] = []
+        self._buffer, self._count, self._session = b"", 0, ""
+        target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.send(f"{domain}.enable")
+
+    def send(self, method: str, **parameters: Any) -> Any:
+        """Give an order and wait for its answer."""
+        self._count += 1
+        order: dict[str, Any] = {"id": self._count, "method": method, "params": parameters}
+        if self._session:
+            order["sessionId"] = self._session
+        os.write(self._to, json.dumps(order).encode() + b"\0")
+        while True:
+            message = self._read()
+            if message.get("id") == self._count:
+                assert "error" not in message, f"{method}: {message['error']}"
+                return message["result"]
+            self.events.append(message)
+
+    def _read(self) -> dict[str, Any]:
+        deadline = time.monotonic() + PATIENCE
+        while b"\0" not in self._buffer:
+            ready = select.select([self._from], [], [], max(0.0, deadline - time.monotonic()))[0]
+            data = os.read(self._from, 1 << 20) if ready else b""
+            if not data:
+                raise RuntimeError("Chromium does not answer")
+            self._buffer += data
+        message, self._buffer = self._buffer.split(b"\0", 1)
+        return dict(json.loads(message))
+
+    def wait(self, event: str) -> dict[str, Any]:
+        """The next event of a kind."""
+        while True:
+            message = self._read()
+            self.events.append(message)
+            if message.get("method") == event:
+                return message
+
+    def open(self, path: Path) -> None:
+        """Go to a file and wait until it is loaded."""
+        self.send("Page.navigate", url=path.resolve().as_uri())
+        self.wait("Page.loadEventFired")
+
+    def run(self, script: str) -> Any:
+        """The value of an expression in the page."""
+        found = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def size(self, width: int, height: int, dark: bool = False) -> None:
+        """The window's size, and what the system's theme is said to be."""
+        self.send(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+            mobile=width < 600,
+        )  # fmt: skip
+        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.send("Emulation.setEmulatedMedia", features=[theme])
+
+    def picture(self, path: Path) -> None:
+        """A screenshot of the whole page."""
+        shot = self.send("Page.captureScreenshot", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def close(self) -> None:
+        """End the browser."""
+        os.close(self._to)  # its orders having ended, it ends
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._from)
