@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -189,7 +190,16 @@ def _every_round(tick: Tick) -> Any:
 
 
 def flower(job: Job, device: str, total: int, tick: Tick, **options: Any) -> None:
-    """Flower's simulation: FedAvg over Ray, one worker a core, each of one thread."""
+    """Flower's simulation at its best: FedAvg over Ray, one worker a core, each of one thread."""
+    _flower(job, total, tick, flower_client(job), {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
+
+
+def flower_plain(job: Job, device: str, total: int, tick: Tick, **options: Any) -> None:
+    """Flower's simulation as its tutorials have it: its own resources, a module and a loader a message."""
+    _flower(job, total, tick, flower_plain_client(job), {})
+
+
+def _flower(job: Job, total: int, tick: Tick, client: Any, resources: dict[str, Any]) -> None:
     warnings.simplefilter("ignore")
     logging.getLogger("flwr").setLevel(logging.ERROR)
     from flwr.app import ArrayRecord
@@ -209,31 +219,53 @@ def flower(job: Job, device: str, total: int, tick: Tick, **options: Any) -> Non
         )
 
     cores = len(os.sched_getaffinity(0))
-    run_simulation(
-        server,
-        flower_client(job),
-        job.clients,
-        backend_config={
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": cores, "include_dashboard": False, "log_to_driver": False},
-        },
-    )
+    init = {"num_cpus": cores, "include_dashboard": False, "log_to_driver": False}
+    run_simulation(server, client, job.clients, backend_config={**resources, "init_args": init})
 
 
 def flower_client(job: Job) -> Any:
     """The app of one client; a worker keeps the data and the module it has made."""
+
+    def fit(client: int, arrays: dict[str, Tensor]) -> nn.Module:
+        torch.set_num_threads(1)
+        x, y, module = _kept(job)
+        module.load_state_dict(arrays)
+        train(module, x[client], y[client], job)
+        return module
+
+    return _flower_app(job, fit)
+
+
+def flower_plain_client(job: Job) -> Any:
+    """The app of one client as tutorials write it; only the data is kept."""
+
+    def fit(client: int, arrays: dict[str, Tensor]) -> nn.Module:
+        from torch.utils.data import DataLoader, TensorDataset
+
+        x, y, _ = _kept(job)
+        module = job.module()
+        module.load_state_dict(arrays)
+        optimizer = torch.optim.SGD(module.parameters(), lr=ETA)
+        loader = DataLoader(TensorDataset(x[client], y[client]), batch_size=job.batch, shuffle=True)
+        for inputs, labels in islice(loader, job.steps):
+            optimizer.zero_grad()
+            cross_entropy(module(inputs), labels).backward()
+            optimizer.step()
+        return module
+
+    return _flower_app(job, fit)
+
+
+def _flower_app(job: Job, fit: Callable[[int, dict[str, Tensor]], nn.Module]) -> Any:
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
 
     app = ClientApp()
 
     @app.train()
-    def fit(message: Any, context: Any) -> Any:
-        torch.set_num_threads(1)
-        x, y, module = _kept(job)
-        client = int(context.node_config["partition-id"])
-        module.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        train(module, x[client], y[client], job)
+    def answer(message: Any, context: Any) -> Any:
+        arrays = message.content["arrays"].to_torch_state_dict()
+        module = fit(int(context.node_config["partition-id"]), arrays)
         records = {
             "arrays": ArrayRecord(module.state_dict()),
             "metrics": MetricRecord({"num-examples": job.samples}),
@@ -259,4 +291,5 @@ CONTENDERS: dict[str, Callable[..., None]] = {
     "pfl-single": pfl,
     "pfl-ranks": pfl,
     "flower": flower,
+    "flower-plain": flower_plain,
 }

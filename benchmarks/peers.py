@@ -33,7 +33,7 @@ HOW = {
 }
 FIELD = {  # who meets on which device
     "cpu": ("fedcom-fedavg", "fedcom-fedcomgate", "loop", "loop-single", "pfl", "pfl-single", "pfl-ranks",
-            "flower"),
+            "flower", "flower-plain"),
     "cuda": ("fedcom-fedavg", "fedcom-fedavg-compiled", "fedcom-fedcomgate", "fedcom-compiled", "loop",
              "pfl"),
 }  # fmt: skip
