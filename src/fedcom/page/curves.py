@@ -13,7 +13,7 @@ from fedcom.report import Row, by_method
 X = {
     "round": ("Rounds", *UNITS["round"]),
     "uplink_bytes": ("Uplink", *UNITS["uplink_bytes"]),
-    "modelled_seconds": ("Modelled time", "modelled time (s)", 1.0),
+    "modelled_seconds": ("Modelled time", *UNITS["modelled_seconds"]),
 }
 Y = {
     "train_loss": ("Loss", *UNITS["train_loss"]),

@@ -8,10 +8,10 @@ from typing import Any
 
 from fedcom.config import dumps
 from fedcom.figures import palette
-from fedcom.formats import MB, NOTHING, is_number, megabytes, percent, significant
+from fedcom.formats import MB, NOTHING, duration, megabytes, percent, significant
 from fedcom.page.collect import Notice, Run, Table, figure
 from fedcom.page.markup import Html, join, swatch, table, tag
-from fedcom.report import compare_table, milestones
+from fedcom.report import compare_table
 
 PARTS = 6  # shades of a bar
 
@@ -46,17 +46,15 @@ def summary(runs: Sequence[Run]) -> Html:
     targets = [goal for run in runs if figure(goal := run.config.get("run", {}).get("target_accuracy"))]
     target = statistics.mode(targets) if targets else None
     goal = NOTHING if target is None else f"{100 * target:g}%"
-    colours, groups = palette(run.label for run in runs), grouped(runs)
+    colours = palette(run.label for run in runs)
     entries = compare_table([run.curve for run in runs], target)
-    for entry in entries:
-        entry["seconds"] = _seconds_to_target(groups[entry["method"]], target)
-    timed = any(entry["seconds"] is not None for entry in entries)
+    times = [duration(entry.get("seconds_to_target")) for entry in entries]
+    timed = set(times) != {NOTHING}
     headings = ["method", "status", "seeds", "loss", "accuracy %", "up MB", "down MB",
-                f"rounds to {goal}", f"up MB to {goal}", *[f"modelled s to {goal}"] * timed]  # fmt: skip
+                f"rounds to {goal}", f"up MB to {goal}", *[f"time to {goal}"] * timed]  # fmt: skip
     rows = [
-        [_name(entry["method"], colours), _status(entry), entry["runs"], *_figures(entry)]
-        + [significant(entry["seconds"], 3)] * timed
-        for entry in entries
+        [_name(entry["method"], colours), _status(entry), entry["runs"], *_figures(entry)] + [time] * timed
+        for entry, time in zip(entries, times, strict=True)
     ]
     return table("Results by method", headings, rows, names=2)
 
@@ -88,14 +86,6 @@ def _status(entry: Table) -> Html:
     if entry["diverged_round"] is not None:
         words[0] += f" at round {entry['diverged_round']}"
     return tag("span", ", ".join(words) or "done", class_=f"status {entry['status']}")
-
-
-def _seconds_to_target(runs: Sequence[Run], target: float | None) -> float | None:
-    """The mean modelled time of the runs that reached the target."""
-    rounds = [(run, milestones(run.rows, target)["rounds_to_target"]) for run in runs]
-    rows = [row for run, reached in rounds for row in run.rows if row["round"] == reached]
-    times = [row["modelled_seconds"] for row in rows if is_number(row.get("modelled_seconds"))]
-    return statistics.fmean(times) if times else None
 
 
 def traffic(runs: Sequence[Run]) -> Html:

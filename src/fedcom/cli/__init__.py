@@ -6,7 +6,6 @@ import sys
 import warnings
 import webbrowser
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from rich.text import Text
 import fedcom
 from fedcom import card, card_vectors, page, sweep, sweep_report
 from fedcom.algorithms import ALGORITHMS
+from fedcom.cli.options import KEYS, AsJson, Device, Force, Out, Quiet, Settings, Where
 from fedcom.codecs import CODECS
 from fedcom.compare import METHODS, compare, labels
 from fedcom.config import Config, read
@@ -32,49 +32,6 @@ app = typer.Typer(
     help="Communication-efficient federated learning: compare methods by rounds, bytes and accuracy.",
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
 )  # fmt: skip
-
-
-class Device(StrEnum):
-    """Where to compute."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-Settings = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="CONFIG.toml | section.key=value",
-        help="A config file, then overrides such as data.name=mnist algorithm.eta=0.05 uplink.bits=4.",
-        show_default=False,
-    ),
-]
-Out = Annotated[
-    Path | None, typer.Option(help="Folder for the results.", show_default="a fresh one under runs/")
-]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite a run in that folder.")]
-Where = Annotated[Device, typer.Option(help="Where to compute; auto takes the GPU where there is one.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
-
-
-KEYS = "\n\n".join((
-    "Keys of the sections:",
-    "data: name, root (folder of its files), clients, partition, classes_per_client (of partition classes), "
-    "alpha (of dirichlet and synthetic), beta (of synthetic), lazy (draw synthetic's samples as needed)",
-    "model: name, hidden (widths, such as 64,32)",
-    "algorithm: name, eta, gamma, tau, epochs, batch, decay, weights, weight_decay, option, memory, and the "
-    "method's own, such as damping",
-    "uplink, downlink: name and the codec's own, such as bits or ratio; downlink.memory",
-    "run: rounds, participation (share of clients a round), seed, eval_every, dtype, target_accuracy, init "
-    "(a model.safetensors to start from), chunk (clients computed at once), engine (eager, graph or "
-    "compiled), tf32 (fast matrix products of less precision on a GPU), store (of clients' state: auto, "
-    "memory or disk), store_dtype (model or bfloat16), store_folder, encode (make messages' bytes)",
-    "network, for modelled time: preset (3g, lte, broadband or datacenter), uplink and downlink (Mbit/s), "
-    "latency (s), spread (of clients' speeds), compute (s a local step)",
-    "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions.",
-))  # fmt: skip
 
 
 @app.command(epilog=KEYS)
