@@ -1,0 +1,129 @@
+"""What was measured for the tables: plays, their rows, and the growth fitted to them."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fedcom.reproduce.checks import LARGEST, OCTAVES, Check, Setting
+from fedcom.reproduce.rounds import rounds_to
+from fedcom.reproduce.scaling import UNKNOWN, WORSE, Fit, fit, hold
+
+MOST = 3000  # rounds after which an accuracy counts as never reached
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Play:
+    """Runs of one setting, over a grid of steps and some seeds, to one accuracy or several."""
+
+    setting: Setting
+    epsilons: tuple[float, ...]
+    seeds: int
+    finer: int = 2  # steps an octave
+
+    @property
+    def key(self) -> str:
+        """What tells it from others, in results.jsonl."""
+        return json.dumps([asdict(self.setting), self.epsilons, self.seeds, self.finer])
+
+    def measure(self) -> list[dict[str, Any]]:
+        """A row an accuracy: rounds to it, and the step that needed fewest; None: never reached."""
+        s = self.setting
+        steps = [LARGEST * 2 ** (-k / self.finer) for k in range(OCTAVES * self.finer + 1)]
+        found = rounds_to(
+            self.epsilons, s.problem(), s.algorithm(), s.links(), steps, seeds=self.seeds, most=MOST,
+            averaged=s.objective == "wave",
+        )  # fmt: skip
+        return [{"epsilon": eps, "rounds": r.rounds, "step": r.step} for eps, r in found.items()]
+
+
+def plays(checks: Sequence[Check], seeds: int, finer: int = 2) -> list[Play]:
+    """What has to be run: settings that differ in the accuracy alone are one play."""
+    wanted: dict[Setting, set[float]] = {}
+    for setting in (s for check in checks for s in check.settings()):
+        wanted.setdefault(replace(setting, epsilon=0.0), set()).add(setting.epsilon)
+    return [Play(s, tuple(sorted(eps, reverse=True)), seeds, finer) for s, eps in wanted.items()]
+
+
+class Found:
+    """What was measured, by setting."""
+
+    def __init__(self, records: Sequence[tuple[Play, Sequence[Record]]]) -> None:
+        self._rows = {
+            replace(play.setting, epsilon=row["epsilon"]): row for play, rows in records for row in rows
+        }
+
+    def row(self, setting: Setting) -> Record:
+        """Rounds and step of one point."""
+        return self._rows[setting]
+
+    def rounds(self, check: Check) -> list[int | None]:
+        """The rounds of a check's points, in order."""
+        return [self.row(s)["rounds"] for s in check.settings()]
+
+    def fit(self, check: Check) -> Fit | None:
+        """Rounds against the bound or, where that does not know the factor, against the factor."""
+        known = [(x, r) for x, r in zip(abscissa(check), self.rounds(check), strict=True) if r]
+        return fit(*zip(*known, strict=True)) if known else None
+
+    def outcome(self, check: Check) -> str:
+        """What became of the bound."""
+        return hold(self.fit(check), stated(check))
+
+    def never(self, check: Check) -> list[float]:
+        """The values at which the accuracy was never reached."""
+        return [v for v, r in zip(check.values, self.rounds(check), strict=True) if not r]
+
+
+def abscissa(check: Check) -> list[float]:
+    """What rounds are fitted against."""
+    if check.flat:
+        return [drawn_at(check.factor, value) for value in check.values]
+    return [check.promised(s) for s in check.settings()]
+
+
+def stated(check: Check) -> float:
+    """The slope the bound states, of rounds against the abscissa."""
+    return 0.0 if check.flat else 1.0
+
+
+def drawn_at(factor: str, value: float) -> float:
+    """Where a value lies on a logarithmic axis: q at 1 + q, an accuracy at its inverse."""
+    return {"q": 1 + value, "epsilon": 1 / value}.get(factor, value)
+
+
+def points(found: Found, checks: Sequence[Check]) -> Iterator[dict[str, Any]]:
+    """Every point of every check, flat."""
+    for check in checks:
+        for setting in check.settings():
+            row = found.row(setting)
+            yield {
+                "tables": " ".join(map(str, check.tables)), **asdict(setting), "factor": check.factor,
+                "bound": check.bound, "promised": check.promised(setting), "stated_tau": check.tau or "",
+                "rounds": row["rounds"], "step": row["step"],
+            }  # fmt: skip
+
+
+def summary(found: Found, checks: Sequence[Check]) -> list[dict[str, str]]:
+    """One line a check: what is stated, what was measured and what follows."""
+    lines = []
+    for check in checks:
+        line, never = found.fit(check), found.never(check)
+        lines.append({
+            "method": check.base.method, "column": check.base.column, "problem": check.base.objective,
+            "factor": check.factor, "stated": check.bound, "tau": check.tau or "fixed",
+            "rounds": ", ".join(str(r or "never") for r in found.rounds(check)),
+            "slope": str(line or "-") + (" (stated 0)" if check.flat else ""),
+            "verdict": found.outcome(check) + (f"; never at {_list(check.factor, never)}" if never else ""),
+        })  # fmt: skip
+    return lines
+
+
+def _list(factor: str, values: Sequence[float]) -> str:
+    return f"{factor} = " + ", ".join(f"{value:.3g}" for value in values)
+
+
+def holds(found: Found, check: Check) -> bool:
+    """Whether rounds grow no faster than stated, wherever the accuracy was asked for."""
+    return found.outcome(check) not in (WORSE, UNKNOWN) and not found.never(check)

@@ -1,0 +1,70 @@
+"""Figures of the tables: rounds over a factor, the fitted growth and, thin, the one that is stated."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedcom.reproduce.checks import Check
+from fedcom.reproduce.measured import Found, abscissa, drawn_at, stated
+
+
+def figure(title: str, checks: Sequence[Check], found: Found, path: Path) -> None:
+    """The figure of one table: a chart a problem and factor."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    from fedcom.figures import INK, PALE, palette
+
+    charts: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        charts.setdefault((check.base.objective, check.factor), []).append(check)
+    columns, hues = 4, palette(dict.fromkeys(check.base.method for check in checks))
+    rows = -(-len(charts) // columns)
+    sheet = Figure(figsize=(3.1 * columns, 2.75 * rows + 0.9), dpi=80, layout="constrained")
+    FigureCanvasAgg(sheet)
+    axes = sheet.subplots(rows, columns, squeeze=False).flatten()
+    for place, own in zip(axes, charts.values(), strict=False):
+        _chart(place, own, found, hues)
+    for place in axes[len(charts) :]:
+        place.set_visible(False)
+    handles = [Line2D([], [], color=hue, marker="o", label=name) for name, hue in hues.items()]
+    handles += [Line2D([], [], color=PALE, linestyle="--", linewidth=1, label="growth the paper states"),
+                Line2D([], [], color=PALE, marker="x", linestyle="", label="never reached")]  # fmt: skip
+    sheet.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    sheet.suptitle(title, color=INK, fontsize=12, x=0.01, ha="left")
+    sheet.savefig(path)
+
+
+_WORDS = {"q": "1 + q", "m": "clients m", "kappa": "condition number κ", "epsilon": "1/ε", "n": "samples n"}
+
+
+def _chart(axes: Any, checks: Sequence[Check], found: Found, hues: Mapping[str, str]) -> None:
+    from fedcom.figures import FAINT, INK
+
+    base, factor = checks[0].base, checks[0].factor
+    for check in checks:
+        hue = hues[check.base.method]
+        x = [drawn_at(factor, value) for value in check.values]
+        y = found.rounds(check)
+        known = [(a, b) for a, b in zip(x, y, strict=True) if b]
+        axes.plot(*zip(*known, strict=True) if known else ([], []), "o", color=hue, markersize=4.5)
+        line = found.fit(check)
+        if line is not None:
+            spans = abscissa(check)
+            axes.plot(x, [line.at(v) for v in spans], color=hue, linewidth=1.6)
+            middle = _middle([b / v ** stated(check) for v, b in zip(spans, y, strict=True) if b])
+            axes.plot(x, [middle * v ** stated(check) for v in spans], "--", color=hue, linewidth=0.9)
+        missed = [a for a, b in zip(x, y, strict=True) if not b]
+        axes.plot(missed, [0.96] * len(missed), "x", color=hue, transform=axes.get_xaxis_transform())
+    axes.set(xscale="log", yscale="log", xlabel=_WORDS[factor])
+    axes.set_ylabel("rounds", color=INK)
+    axes.set_title(f"{base.column} ({base.objective})", fontsize=10, color=INK)
+    axes.grid(color=FAINT, which="both", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, values)) / len(values))
