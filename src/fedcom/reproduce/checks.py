@@ -1,4 +1,4 @@
-"""The cells of the paper's tables that can be measured: a method, a problem, a factor and the bound stated for it."""
+"""What a cell of the paper's tables states, and how it is measured: method, problem, factor and bound."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,10 +13,7 @@ from fedcom.reproduce.problems import Logistic, Problem, Quadratic, Wave
 DIM = 32
 NOISE = 0.5**0.5  # sigma
 SPREAD = 0.5
-LARGEST, OCTAVES = (
-    2.0,
-    9,
-)  # eta * gamma * tau * L: from what gradient descent can take down by so many halvings
+LARGEST, OCTAVES = 2.0, 9  # eta gamma tau L: from what gradient descent can take, so often halved
 
 COLUMNS = {"quadratic": "strongly convex", "flat": "convex", "logistic": "convex", "wave": "nonconvex"}
 FLAT = 1e4  # the condition number of a quadratic that is convex and little more
@@ -33,7 +30,7 @@ class Setting:
     q: float = 0.0
     m: int = 4
     kappa: float = 32.0
-    n: int = 64
+    n: int = 128
     tau: int = 4
     batch: int = 4
     epsilon: float = 0.01
@@ -46,8 +43,8 @@ class Setting:
             return Logistic.of(self.m, DIM, self.n, spread=spread, batch=batch)
         kind = Wave if self.objective == "wave" else Quadratic
         shape = (FLAT, 0.0) if self.objective == "flat" else (self.kappa, 0.5)
-        noise = {"spread": spread, "sigma": NOISE if self.noisy else 0.0}
-        return kind.of(self.m, DIM, shape[0], power=shape[1], **noise)
+        sigma = NOISE if self.noisy else 0.0
+        return kind.of(self.m, DIM, shape[0], power=shape[1], spread=spread, sigma=sigma)
 
     @property
     def column(self) -> str:
@@ -131,7 +128,7 @@ TAUS: dict[str, Formula] = {
     "1/(m(q + 1)√ε)": lambda s: 1 / s.m / (s.q + 1) / math.sqrt(s.epsilon),
     "(q + 1)²/(m(q/m + 1)²ε²)": lambda s: (s.q + 1) ** 2 / s.m / (s.q / s.m + 1) ** 2 / s.epsilon**2,
 }
-TAU_SCALE = 0.25  # tau is this times what is stated, at least 1: the constant of O() for the noise used here
+TAU_SCALE = 0.25  # the constant in front of the stated tau, which suits the noise used here
 
 
 @dataclass(frozen=True)
@@ -150,10 +147,9 @@ class Check:
 
     def settings(self) -> list[Setting]:
         """The points, in order."""
-        return [
-            self._with_tau(replace(self.base, **{self.factor: int(v) if self.factor in ("m", "n") else v}))
-            for v in self.values
-        ]  # type: ignore[arg-type]
+        whole = self.factor in ("m", "n")
+        varied: list[dict[str, Any]] = [{self.factor: int(v) if whole else v} for v in self.values]
+        return [self._with_tau(replace(self.base, **point)) for point in varied]
 
     def _with_tau(self, s: Setting) -> Setting:
         if self.tau is None:
@@ -168,9 +164,3 @@ class Check:
     def flat(self) -> bool:
         """Whether the bound does not know the factor."""
         return len({round(self.promised(s), 9) for s in self.settings()}) == 1
-
-    @property
-    def name(self) -> str:
-        """What tells it from others."""
-        data = "homogeneous" if self.base.alike else "heterogeneous"
-        return f"{self.base.method} · {self.base.objective} · {data} · {self.factor} · {self.bound}"

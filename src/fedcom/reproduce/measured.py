@@ -90,7 +90,9 @@ def stated(check: Check) -> float:
 
 def drawn_at(factor: str, value: float) -> float:
     """Where a value lies on a logarithmic axis: q at 1 + q, an accuracy at its inverse."""
-    return {"q": 1 + value, "epsilon": 1 / value}.get(factor, value)
+    if factor == "q":
+        return 1 + value
+    return 1 / value if factor == "epsilon" else value
 
 
 def points(found: Found, checks: Sequence[Check]) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Problems whose optimum, smoothness and condition number are known, for many runs at once, in closed form."""
+"""Problems with a known optimum and smoothness, their gradients written out, for many runs at once."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,11 +9,15 @@ from torch import Tensor
 
 from fedcom.draws import Draw
 
+_BITS = 32  # of one random integer
+
 
 class Problem(Protocol):
     """Losses of m clients; rows are clients, of one run after another."""
 
-    start: Tensor
+    @property
+    def start(self) -> Tensor:
+        """The model before round 0."""
 
     @property
     def clients(self) -> int:
@@ -22,8 +26,11 @@ class Problem(Protocol):
     def gradient(self, w: Tensor) -> Tensor:
         """Each row's gradient of its client's whole loss."""
 
-    def stochastic(self, w: Tensor, draw: Draw) -> Tensor:
-        """Each row's gradient from a random part of its client's data, or with noise."""
+    def chance(self, draw: Draw, tau: int) -> Tensor | None:
+        """What is random in the gradients of one round, drawn at once; None: nothing."""
+
+    def stochastic(self, w: Tensor, chance: Tensor, step: int) -> Tensor:
+        """Each row's gradient of one local step, from a part of its client's data or with noise."""
 
     def gap(self, w: Tensor) -> Tensor:
         """How far each run's model is from the goal, as a share of where it starts: 1 at first, then less."""
@@ -70,10 +77,16 @@ class Quadratic:
     def gradient(self, w: Tensor) -> Tensor:
         return (self.a * (w.reshape(-1, *self.a.shape) - self.b)).reshape(w.shape)
 
-    def stochastic(self, w: Tensor, draw: Draw) -> Tensor:
-        g = self.gradient(w)
-        d = w.shape[-1]
-        return g + self.sigma * d**-0.5 * draw.normal(d, w.dtype) if self.sigma else g
+    def chance(self, draw: Draw, tau: int) -> Tensor | None:
+        """One bit a coordinate and step: a sign is the quickest noise of a known variance."""
+        if not self.sigma:
+            return None
+        d = self.a.shape[-1]
+        return torch.stack([draw.fold("noise", block).bits(d) for block in range(-(-tau // _BITS))])
+
+    def stochastic(self, w: Tensor, chance: Tensor, step: int) -> Tensor:
+        bit: Tensor = (chance[step // _BITS] >> (step % _BITS)) & 1
+        return self.gradient(w) + (2 * bit - 1) * (self.sigma * w.shape[-1] ** -0.5)
 
     def gap(self, w: Tensor) -> Tensor:
         mean = self.a.mean(0)
@@ -112,10 +125,10 @@ class Logistic:
     def of(
         cls, m: int, d: int, n: int, *, spread: float = 0.0, batch: int | None = None, seed: int = 0
     ) -> "Logistic":
-        """Features whose scales fall by 10 from first to last, noisy labels; spread 0: clients share them."""
+        """Features whose scales fall by 3 from first to last, noisy labels; spread 0: clients share them."""
         root = Draw.seeded(seed).fold("logistic")
         each = root.fold(torch.arange(m) if spread else torch.zeros(m, dtype=torch.int64))
-        scale = torch.logspace(0, -1, d, dtype=torch.float64)
+        scale = torch.logspace(0, -0.5, d, dtype=torch.float64)
         truth, own = (draw.normal(d, torch.float64) for draw in (root.fold("truth"), each.fold("own")))
         x = each.fold("x").normal(n * d, torch.float64).reshape(m, n, d) * scale
         x = x / torch.linalg.matrix_norm(x.flatten(0, 1), 2) * (m * n) ** 0.5 * 2  # so that L = 1
@@ -138,14 +151,18 @@ class Logistic:
         g = (torch.sigmoid(score) - self.y.unsqueeze(1)) @ self.x / self.x.shape[1]
         return g.transpose(0, 1).reshape(w.shape)
 
-    def stochastic(self, w: Tensor, draw: Draw) -> Tensor:
+    def chance(self, draw: Draw, tau: int) -> Tensor | None:
+        """The samples of each step."""
         if self.batch is None:
-            return self.gradient(w)
-        client = torch.arange(len(w)) % self.clients
-        sample = draw.integers(self.x.shape[1], self.batch)
-        x, y = self.x[client.unsqueeze(-1), sample], self.y[client.unsqueeze(-1), sample]
+            return None
+        picked = draw.fold("batch").integers(self.x.shape[1], tau * self.batch)
+        return picked.reshape(-1, tau, self.batch).transpose(0, 1)
+
+    def stochastic(self, w: Tensor, chance: Tensor, step: int) -> Tensor:
+        sample, client = chance[step], (torch.arange(len(w)) % self.clients).unsqueeze(-1)
+        x, y = self.x[client, sample], self.y[client, sample]
         score = (x @ w.unsqueeze(-1)).squeeze(-1)
-        return ((torch.sigmoid(score) - y).unsqueeze(-2) @ x).squeeze(-2) / self.batch
+        return ((torch.sigmoid(score) - y).unsqueeze(-2) @ x).squeeze(-2) / sample.shape[-1]
 
     def gap(self, w: Tensor) -> Tensor:
         return (self._loss(w) - self._least) / (self._loss(self.start) - self._least)

@@ -29,21 +29,21 @@ class _Oracle:
 
     problem: Problem
     clients: Tensor
-    draw: Draw
+    chance: Tensor | None
     step: int = 0
 
     def at(self, step: int) -> "_Oracle":
         return replace(self, step=step)
 
     def batch(self, w: Tensor) -> Tensor:
-        return self.problem.stochastic(w, self.draw.fold("batch", self.step))
+        return self.full(w) if self.chance is None else self.problem.stochastic(w, self.chance, self.step)
 
     def full(self, w: Tensor) -> Tensor:
         return self.problem.gradient(w)
 
 
 class Grid:
-    """Runs of one method that differ in eta and seed alone, all clients taking part; `step()` plays a round."""
+    """Runs of one method that differ in eta and seed, all clients taking part; `step()` plays a round."""
 
     def __init__(
         self, problem: Problem, algorithm: Algorithm, links: Links, etas: Sequence[float],
@@ -71,7 +71,7 @@ class Grid:
         clients = torch.arange(m).repeat(self.runs)
         own = Draw(draw.key.repeat_interleave(m)).fold(clients)
         down = {name: self._rows(x) for name, x in a.broadcast(self.server).items()}
-        oracle = cast(task.Oracle, _Oracle(self.problem, clients, own))
+        oracle = cast(task.Oracle, _Oracle(self.problem, clients, self.problem.chance(own, tau)))
         channel = Channel("uplink", [self.bill])
         work = client_work(
             rules, self.client, self.memory, down, oracle, Steps(tau), self._wide(rnd), channel, own
@@ -93,7 +93,7 @@ class Grid:
 
     def _wide(self, rnd: Round) -> Round:
         """The facts of a round with one number a client."""
-        return rnd._replace(**{k: self._rows(v) for k, v in rnd._asdict().items() if isinstance(v, Tensor)})
+        return Round(*(self._rows(x) if isinstance(x, Tensor) else x for x in rnd))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Fit:
 
     def at(self, x: float) -> float:
         """The fitted y."""
-        return self.factor * x**self.slope
+        return float(self.factor * x**self.slope)
 
 
 def fit(x: Sequence[float], y: Sequence[float]) -> Fit | None:

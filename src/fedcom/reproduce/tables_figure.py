@@ -41,6 +41,8 @@ _WORDS = {"q": "1 + q", "m": "clients m", "kappa": "condition number κ", "epsil
 
 
 def _chart(axes: Any, checks: Sequence[Check], found: Found, hues: Mapping[str, str]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     from fedcom.figures import FAINT, INK
 
     base, factor = checks[0].base, checks[0].factor
@@ -59,10 +61,26 @@ def _chart(axes: Any, checks: Sequence[Check], found: Found, hues: Mapping[str, 
         missed = [a for a, b in zip(x, y, strict=True) if not b]
         axes.plot(missed, [0.96] * len(missed), "x", color=hue, transform=axes.get_xaxis_transform())
     axes.set(xscale="log", yscale="log", xlabel=_WORDS[factor])
+    tried = sorted({drawn_at(factor, value) for check in checks for value in check.values})
+    axes.set_xticks(_apart(tried), [f"{value:.3g}" for value in _apart(tried)], fontsize=8)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.tick_params(axis="y", labelsize=8)
     axes.set_ylabel("rounds", color=INK)
     axes.set_title(f"{base.column} ({base.objective})", fontsize=10, color=INK)
-    axes.grid(color=FAINT, which="both", linewidth=0.6)
+    axes.grid(color=FAINT, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _apart(values: Sequence[float]) -> list[float]:
+    """Those of some rising values that are far enough from the last to be written beside it."""
+    kept = list(values[:1])
+    for value in values[1:]:
+        if math.log(value / kept[-1]) > 0.09 * math.log(values[-1] / values[0]):
+            kept.append(value)
+    return kept
 
 
 def _middle(values: Sequence[float]) -> float:
