@@ -13,14 +13,15 @@ from fedcom.algorithms import Algorithm, Diana, FedCOM, FedCOMGATE, FedGATE, Qsp
 from fedcom.codecs import Identity, RandK, TopK
 from fedcom.draws import Draw
 from fedcom.objective import Objective
-from fedcom.reproduce import tables
-from fedcom.reproduce.cells import CHECKS
-from fedcom.reproduce.checks import DIM, Check, Setting
-from fedcom.reproduce.measured import Found, Play, holds, plays
-from fedcom.reproduce.problems import Logistic, Problem, Quadratic, Wave
-from fedcom.reproduce.rounds import Counter, Grid, rounds_to
-from fedcom.reproduce.scaling import BETTER, CONSISTENT, UNKNOWN, WORSE, Fit, fit, hold
-from fedcom.reproduce.verdicts import FAILS, HOLDS
+from fedcom.reproduce.tables import study
+from fedcom.reproduce.tables.page import TABLES
+from fedcom.reproduce.tables.cells import CHECKS
+from fedcom.reproduce.tables.checks import DIM, Check, Setting
+from fedcom.reproduce.tables.measured import Found, Play, holds, plays
+from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
+from fedcom.reproduce.tables.rounds import Counter, Grid, rounds_to
+from fedcom.reproduce.tables.scaling import BETTER, CONSISTENT, UNKNOWN, WORSE, Fit, fit, hold
+from fedcom.reproduce.tables.verdicts import FAILS, HOLDS
 from fedcom.vectors import Layout
 
 from .conftest import close
@@ -190,16 +191,16 @@ def test_a_verdict_follows_the_slope() -> None:
     other = replace(CHECK, base=Setting("qsparse"), bound="κ(q + 1)/√ε")
     play = plays([CHECK], 1)[0]
     for power, outcome in ((0.5, HOLDS), (1.0, HOLDS), (1.5, FAILS)):
-        (verdict,) = tables.judge(made(CHECK, power), [CHECK], play)
+        (verdict,) = study.judge(made(CHECK, power), [CHECK], play)
         assert verdict.outcome == outcome, power
     assert not holds(made(CHECK, 1.0, missed=1), CHECK)
     good, bad = made(CHECK, 1.0), made(other, 2.0)
     good._rows.update(bad._rows)
-    found = {v.claim: v.outcome for v in tables.judge(good, [CHECK, other], play)}
+    found = {v.claim: v.outcome for v in study.judge(good, [CHECK, other], play)}
     assert list(found.values()) == [HOLDS, FAILS, HOLDS]  # FedCOM's bound, Qsparse's, and who needs fewer
     swapped, less = made(CHECK, 1.0), made(other, 0.1)
     swapped._rows.update(less._rows)
-    assert tables.judge(swapped, [CHECK, other], play)[-1].outcome == FAILS
+    assert study.judge(swapped, [CHECK, other], play)[-1].outcome == FAILS
 
 
 def test_a_bound_that_does_not_know_the_factor_states_a_slope_of_zero() -> None:
@@ -211,7 +212,7 @@ def test_a_bound_that_does_not_know_the_factor_states_a_slope_of_zero() -> None:
 
 
 def test_every_cell_can_be_played() -> None:
-    assert {number for check in CHECKS for number in check.tables} == set(tables.TABLES)
+    assert {number for check in CHECKS for number in check.tables} == set(TABLES)
     layout = Layout.vector(DIM, torch.float64)
     for setting in {s for check in CHECKS for s in check.settings()}:
         codec = setting.links().uplink
@@ -226,7 +227,7 @@ def test_a_table_end_to_end(tmp_path: Path) -> None:
         Check((1,), easy, "q", (0.0, 3.0, 7.0), "κ(q/m + 1) log(1/ε)"),
         Check((1,), easy, "epsilon", (0.2, 0.1, 0.05), "κ(q/m + 1) log(1/ε)"),
     ]
-    verdicts = tables.reproduce(tmp_path, quick=True, seeds=1, quiet=True, checks=checks, workers=1)
+    verdicts = study.reproduce(tmp_path, quick=True, seeds=1, quiet=True, checks=checks, workers=1)
     assert [v["claim"] for v in json.loads((tmp_path / "verdicts.json").read_text())] == [
         v.claim for v in verdicts
     ]
@@ -238,5 +239,5 @@ def test_a_table_end_to_end(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text(
         log[:-40]
     )  # cut short: the last play is played again, to the same end
-    again = tables.reproduce(tmp_path, quick=True, seeds=1, quiet=True, checks=checks, workers=1)
+    again = study.reproduce(tmp_path, quick=True, seeds=1, quiet=True, checks=checks, workers=1)
     assert again == verdicts

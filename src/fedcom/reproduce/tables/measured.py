@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fedcom.reproduce.checks import LARGEST, OCTAVES, Check, Setting
-from fedcom.reproduce.rounds import rounds_to
-from fedcom.reproduce.scaling import UNKNOWN, WORSE, Fit, fit, hold
+from fedcom.reproduce.tables.checks import LARGEST, OCTAVES, Check, Setting
+from fedcom.reproduce.tables.rounds import rounds_to
+from fedcom.reproduce.tables.scaling import UNKNOWN, WORSE, Fit, fit, hold
 
 MOST = 3000  # rounds after which an accuracy counts as never reached
 Record = Mapping[str, Any]

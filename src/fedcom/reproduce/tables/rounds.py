@@ -18,7 +18,7 @@ from fedcom.algorithms.base import Round
 from fedcom.draws import Draw
 from fedcom.ledger import Ledger
 from fedcom.links import Channel, Links
-from fedcom.reproduce.problems import Problem
+from fedcom.reproduce.tables.problems import Problem
 from fedcom.round import Heard, Rules, Steps, client_finish, client_work
 from fedcom.vectors import Layout, Vectors
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedcom.reproduce.checks import DIM, LARGEST, OCTAVES, Check
-from fedcom.reproduce.measured import MOST, Found, Play, summary
-from fedcom.reproduce.verdicts import Verdict
+from fedcom.reproduce.tables.checks import DIM, LARGEST, OCTAVES, Check
+from fedcom.reproduce.tables.measured import MOST, Found, Play, summary
+from fedcom.reproduce.tables.verdicts import Verdict
 
 
 class Table(NamedTuple):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedcom.reproduce.checks import Check, Setting
+from fedcom.reproduce.tables.checks import Check, Setting
 
 
 def _S(method: str, objective: Any = "quadratic", **own: Any) -> Setting:

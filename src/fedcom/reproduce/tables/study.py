@@ -14,14 +14,14 @@ from fedcom.codecs import Identity
 from fedcom.display import progress
 from fedcom.links import Links
 from fedcom.report import write_csv
-from fedcom.reproduce.cells import CHECKS
-from fedcom.reproduce.checks import DIM, Check, Setting
-from fedcom.reproduce.measured import Found, Play, holds, plays, points, summary
-from fedcom.reproduce.rivals import RIVALS
-from fedcom.reproduce.rounds import Grid
-from fedcom.reproduce.tables_figure import figure
-from fedcom.reproduce.tables_page import TABLES, of_table, page, setting
-from fedcom.reproduce.verdicts import Verdict
+from fedcom.reproduce.tables.cells import CHECKS
+from fedcom.reproduce.tables.checks import DIM, Check, Setting
+from fedcom.reproduce.tables.measured import Found, Play, holds, plays, points, summary
+from fedcom.reproduce.tables.rivals import RIVALS
+from fedcom.reproduce.tables.rounds import Grid
+from fedcom.reproduce.tables.figure import figure
+from fedcom.reproduce.tables.page import TABLES, of_table, page, setting
+from fedcom.reproduce.tables.verdicts import Verdict
 from fedcom.run import clear, write_json
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedcom.reproduce.checks import Check
-from fedcom.reproduce.measured import Found, abscissa, drawn_at, stated
+from fedcom.reproduce.tables.checks import Check
+from fedcom.reproduce.tables.measured import Found, abscissa, drawn_at, stated
 
 
 def figure(title: str, checks: Sequence[Check], found: Found, path: Path) -> None:
