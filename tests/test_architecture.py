@@ -18,7 +18,7 @@ FLOORS = [
     {"algorithms", "codecs", "data"},
     {"links", "objective"},
     {"task", "models"},
-    {"round", "clients"},
+    {"round", "clients", "similarity"},
     {"engines"},
     {"callbacks", "config", "report"},
     {"prepare", "display", "figures"},
