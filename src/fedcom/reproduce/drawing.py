@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedcom.figures import FAINT, INK, PALE, Stroke, chart, frame, palette, strokes_of, ticks
+from fedcom.figures import FAINT, INK, Stroke, chart, frame, label, palette, strokes_of, ticks
 from fedcom.report import Curve
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def heat(part: "SubFigure", matrix: Any, title: str, note: str) -> None:
 
 def series(
     part: "SubFigure", points: Mapping[str, Sequence[tuple[float, float, float]]], title: str, note: str,
-    axis: tuple[str, str], *, log: bool = False, colours: Mapping[str, str] | None = None,
+    axis: tuple[str, str], *, log: bool = False, every: bool = True, colours: Mapping[str, str] | None = None,
 ) -> "Axes":  # fmt: skip
-    """A line a name through points x, y and the spread of y; axis: what x and y are."""
+    """A line a name through points x, y and the spread of y; axis: what x and y are; every: a tick a point."""
     axes = frame(part, title, note)
     hues, strokes = colours or palette(points), []
     axes.set_xscale("log" if log else "linear")
@@ -86,23 +86,44 @@ def series(
         known = [p for p in sorted(own) if np.isfinite(p[1])]
         if known:
             x, y, spread = np.array(known).T
-            axes.errorbar(x, y, spread, color=hues[name], marker="o", markersize=4, linewidth=2, capsize=2)
+            style = {"marker": "o", "markersize": 4, "capsize": 2} if every else {}
+            axes.errorbar(x, y, spread if spread.any() else None, color=hues[name], linewidth=2, **style)
             strokes.append(Stroke(name, hues[name], "done", np.array(known)[:, :2]))
     axes.set_xlabel(axis[0], color=INK)
     axes.set_ylabel(axis[1], color=INK)
-    tried = sorted({x for own in points.values() for x, _, _ in own})
-    axes.set_xticks(tried, [f"{x:g}" for x in tried])
-    axes.minorticks_off()
+    if every:
+        tried = sorted({x for own in points.values() for x, _, _ in own})
+        axes.set_xticks(tried, [f"{x:g}" for x in tried])
+        axes.minorticks_off()
     ticks(axes.yaxis)
-    _names(axes, strokes)
+    if strokes:
+        label(axes, strokes)
     return axes
 
 
-def _names(axes: "Axes", strokes: list[Stroke]) -> None:
-    from fedcom.figures import label
-
-    if strokes:
-        label(axes, strokes)
-
-
-__all__ = ["FAINT", "INK", "PALE", "Sheet", "bars", "heat", "lines", "series"]
+def scatter(
+    part: "SubFigure", places: Mapping[str, tuple[float, float]], best: Sequence[str], marked: Mapping[str, str],
+    colours: Mapping[str, str], title: str, note: str, axis: tuple[str, str],
+) -> None:  # fmt: skip
+    """Points, the best of them joined and named, some marked with a ring; bytes to a logarithmic scale."""
+    axes = frame(part, title, note)
+    axes.set_position((0.12, 0.13, 0.84, 0.7))
+    axes.set_xscale("log")
+    worst = max(0.0, min(places[name][1] for name in best) - 3) if best else 0.0
+    front = np.array([places[name] for name in best])
+    if len(front):
+        axes.plot(*front.T, color=FAINT, linewidth=5, zorder=0, solid_capstyle="round")
+    for name, (x, y) in places.items():
+        axes.plot(x, max(y, worst), "v" if y < worst else "o", color=colours[name], markersize=6)
+        if name in marked:
+            axes.plot(x, y, "o", markerfacecolor="none", markeredgecolor=INK, markersize=13)
+    named = {name: marked.get(name, name) for name in (*best, *marked) if name in places}
+    for i, (name, words) in enumerate(named.items()):
+        below = i % 2
+        axes.annotate(words, places[name], (0, -14 if below else 9), textcoords="offset points", size=8.5,
+                      color=colours[name] if name in marked else INK, ha="center", va="center")  # fmt: skip
+    axes.margins(x=0.12, y=0.12)
+    axes.set_xlabel(axis[0], color=INK)
+    axes.set_ylabel(axis[1], color=INK)
+    ticks(axes.xaxis)
+    ticks(axes.yaxis)

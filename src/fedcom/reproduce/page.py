@@ -34,8 +34,9 @@ def study_page(study: "Study", results: Results, verdicts: Sequence[Verdict], im
 
 def _measured(results: Results) -> list[str]:
     """A table a panel: where each method ended, at each point of the grid."""
-    parts = ["## Measured"]
-    for panel in results.panels:
+    scored = any("train_loss" in row for record in results.records for row in record["rows"])
+    parts = ["## Measured"] if scored else []
+    for panel in results.panels if scored else []:
         rows = []
         for record in results.runs(panel.name):
             point = short(record["point"])
@@ -52,7 +53,11 @@ def _measured(results: Results) -> list[str]:
 
 def _cells(results: Results, panel: str, method: str, point: Mapping[str, Any]) -> list[str]:
     loss, accuracy = (results.final(panel, method, key, **point) for key in ("train_loss", "test_accuracy"))
-    return [str(loss), str(accuracy), *(_bytes(results, panel, method, key, point) for key in ("uplink_bytes", "downlink_bytes"))]
+    return [
+        str(loss),
+        str(accuracy),
+        *(_bytes(results, panel, method, key, point) for key in ("uplink_bytes", "downlink_bytes")),
+    ]
 
 
 def _bytes(results: Results, panel: str, method: str, key: str, point: Mapping[str, Any]) -> str:
@@ -68,7 +73,11 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
     """Every claim in one line, by study."""
-    parts = ["# Verdicts", "Written from the studies' verdicts.json; `fedcom reproduce all` repeats them.", RULE]
+    parts = [
+        "# Verdicts",
+        "Written from the studies' verdicts.json; `fedcom reproduce all` repeats them.",
+        RULE,
+    ]
     for name, own in verdicts.items():
         lines = [f"- **{v['outcome']}**: {v['claim']} {v['numbers']} ({v['setting']})" for v in own]
         parts += [f"## {name}", "\n".join(lines)]

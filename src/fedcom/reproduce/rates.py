@@ -45,7 +45,9 @@ def _tune_one(
     """The best point of one method; a best at the grid's edge widens it there by a step, and on it goes."""
     tried = {key: list(values) for key, values in grid.items()}
     for wider in range(WIDER + 1):
-        records = sweep.sweep(table, tried, [method], out / f"grid-{wider}", last=LAST, device=device, quiet=quiet)
+        records = sweep.sweep(
+            table, tried, [method], out / f"grid-{wider}", last=LAST, device=device, quiet=quiet
+        )
         found = sweep_report.summary(records)
         best = next((entry for entry in found if entry["best"]), None)
         if best is None or not best["edges"]:

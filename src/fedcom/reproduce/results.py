@@ -120,9 +120,7 @@ class Results:
 
     def reach(self, panel: str, method: str, accuracy: float, **point: Any) -> Stat:
         """The uplink bytes a client sent before the model first was so accurate."""
-        return Stat(
-            tuple(_first(r, accuracy) for r in self.runs(panel, method, **point)), "uplink_bytes"
-        )
+        return Stat(tuple(_first(r, accuracy) for r in self.runs(panel, method, **point)), "uplink_bytes")
 
     def curves(self, panel: str, names: Mapping[str, str] | None = None, **point: Any) -> list[Curve]:
         """The runs of a panel as lines to draw; names: other words for the methods."""
@@ -159,7 +157,9 @@ def _tail(record: Record, key: str) -> float | None:
 
 
 def _first(record: Record, accuracy: float) -> float | None:
-    reached = (r for r in record["rows"] if is_number(r.get("test_accuracy")) and r["test_accuracy"] >= accuracy)
+    reached = (
+        r for r in record["rows"] if is_number(r.get("test_accuracy")) and r["test_accuracy"] >= accuracy
+    )
     found = next(reached, None)
     return None if found is None else float(found["uplink_bytes"])
 
@@ -174,3 +174,17 @@ def _setting(panel: "Panel", scale: "Scale") -> str:
     seeds = f"{scale.seeds} seed{'s' * (scale.seeds > 1)}"
     quick = "quick form: " if scale.quick else ""
     return f"{quick}{data.name}, {clients} {deal}{share}, {run.rounds} rounds, {seeds}"
+
+
+def common_target(scores: Iterable[Stat]) -> float:
+    """An accuracy that every method which did not diverge reaches: 98% of the lowest final one."""
+    return 0.98 * min((s.mean for s in scores if math.isfinite(s.mean)), default=1.0)
+
+
+def list_of(stats: Mapping[str, Stat], scale: float = 1.0) -> str:
+    """Names and numbers in one line."""
+    scaled = {
+        name: Stat(tuple(None if v is None else scale * v for v in s.values), s.key)
+        for name, s in stats.items()
+    }
+    return ", ".join(f"{name} {stat}" for name, stat in scaled.items())

@@ -15,7 +15,9 @@ from fedcom.run import clear, write_json
 from fedcom.task import Task
 
 
-def reproduce(study: Study, scale: Scale, out: Path, device: str = "auto", quiet: bool = False) -> list[Verdict]:
+def reproduce(
+    study: Study, scale: Scale, out: Path, device: str = "auto", quiet: bool = False
+) -> list[Verdict]:
     """Play what is not yet in the folder's results.jsonl, then draw, judge and write the study."""
     panels = study.plan(scale)
     clear(out, ())
@@ -43,7 +45,9 @@ def _records(study: Study, runs: Sequence[Run], path: Path, device: str, quiet: 
     return [known[run.key] for run in runs]
 
 
-def _play(study: Study, runs: Sequence[Run], device: str, quiet: bool) -> Iterator[tuple[Any, str, list[Any]]]:
+def _play(
+    study: Study, runs: Sequence[Run], device: str, quiet: bool
+) -> Iterator[tuple[Any, str, list[Any]]]:
     if study.measure is not None:
         for run in runs:
             yield run, *study.measure(run, device, quiet)

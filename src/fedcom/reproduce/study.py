@@ -139,7 +139,7 @@ def lay_rates(table: Table, methods: Sequence[str]) -> None:
     """Give each method the committed rates of its kind, but where the config has its own."""
     try:
         rates = read(experiment(f"rates/{table['data']['name']}.toml"))["methods"]
-    except ConfigError:  # a data set that was never tuned for: the config's own rates stand
+    except ConfigError:  # a data set that was never tuned for: the methods' own defaults stand
         return
     labels = table.setdefault("methods", {})
     for label in methods:
