@@ -18,13 +18,14 @@ FLOORS = [
     {"algorithms", "codecs", "data"},
     {"links", "objective"},
     {"task", "models"},
-    {"round", "clients"},
+    {"round", "clients", "similarity"},
     {"engines"},
     {"callbacks", "config", "report"},
     {"prepare", "display", "figures"},
     {"run", "card_vectors"},
     {"compare", "card"},
     {"sweep", "sweep_report"},
+    {"reproduce"},
     {"cli"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

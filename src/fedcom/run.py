@@ -1,6 +1,7 @@
 """A run becomes a folder: config, rows as they come, and what is left at the end."""
 
 import json
+import math
 import platform
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -14,13 +15,14 @@ import torch
 import fedcom
 from fedcom.config import Config, dumps
 from fedcom.display import progress
-from fedcom.engines.local import Row, Simulation
+from fedcom.engines.local import Row, Simulation, repeatable
 from fedcom.errors import ConfigError, Diverged
 from fedcom.prepare import prepare
 from fedcom.report import Curve, milestones
+from fedcom.similarity import chosen, similarity
 
 FILES = ("config.toml", "metrics.jsonl", "summary.json", "ledger.json", "partition.json",
-         "environment.json", "model.safetensors")  # fmt: skip
+         "similarity.json", "environment.json", "model.safetensors")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ def execute(
     (out / "config.toml").write_text(dumps(config.table()), encoding="utf-8")
     write_json(out / "environment.json", environment(simulation))
     write_json(out / "partition.json", _partition(simulation))
+    write_json(out / "similarity.json", _similarity(simulation))
     rows: list[Row] = []
     status, error = "done", None
     label = label or config.algorithm.name
@@ -116,6 +119,15 @@ def _partition(simulation: Simulation) -> dict[str, Any]:
     counts = task.label_counts() if task.classes else None
     shown = {} if task.shown is None else {"shown": task.shown.tolist()}
     return {"clients": task.clients, **shown, "sizes": task.shown_sizes.tolist(), "label_counts": counts}
+
+
+def _similarity(simulation: Simulation) -> dict[str, Any]:
+    """Cosines between some clients' gradients at the starting model; null where one is not finite."""
+    task, w = simulation.task, simulation.server.w
+    with repeatable(simulation.tf32):
+        cosine = similarity(task, w).cpu()
+    rows = [[round(c, 4) if math.isfinite(c) else None for c in row] for row in cosine.tolist()]
+    return {"clients": chosen(task, w.numel()).tolist(), "cosine": rows}
 
 
 def _finish(simulation: Simulation, config: Config, curve: Curve, out: Path) -> None:
