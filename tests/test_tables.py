@@ -13,15 +13,15 @@ from fedcom.algorithms import Algorithm, Diana, FedCOM, FedCOMGATE, FedGATE, Qsp
 from fedcom.codecs import Identity, RandK, TopK
 from fedcom.draws import Draw
 from fedcom.objective import Objective
+from fedcom.reproduce.results import FAILS, HOLDS
 from fedcom.reproduce.tables import study
-from fedcom.reproduce.tables.page import TABLES
 from fedcom.reproduce.tables.cells import CHECKS
 from fedcom.reproduce.tables.checks import DIM, Check, Setting
 from fedcom.reproduce.tables.measured import Found, Play, holds, plays
+from fedcom.reproduce.tables.page import TABLES
 from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
 from fedcom.reproduce.tables.rounds import Counter, Grid, rounds_to
 from fedcom.reproduce.tables.scaling import BETTER, CONSISTENT, UNKNOWN, WORSE, Fit, fit, hold
-from fedcom.reproduce.tables.verdicts import FAILS, HOLDS
 from fedcom.vectors import Layout
 
 from .conftest import close
@@ -227,7 +227,7 @@ def test_a_table_end_to_end(tmp_path: Path) -> None:
         Check((1,), easy, "q", (0.0, 3.0, 7.0), "κ(q/m + 1) log(1/ε)"),
         Check((1,), easy, "epsilon", (0.2, 0.1, 0.05), "κ(q/m + 1) log(1/ε)"),
     ]
-    verdicts = study.reproduce(tmp_path, quick=True, seeds=1, quiet=True, checks=checks, workers=1)
+    verdicts = study.reproduce(plays(checks, 1), checks, tmp_path, quick=True, quiet=True, workers=1)
     assert [v["claim"] for v in json.loads((tmp_path / "verdicts.json").read_text())] == [
         v.claim for v in verdicts
     ]
@@ -239,5 +239,5 @@ def test_a_table_end_to_end(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text(
         log[:-40]
     )  # cut short: the last play is played again, to the same end
-    again = study.reproduce(tmp_path, quick=True, seeds=1, quiet=True, checks=checks, workers=1)
+    again = study.reproduce(plays(checks, 1), checks, tmp_path, quick=True, quiet=True, workers=1)
     assert again == verdicts

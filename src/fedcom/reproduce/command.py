@@ -1,16 +1,22 @@
 """What `fedcom reproduce` does: the studies it was asked for, one after another."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from fedcom.errors import ConfigError, DataError, unknown
 from fedcom.reproduce import STUDIES, rates
+from fedcom.reproduce.results import Verdict
 from fedcom.reproduce.runner import reproduce
 from fedcom.reproduce.study import Scale
+from fedcom.reproduce.tables.study import play_tables
 
-WHAT = f"{', '.join(STUDIES)}, all, or rates and the data sets to tune them on; then overrides."
-QUICK = "20 clients, 30 rounds (CIFAR-10: 10) and one seed."
+Play = Callable[[Scale, Path, str, bool], list[Verdict]]
+PLAYS: dict[str, Play] = {name: partial(reproduce, study) for name, study in STUDIES.items()}
+PLAYS["tables"] = play_tables
+WHAT = f"{', '.join(PLAYS)}, all, or rates and the data sets to tune them on; then overrides."
+QUICK = "20 clients, 30 rounds (CIFAR-10: 10) and one seed; tables: fewer steps and seeds."
 OUT = "runs/reproduce, or runs/reproduce-quick"
 
 
@@ -33,17 +39,17 @@ def run(
 def chosen(names: Sequence[str]) -> list[str]:
     """The studies some names mean; all: every one."""
     for name in names:
-        if name not in (*STUDIES, "all"):
-            raise unknown("study", name, (*STUDIES, "all", "rates"))
+        if name not in (*PLAYS, "all"):
+            raise unknown("study", name, (*PLAYS, "all", "rates"))
     if not names:
-        raise ConfigError(f"which study? {', '.join(STUDIES)}, or all")
-    return list(STUDIES) if "all" in names else list(dict.fromkeys(names))
+        raise ConfigError(f"which study? {', '.join(PLAYS)}, or all")
+    return list(PLAYS) if "all" in names else list(dict.fromkeys(names))
 
 
 def _reproduce(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> DataError | None:
     """One study and its verdicts, or the error of data that is not there."""
     try:
-        verdicts = reproduce(STUDIES[name], scale, out / name, device, quiet)
+        verdicts = PLAYS[name](scale, out / name, device, quiet)
     except DataError as error:
         print(f"fedcom: {name} needs data: {error}", file=sys.stderr)
         return error

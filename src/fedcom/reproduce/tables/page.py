@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedcom.reproduce.results import Verdict
 from fedcom.reproduce.tables.checks import DIM, LARGEST, OCTAVES, Check
 from fedcom.reproduce.tables.measured import MOST, Found, Play, summary
-from fedcom.reproduce.tables.verdicts import Verdict
 
 
 class Table(NamedTuple):
@@ -50,9 +50,9 @@ TABLES = {
 
 INTRODUCTION = """The tables state upper bounds on the rounds to an accuracy ε. Each is checked by varying one
 of its factors and fitting a power law to the rounds measured. A slope of 1 against the bound (or of 0 against
-the factor, where the bound does not know it) is growth as stated, less is better than stated, and more by over
-0.1 and the fit's two standard errors (±) is worse. Every point takes the fewest rounds over one fixed grid of
-steps eta gamma tau L, with gamma as the theorems have it: m for FedCOM, the root of m tau for FedCOMGATE,
+the factor, where the bound does not know it) is growth as stated, less is better than stated, and more by
+over 0.1 and the fit's two standard errors (±) is worse. Every point takes the fewest rounds over one fixed grid
+of steps eta gamma tau L, with gamma as the theorems have it: m for FedCOM, the root of m tau for FedCOMGATE,
 FedGATE and SCAFFOLD, 1 for the others.
 
 Problems, each with L = 1: `quadratic`, strongly convex, eigenvalues from 1 to 1/κ; `flat`, a quadratic whose

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedcom.reproduce.results import FAILS, HOLDS, PARTLY, Verdict
 from fedcom.reproduce.tables.checks import Check
 from fedcom.reproduce.tables.measured import Found
-from fedcom.reproduce.tables.verdicts import FAILS, HOLDS, PARTLY, Verdict
 
 
 @dataclass(frozen=True)

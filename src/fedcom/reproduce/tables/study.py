@@ -12,36 +12,48 @@ import torch
 
 from fedcom.codecs import Identity
 from fedcom.display import progress
+from fedcom.errors import ConfigError
 from fedcom.links import Links
 from fedcom.report import write_csv
+from fedcom.reproduce.results import Verdict
+from fedcom.reproduce.study import Scale
 from fedcom.reproduce.tables.cells import CHECKS
 from fedcom.reproduce.tables.checks import DIM, Check, Setting
+from fedcom.reproduce.tables.figure import figure
 from fedcom.reproduce.tables.measured import Found, Play, holds, plays, points, summary
+from fedcom.reproduce.tables.page import TABLES, of_table, page, setting
 from fedcom.reproduce.tables.rivals import RIVALS
 from fedcom.reproduce.tables.rounds import Grid
-from fedcom.reproduce.tables.figure import figure
-from fedcom.reproduce.tables.page import TABLES, of_table, page, setting
-from fedcom.reproduce.tables.verdicts import Verdict
 from fedcom.run import clear, write_json
+
+SEEDS = 3  # runs that stand for one seed: these are small
+
+
+def play_tables(scale: Scale, out: Path, device: str = "cpu", quiet: bool = False) -> list[Verdict]:
+    """All tables at a scale; they are played on the CPU, by every core."""
+    if scale.overrides:
+        raise ConfigError(f"tables have no config to lay {scale.overrides[0]!r} over; leave it out")
+    work = plays(CHECKS, SEEDS * scale.seeds, 2 if scale.quick else 4)
+    return reproduce(work, CHECKS, out, quick=scale.quick, quiet=quiet)
 
 
 def reproduce(
-    out: Path, quick: bool = False, seeds: int | None = None, quiet: bool = False,
-    checks: Sequence[Check] = CHECKS, workers: int | None = None,
+    work: Sequence[Play], checks: Sequence[Check], out: Path, *, quick: bool = False, quiet: bool = False,
+    workers: int | None = None,
 ) -> list[Verdict]:  # fmt: skip
     """Play what is not yet in the folder's results.jsonl, then draw, judge and write the tables."""
     clear(out, ())
-    work = plays(checks, seeds or (3 if quick else 8), 2 if quick else 4)
     found = Found(_records(work, out / "results.jsonl", quiet, workers))
     verdicts = judge(found, checks, work[0])
     images = draw(found, out, checks)
     write_csv(list(points(found, checks)), out / "points.csv")
     write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
-    (out / "README.md").write_text(page(found, verdicts, images, checks, work[0], quick), encoding="utf-8")
+    text = page(found, verdicts, images, checks, work[0], quick)
+    (out / "README.md").write_text(text, encoding="utf-8")
     return verdicts
 
 
-def draw(found: Found, out: Path, checks: Sequence[Check] = CHECKS) -> list[str]:
+def draw(found: Found, out: Path, checks: Sequence[Check]) -> list[str]:
     """One figure a table."""
     numbers = [number for number in TABLES if of_table(number, checks)]
     for number in numbers:
@@ -95,7 +107,9 @@ def _records(
     """The rows of all plays; those that are new are written as they come."""
     known = _read(path)
     pending = [play for play in work if play.key not in known]
+    cut = path.exists() and path.stat().st_size
     with path.open("a") as log, progress(len(pending), "tables", quiet) as show:
+        log.write("\n" if cut else "")  # after a line an interruption cut
         for done, (play, rows) in enumerate(_measured(pending, workers or os.cpu_count() or 1), 1):
             log.write(json.dumps({"key": play.key, "rows": rows}, allow_nan=False) + "\n")
             log.flush()
@@ -109,7 +123,7 @@ def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:  # the line an interruption cut
+        except json.JSONDecodeError:
             continue
         known[record["key"]] = record["rows"]
     return known
