@@ -48,21 +48,21 @@ TABLES = {
     ),
 }
 
-INTRODUCTION = """The tables state upper bounds on the rounds to an accuracy ε. Each is checked by varying one
-of its factors and fitting a power law to the rounds measured. A slope of 1 against the bound (or of 0 against
-the factor, where the bound does not know it) is growth as stated, less is better than stated, and more by
-over 0.1 and the fit's two standard errors (±) is worse. Every point takes the fewest rounds over one fixed grid
-of steps eta gamma tau L, with gamma as the theorems have it: m for FedCOM, the root of m tau for FedCOMGATE,
-FedGATE and SCAFFOLD, 1 for the others.
+INTRODUCTION = """The tables state upper bounds on the rounds to an accuracy ε. Each is checked by varying
+one of its factors and fitting a power law to the rounds measured. A slope of 1 against the bound (or of 0
+against the factor, where the bound does not know it) is growth as stated, less is better than stated, and
+more by over 0.1 and the fit's two standard errors (±) is worse. Every point takes the fewest rounds over
+one fixed grid of steps eta gamma tau L, with gamma as the theorems have it: m for FedCOM, the root of m tau
+for FedCOMGATE, FedGATE and SCAFFOLD, 1 for the others.
 
-Problems, each with L = 1: `quadratic`, strongly convex, eigenvalues from 1 to 1/κ; `flat`, a quadratic whose
-eigenvalues fall to 10⁻⁴, on which gradient descent needs 1/ε rounds; `logistic` regression; `wave`, a
+Problems, each with L = 1: `quadratic`, strongly convex, eigenvalues from 1 to 1/κ; `flat`, a quadratic
+whose eigenvalues fall to 10⁻⁴, on which gradient descent needs 1/ε rounds; `logistic` regression; `wave`, a
 quadratic and a sine, not convex. The accuracy is the loss above its least or, for `wave`, the mean of |∇f|²
 over rounds, as a share of what it is at the start. Where tau is as stated, it is a quarter of the formula,
-rounded up, and gradients have noise of variance 1/2; else tau is 4 and gradients are exact but for FedPAQ's,
-since tau serves against noise alone. VR-DIANA's `logistic` gradients are of one sample. Rand-k keeps d/(1+q)
-coordinates, which has exactly this q; Qsparse's top-k keeps as many. DIANA's shifts move by 1/(1+q).
-`fedcomgate` is the paper's method and `fedcomgate damped` moves its tracking by 1/(1+q) as well
+rounded up, and gradients have noise of variance 1/2; else tau is 4 and gradients are exact but for
+FedPAQ's, since tau serves against noise alone. VR-DIANA's `logistic` gradients are of one sample. Rand-k
+keeps d/(1+q) coordinates, which has exactly this q; Qsparse's top-k keeps as many. DIANA's shifts move by
+1/(1+q). `fedcomgate` is the paper's method and `fedcomgate damped` moves its tracking by 1/(1+q) as well
 (`docs/decisions/damped-tracking.md`)."""
 
 

@@ -1,5 +1,6 @@
 """Problems with a known optimum and smoothness, their gradients written out, for many runs at once."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, Self
@@ -86,7 +87,7 @@ class Quadratic:
 
     def stochastic(self, w: Tensor, chance: Tensor, step: int) -> Tensor:
         bit: Tensor = (chance[step // _BITS] >> (step % _BITS)) & 1
-        return self.gradient(w) + (2 * bit - 1) * (self.sigma * w.shape[-1] ** -0.5)
+        return self.gradient(w) + (2 * bit - 1) * (self.sigma / math.sqrt(w.shape[-1]))
 
     def gap(self, w: Tensor) -> Tensor:
         mean = self.a.mean(0)

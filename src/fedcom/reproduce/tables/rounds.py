@@ -93,7 +93,12 @@ class Grid:
 
     def _wide(self, rnd: Round) -> Round:
         """The facts of a round with one number a client."""
-        return Round(*(self._rows(x) if isinstance(x, Tensor) else x for x in rnd))
+
+        def wide(x: float | Tensor) -> float | Tensor:
+            return self._rows(x) if isinstance(x, Tensor) else x
+
+        eta, path, coin, alpha = map(wide, (rnd.eta, rnd.path, rnd.coin, rnd.alpha))
+        return rnd._replace(eta=eta, path=path, coin=coin, alpha=alpha)
 
 
 @dataclass(frozen=True)
