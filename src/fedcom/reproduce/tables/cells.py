@@ -13,7 +13,7 @@ _GRID_Q = (0.0, 1.0, 3.0, 7.0, 15.0, 31.0)
 _FINE_Q = (0.0, 1 / 7, 1 / 3, 0.6, 1.0, 3.0)  # tracking as printed cannot follow beyond q about 1
 _KAPPAS, _CLIENTS = (8.0, 16.0, 32.0, 64.0, 128.0), (1.0, 2.0, 4.0, 8.0, 16.0)
 _SMALL = (0.1, 0.03, 0.01, 0.003, 0.001)
-_WAVE, _FLAT = (0.2, 0.1, 0.05, 0.03), (0.1, 0.03, 0.01, 0.003, 0.001)
+_WAVE, _FLAT = (0.1, 0.05, 0.03, 0.02), (0.1, 0.03, 0.01, 0.003, 0.001)
 _SUB = {"epsilon": 0.1}  # for wave and logistic, where more would take long
 _HOM, _HET = {"alike": True}, {"alike": False}
 
@@ -99,7 +99,7 @@ def _tracked() -> list[Check]:
         *checks,
         Check((4,), _S("fedgate", "wave", **_SUB, **_HET), "m", some, "1/ε", "1/(mε)"),
         Check((4,), _S("vrl-sgd", "wave", **_SUB, **_HET), "m", some, "m/ε", "1/(m²ε)"),
-        Check((4,), _S("vrl-sgd", "wave", **_HET), "epsilon", _WAVE, "m/ε", "1/(m²ε)"),
+        Check((4,), _S("vrl-sgd", "wave", m=2, **_HET), "epsilon", _WAVE, "m/ε", "1/(m²ε)"),
         Check((4,), _S("local-sgd", "flat", **_HET), "epsilon", _FLAT[:-1], "1/ε^1.5", "1/(m√ε)"),
     ]
 

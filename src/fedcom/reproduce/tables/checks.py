@@ -16,7 +16,16 @@ SPREAD = 0.5
 LARGEST, OCTAVES = 2.0, 9  # eta gamma tau L: from what gradient descent can take, so often halved
 
 COLUMNS = {"quadratic": "strongly convex", "flat": "convex", "logistic": "convex", "wave": "nonconvex"}
-FLAT = 1e4  # the condition number of a quadratic that is convex and little more
+
+
+class Shape(NamedTuple):
+    """A quadratic's condition number, None for the setting's, and where its optimum lies."""
+
+    kappa: float | None
+    power: float
+
+
+SHAPES = {"quadratic": Shape(None, 1.0), "flat": Shape(1e4, 0.0), "wave": Shape(None, 0.5)}
 
 
 @dataclass(frozen=True)
@@ -42,9 +51,9 @@ class Setting:
             batch = self.batch if self.noisy else None
             return Logistic.of(self.m, DIM, self.n, spread=spread, batch=batch)
         kind = Wave if self.objective == "wave" else Quadratic
-        shape = (FLAT, 0.0) if self.objective == "flat" else (self.kappa, 0.5)
+        shape = SHAPES[self.objective]
         sigma = NOISE if self.noisy else 0.0
-        return kind.of(self.m, DIM, shape[0], power=shape[1], spread=spread, sigma=sigma)
+        return kind.of(self.m, DIM, shape.kappa or self.kappa, power=shape.power, spread=spread, sigma=sigma)
 
     @property
     def column(self) -> str:

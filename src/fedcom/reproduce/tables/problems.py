@@ -53,8 +53,8 @@ class Quadratic:
     ) -> Self:  # fmt: skip
         """L = 1, eigenvalues evenly spaced in their logarithm, the optimum at their power -p.
 
-        power: 0.5: every eigenvalue has an equal share of f at the start, the worst for a linear rate; 0: all
-            are as far away, so that f falls as 1/rounds until the smallest is felt.
+        power: 1: small eigenvalues have most of f at the start, the worst for a linear rate; 0: all are as
+            far away, so that f falls as 1/rounds until the smallest is felt.
         spread: 0: all clients alike; else clients' curvatures differ by up to this share, and so do their
             gradients at the optimum, whose mean is zero.
         """

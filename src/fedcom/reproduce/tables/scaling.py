@@ -8,9 +8,8 @@ import numpy as np
 
 MARGIN = 0.1  # what lower-order terms and whole rounds may add to a slope before it counts
 
-CONSISTENT, BETTER, WORSE, UNKNOWN = (
-    "consistent with the bound", "better than the bound", "worse than the bound", "too few points to say",
-)  # fmt: skip
+CONSISTENT, BETTER = "consistent with the bound", "better than the bound"
+WORSE, UNKNOWN = "worse than the bound", "too few points to say"
 
 
 @dataclass(frozen=True)
