@@ -157,7 +157,7 @@ def reproduce_command(
     what: Annotated[list[str], typer.Argument(metavar="STUDY | section.key=value", help=command.WHAT)],
     small: Annotated[bool, typer.Option("--quick", help=command.QUICK)] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds a run.", show_default="3; quick: 1")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results.", show_default=command.OUT)] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default=command.OUT)] = None,
     device: Where = Device.auto, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Repeat figures of the paper on real data: a figure, its points and a verdict on each claim.

@@ -193,8 +193,8 @@ def label(axes: "Axes", strokes: list[Stroke]) -> None:
     tips = axes.transData.transform([s.points[-1, :2] for s in first])
     places = _apart(tips[:, 1], 1.1 * height, axes.bbox.ymin, axes.bbox.ymax)
     for text, tip, place in zip(texts, tips, places, strict=True):
-        edge = axes.bbox.xmax
-        thread = [tip, (edge, tip[1]), (edge + 20, place), (edge + 24, place)]
+        edge, dot = axes.bbox.xmax, axes.figure.dpi / 160
+        thread = [tip, (edge, tip[1]), (edge + 20 * dot, place), (edge + 24 * dot, place)]
         x, y = axes.transData.inverted().transform(thread).T
         axes.plot(x[:3], y[:3], ":", color=text.get_color(), linewidth=1, clip_on=False, zorder=1.5)
         text.set(x=x[3], y=y[3])

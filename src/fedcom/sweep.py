@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedcom.compare import method_keys, variant
 from fedcom.config import Config, RunConfig, Table
@@ -19,6 +19,7 @@ from fedcom.task import Task
 
 FILES = ("results.jsonl", "sweep.json", "table.json", "table.csv", "table.md", "sweep.png")
 _SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run")
+T = TypeVar("T", bound="Trial")
 _STACKED = {"algorithm": ("eta", "gamma"), "run": ("seed",)}  # settings in which runs of a stack may differ
 
 
@@ -75,7 +76,7 @@ def sweep(
     return [old[trial.key] for trial in trials]
 
 
-def stacks(trials: Iterable[Trial]) -> list[list[Trial]]:
+def stacks(trials: Iterable[T]) -> list[list[T]]:
     """Trials by shape: those of each can be one stack."""
     ordered = sorted(trials, key=lambda t: t.shape)
     return [list(group) for _, group in itertools.groupby(ordered, key=lambda t: t.shape)]

@@ -1,8 +1,9 @@
 """Sheets of several charts in the one style of fedcom's figures: curves, bars, heat maps and points."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,9 +12,24 @@ from fedcom.report import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.figure import SubFigure
 
-WIDE, TALL, DPI = 6.0, 4.1, 80
+WIDE, TALL, DPI = 6.0, 4.1, 100
+DEEP = 8.0  # points of accuracy below the best that a scatter shows
+RAMP = ("#e8a76b", "#d0702e", "#9c3f12", "#4f1a05", "#000000")  # from less to more
+
+
+Point = tuple[float, float, float]  # x, y and the spread of y
+
+
+class Axis(NamedTuple):
+    """What x and y of a series are, and how they are drawn."""
+
+    x: str
+    y: str
+    log: bool = False  # x to a logarithmic scale
+    every: bool = True  # a mark and a tick for each point
+    zero: bool = False  # a line at y = 0
 
 
 class Sheet:
@@ -30,13 +46,22 @@ class Sheet:
 
     def save(self, path: Path) -> str:
         """Write the sheet; its name."""
-        self.figure.savefig(path)
+        from PIL import Image  # matplotlib's own dependency; a palette makes the file a third as large
+
+        buffer = io.BytesIO()
+        self.figure.savefig(buffer)
+        Image.open(buffer).convert("RGB").quantize(256).save(path, optimize=True)
         return path.name
 
 
-def lines(part: "SubFigure", curves: Sequence[Curve], x: str, y: str, title: str, note: str) -> None:
-    """Runs over rounds, bytes or time."""
+def lines(
+    part: "SubFigure", curves: Sequence[Curve], x: str, y: str, title: str, note: str, ramp: bool = False
+) -> None:
+    """Runs over rounds, bytes or time; ramp: their names are of less to more of something."""
     strokes = strokes_of(curves, x, y)
+    if ramp:
+        hues = dict(zip(dict.fromkeys(curve.method for curve in curves), RAMP, strict=False))
+        strokes = [stroke._replace(colour=hues[stroke.method]) for stroke in strokes]
     if strokes:
         chart(part, strokes, (title, note, x, y))
 
@@ -70,28 +95,31 @@ def heat(part: "SubFigure", matrix: Any, title: str, note: str) -> None:
     axes.set_xlabel("client", color=INK)
     axes.set_ylabel("client", color=INK)
     bar = part.colorbar(image, ax=axes, shrink=0.8)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.set_label("cosine of gradients", color=INK)
 
 
 def series(
-    part: "SubFigure", points: Mapping[str, Sequence[tuple[float, float, float]]], title: str, note: str,
-    axis: tuple[str, str], *, log: bool = False, every: bool = True, colours: Mapping[str, str] | None = None,
+    part: "SubFigure", points: Mapping[str, Sequence[Point]], title: str, note: str, axis: Axis,
+    colours: Mapping[str, str] | None = None,
 ) -> "Axes":  # fmt: skip
-    """A line a name through points x, y and the spread of y; axis: what x and y are; every: a tick a point."""
+    """A line a name through its points."""
     axes = frame(part, title, note)
+    axes.set_position((0.13, 0.12, 0.7, 0.71))
     hues, strokes = colours or palette(points), []
-    axes.set_xscale("log" if log else "linear")
+    if axis.zero:
+        axes.axhline(0, color=INK, linewidth=1)
+    axes.set_xscale("log" if axis.log else "linear")
     for name, own in points.items():
         known = [p for p in sorted(own) if np.isfinite(p[1])]
         if known:
             x, y, spread = np.array(known).T
-            style = {"marker": "o", "markersize": 4, "capsize": 2} if every else {}
+            style: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2} if axis.every else {}
             axes.errorbar(x, y, spread if spread.any() else None, color=hues[name], linewidth=2, **style)
             strokes.append(Stroke(name, hues[name], "done", np.array(known)[:, :2]))
-    axes.set_xlabel(axis[0], color=INK)
-    axes.set_ylabel(axis[1], color=INK)
-    if every:
+    axes.set_xlabel(axis.x, color=INK)
+    axes.set_ylabel(axis.y, color=INK)
+    if axis.every:
         tried = sorted({x for own in points.values() for x, _, _ in own})
         axes.set_xticks(tried, [f"{x:g}" for x in tried])
         axes.minorticks_off()
@@ -102,28 +130,29 @@ def series(
 
 
 def scatter(
-    part: "SubFigure", places: Mapping[str, tuple[float, float]], best: Sequence[str], marked: Mapping[str, str],
-    colours: Mapping[str, str], title: str, note: str, axis: tuple[str, str],
+    part: "SubFigure", places: Mapping[str, tuple[float, float]], best: Sequence[str],
+    marked: Mapping[str, str], colours: Mapping[str, str], title: str, note: str,
 ) -> None:  # fmt: skip
-    """Points, the best of them joined and named, some marked with a ring; bytes to a logarithmic scale."""
+    """Points, the best of them joined and named, some marked with a ring; what is far below is a triangle."""
     axes = frame(part, title, note)
     axes.set_position((0.12, 0.13, 0.84, 0.7))
     axes.set_xscale("log")
-    worst = max(0.0, min(places[name][1] for name in best) - 3) if best else 0.0
-    front = np.array([places[name] for name in best])
+    floor = max((y for _, y in places.values()), default=0.0) - DEEP
+    shown = {name: (x, max(y, floor)) for name, (x, y) in places.items()}
+    named = {name: marked.get(name, name) for name in (*best, *marked) if name in places}
+    named = {name: words for name, words in named.items() if places[name][1] > floor or name in marked}
+    front = np.array([places[name] for name in best if name in named])
     if len(front):
         axes.plot(*front.T, color=FAINT, linewidth=5, zorder=0, solid_capstyle="round")
-    for name, (x, y) in places.items():
-        axes.plot(x, max(y, worst), "v" if y < worst else "o", color=colours[name], markersize=6)
-        if name in marked:
+    for name, (x, y) in shown.items():
+        axes.plot(x, y, "o" if places[name][1] > floor else "v", color=colours[name], markersize=6)
+        ring = name in marked
+        if ring:
             axes.plot(x, y, "o", markerfacecolor="none", markeredgecolor=INK, markersize=13)
-    named = {name: marked.get(name, name) for name in (*best, *marked) if name in places}
-    for i, (name, words) in enumerate(named.items()):
-        below = i % 2
-        axes.annotate(words, places[name], (0, -14 if below else 9), textcoords="offset points", size=8.5,
-                      color=colours[name] if name in marked else INK, ha="center", va="center")  # fmt: skip
-    axes.margins(x=0.12, y=0.12)
-    axes.set_xlabel(axis[0], color=INK)
-    axes.set_ylabel(axis[1], color=INK)
+        axes.annotate(named.get(name, ""), (x, y), (12, -13) if ring else (-6, 6), textcoords="offset points",
+                      size=8.5, color=INK, ha="left" if ring else "right", va="center")  # fmt: skip
+    axes.margins(x=0.2, y=0.12)
+    axes.set_xlabel("uplink per client, all rounds (MB)", color=INK)
+    axes.set_ylabel("test accuracy (%)", color=INK)
     ticks(axes.xaxis)
     ticks(axes.yaxis)

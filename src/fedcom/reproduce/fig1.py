@@ -1,6 +1,5 @@
 """Figure 1: the quantity G_q that Assumption 5 bounds, measured over the rounds of a FedCOMGATE run."""
 
-import math
 import statistics
 import threading
 from dataclasses import replace
@@ -15,7 +14,7 @@ from fedcom.draws import Draw
 from fedcom.engines.local import Row, Simulation
 from fedcom.errors import Diverged
 from fedcom.prepare import prepare
-from fedcom.reproduce.drawing import Sheet, series
+from fedcom.reproduce.drawing import Axis, Sheet, series
 from fedcom.reproduce.results import Results, Verdict
 from fedcom.reproduce.study import Panel, Run, Scale, Study, panel
 from fedcom.round import relative_error
@@ -27,7 +26,9 @@ class Ear:
     """Hears every message of a round beside the one that was meant, and keeps their sums."""
 
     def __init__(self) -> None:
-        self.lock, self.sums, self.count = threading.Lock(), [0.0, 0.0], 0
+        self.lock = threading.Lock()
+        self.sums: list[float | Tensor] = [0.0, 0.0]
+        self.count = 0
 
     def __call__(self, heard: Tensor, meant: Tensor) -> Tensor:
         with self.lock:
@@ -78,26 +79,16 @@ def plan(scale: Scale) -> list[Panel]:
 
 
 def draw(results: Results, out: Path) -> list[str]:
-    sheet, note = Sheet(1, 2), results.setting()
-    shown = {"G_q": "G_q", "|mean update|²": "mean_square"}
-    points = {name: _series(results, key) for name, key in shown.items()}
-    axes = series(
-        sheet.parts[0],
-        points,
-        "G_q over the rounds",
-        note,
-        ("communication round", "squared norm"),
-        every=False,
-    )
-    axes.set_yscale("symlog", linthresh=10 ** math.floor(math.log10(_least(points["G_q"]))))
-    axes = series(sheet.parts[1], {"q": _series(results, "q")}, "The measured q of a message", note,
-                  ("communication round", "q = |Q(x) - x|² / |x|²"), every=False)  # fmt: skip
-    axes.set_ylim(bottom=0)
+    sheet, note = Sheet(1, 3), results.setting()
+    views = {
+        "G_q": ("G_q over the rounds", "G_q"),
+        "mean_square": ("The squared norm of the mean update", "|mean of x_j|²"),
+        "q": ("The measured q of a message", "q = |Q(x) - x|² / |x|²"),
+    }
+    for part, (key, (title, words)) in zip(sheet.parts, views.items(), strict=True):
+        points = {key.replace("mean_square", "|mean|²"): _series(results, key)}
+        series(part, points, title, note, Axis("communication round", words, every=False, zero=True))
     return [sheet.save(out / "fig1.png")]
-
-
-def _least(points: list[tuple[float, float, float]]) -> float:
-    return max(1e-12, min(abs(y) for _, y, _ in points if y))
 
 
 def _series(results: Results, key: str) -> list[tuple[float, float, float]]:
@@ -125,9 +116,11 @@ def judge(results: Results) -> list[Verdict]:
             [late < early / 2], f"|G_q| {early:.3g} to {late:.3g}.", where,
         ),
         Verdict.of(
-            "It does so because the update does (relative to its squared norm G_q moves by less than a factor of 3).",
+            "It does so because the update does (relative to its squared norm G_q moves by less than a "
+            "factor of 3).",
             [1 / 3 < (late / small) / (early / large) < 3],
-            f"|mean update|² {large:.3g} to {small:.3g}; G_q over it {early / large:.3g} to {late / small:.3g}.", where,
+            f"|mean update|² {large:.3g} to {small:.3g}; G_q over it {early / large:.3g} to "
+            f"{late / small:.3g}.", where,
         ),
         Verdict.of("G_q can be negative.", [negative > 0], f"In {negative} of {len(g)} rounds.", where),
     ]  # fmt: skip
@@ -139,6 +132,7 @@ STUDY = Study(
     ("G_q, the gap between compressing before and after averaging, shrinks as training proceeds, since the "
      "update does; it may even be negative.",),
     plan, draw, judge, measure,
-    notes=f"G_q = E|mean of Q(x_j)|² - E|Q(mean of x_j)|² with x_j the clients' updates of a round; the first term "
+    notes=f"G_q = E|mean of Q(x_j)|² - E|Q(mean of x_j)|² with x_j the clients' updates of a round; the "
+    f"first term "
     f"from the round's own messages, the second from {DRAWS} draws.",
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Figure 2: FedCOM against FedCOMGATE on homogeneous and heterogeneous MNIST."""
 
 from pathlib import Path
+from typing import Any
 
 from fedcom.reproduce.drawing import Sheet, lines
 from fedcom.reproduce.results import Results, Verdict, better
@@ -12,23 +13,32 @@ SAME = "fedcom, fedcomgate's rates"
 def plan(scale: Scale) -> list[Panel]:
     two = ("fedcom", "fedcomgate")
     apart = panel("fig2/heterogeneous.toml", scale, two)
-    rates = {key: apart.table["methods"]["fedcomgate"].get(key) for key in ("eta", "gamma")}
-    own = {"name": "fedcom", **{key: value for key, value in rates.items() if value is not None}}
-    apart = panel("fig2/heterogeneous.toml", scale, (*two, SAME), over={"methods": {SAME: own}})
-    return [panel("fig2/homogeneous.toml", scale, two), apart]
+    rates = {k: v for k, v in apart.table["methods"]["fedcomgate"].items() if k in ("eta", "gamma")}
+    own = {"methods": {SAME: {"name": "fedcom", **rates}}}
+    small = {"grid": {"eta": [0.1], "gamma": [1.0, 2.0]}} if scale.quick else None
+    return [
+        panel("fig2/homogeneous.toml", scale, two, tuned=False, over=small),
+        panel("fig2/heterogeneous.toml", scale, (*two, SAME), over=own),
+    ]
+
+
+def _best(results: Results, name: str, method: str) -> dict[str, Any]:
+    return results.best(name, method, "train_loss")
 
 
 def draw(results: Results, out: Path) -> list[str]:
     sheet = Sheet(1, 2)
     for part, p in zip(sheet.parts, results.panels, strict=True):
         title = f"{p.name.capitalize()} data: training loss"
-        lines(part, results.curves(p.name), "round", "train_loss", title, results.setting(p.name))
+        curves = [c for m in p.methods for c in results.curves(p.name, m, **_best(results, p.name, m))]
+        lines(part, curves, "round", "train_loss", title, results.setting(p.name))
     return [sheet.save(out / "fig2.png")]
 
 
 def judge(results: Results) -> list[Verdict]:
     iid, apart = (
-        {method: results.final(p.name, method, "train_loss") for method in p.methods} for p in results.panels
+        {m: results.final(p.name, m, "train_loss", **_best(results, p.name, m)) for m in p.methods}
+        for p in results.panels
     )
     loss = {m: f"{s}" for m, s in apart.items()}
     return [
@@ -40,7 +50,8 @@ def judge(results: Results) -> list[Verdict]:
         Verdict.of(
             "On heterogeneous data FedCOM keeps a residual error that FedCOMGATE does not.",
             [better(apart["fedcomgate"], apart["fedcom"]), better(apart["fedcomgate"], apart[SAME])],
-            f"Final loss {loss['fedcomgate']} for FedCOMGATE; FedCOM {loss['fedcom']} at its own best rates and "
+            f"Final loss {loss['fedcomgate']} for FedCOMGATE; FedCOM {loss['fedcom']} at its own best "
+            f"rates and "
             f"{loss[SAME]} at FedCOMGATE's.", results.setting("heterogeneous"),
         ),
     ]  # fmt: skip
@@ -54,5 +65,6 @@ STUDY = Study(
         "With two classes a client it is left with a residual error; FedCOMGATE's tracking removes it.",
     ),
     plan, draw, judge,
-    notes="Rates were tuned on the heterogeneous task and serve the homogeneous one too.",
+    notes="On homogeneous data each method is shown at the best point of a small grid, chosen on the "
+    "seeds that are shown.",
 )  # fmt: skip

@@ -12,7 +12,7 @@ from fedcom.reproduce.drawing import Sheet, bars
 from fedcom.reproduce.results import Results, Verdict
 from fedcom.reproduce.study import Panel, Run, Scale, Study, panel
 
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "as run": {},
     "model sent": {"option": "II"},
     "mean, 8 bits": {"downlink": {"name": "int", "bits": 8}},
@@ -33,7 +33,7 @@ def measure(run: Run, device: str, quiet: bool) -> tuple[str, list[Row]]:
         simulation.step()
         sums = {
             way: simulation.ledger.total(way) / simulation.rules.clients for way in ("uplink", "downlink")
-        }  # type: ignore[arg-type]
+        }
         rows.append({"round": simulation.round, **{f"{way}_bytes": size for way, size in sums.items()}})
     return "done", rows
 
@@ -85,7 +85,8 @@ STUDY = Study(
     "fig3",
     "Figure 3: communication of a round, CIFAR-10, MLP with two hidden layers of 500",
     (
-        "Without compression SCAFFOLD sends at least twice what FedGATE does; with 8 bits FedCOMGATE sends an "
+        "Without compression SCAFFOLD sends at least twice what FedGATE does; with 8 bits FedCOMGATE "
+        "sends an "
         "eighth of it.",
         "The downlink is left out as negligible; here it is counted and drawn beside.",
     ),

@@ -10,6 +10,7 @@ from fedcom.reproduce.study import Panel, Scale, Study, panel
 VIEWS = [("round", "train_loss"), ("uplink_bytes", "train_loss"), ("uplink_bytes", "test_accuracy")]
 TIME = ("modelled_seconds", "test_accuracy")  # drawn where rows have it
 PROPOSED = METHODS[-1]
+TWINS = (("fedgate", "fedavg"), ("fedcomgate", "fedpaq"))  # with tracking and without
 NETWORK: dict[str, dict[str, str]] = {}  # {"network": {"preset": "lte"}} once configs know the section
 
 
@@ -61,7 +62,7 @@ def _judge(results: Results, name: str) -> list[Verdict]:
         ),
         Verdict.of(
             f"{data}: FedGATE and FedCOMGATE converge better than FedAvg and FedPAQ (loss, then accuracy).",
-            [better(s[a], s[b]) for s in (loss, score) for a, b in (("fedgate", "fedavg"), ("fedcomgate", "fedpaq"))],
+            [better(s[a], s[b]) for s in (loss, score) for a, b in TWINS],
             f"Final loss: {words}; accuracy: {list_of(score)}.", where,
         ),
         Verdict.of(

@@ -56,6 +56,7 @@ STUDY = Study(
         "All methods end at the same place, since this split is close to homogeneous.",
     ),
     plan, draw, judge,
-    notes="The paper uses EMNIST by author (FEMNIST). Where those files are not at hand, as said in the settings, MNIST "
+    notes="The paper uses EMNIST by author (FEMNIST). Where those files are not at hand, as said in the "
+    "settings, MNIST "
     "by its 539 writers stands in for them. Rate 0.01 for all, without decay, gamma 1.",
 )  # fmt: skip

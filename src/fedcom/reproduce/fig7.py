@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fedcom.compare import METHODS
 from fedcom.figures import palette
-from fedcom.reproduce.drawing import Sheet, series
+from fedcom.reproduce.drawing import Axis, Point, Sheet, series
 from fedcom.reproduce.results import Results, Stat, Verdict, list_of, margin
 from fedcom.reproduce.study import Panel, Scale, Study, panel
 
@@ -12,19 +12,20 @@ OURS = ("fedgate", "fedcomgate")
 
 
 def plan(scale: Scale) -> list[Panel]:
-    return [panel(f"fig7/{data}.toml", scale) for data in ("mnist", "cifar-10")]
+    ends = {"grid": {"run": {"participation": [1.0, 0.1]}}} if scale.quick else {}
+    return [panel("fig7/mnist.toml", scale), panel("fig7/cifar-10.toml", scale, over=ends)]
 
 
 def draw(results: Results, out: Path) -> list[str]:
     sheet = Sheet(1, 2)
     for part, p in zip(sheet.parts, results.panels, strict=True):
-        points: dict[str, list[tuple[float, float, float]]] = {m: [] for m in METHODS}
+        points: dict[str, list[Point]] = {m: [] for m in METHODS}
         for m in METHODS:
             for k in results.points(p.name, "participation"):
                 score = results.final(p.name, m, participation=k)
                 points[m].append((100 * k, 100 * score.mean, 100 * score.spread))
         series(part, points, f"{p.config.data.name}: accuracy by participation", results.setting(p.name),
-               ("clients a round (%)", "test accuracy (%)"), log=True, colours=palette(METHODS))  # fmt: skip
+               Axis("clients a round (%)", "test accuracy (%)", log=True), palette(METHODS))  # fmt: skip
     return [sheet.save(out / "fig7.png")]
 
 
@@ -63,7 +64,8 @@ def _judge(results: Results, name: str) -> list[Verdict]:
 STUDY = Study(
     "fig7",
     "Figure 7: client sampling",
-    ("With fewer clients a round all methods get worse after as many rounds; FedGATE and FedCOMGATE are robust, "
+    ("With fewer clients a round all methods get worse after as many rounds; FedGATE and FedCOMGATE are "
+    "robust, "
      "SCAFFOLD and FedPAQ much less so.",),
     plan, draw, judge,
     notes="Rates were tuned at full participation and serve all shares.",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fedcom.codecs import TopK
 from fedcom.figures import COLOURS
-from fedcom.reproduce.drawing import Sheet, series
+from fedcom.reproduce.drawing import Axis, Sheet, series
 from fedcom.reproduce.results import Results, Stat, Verdict, better, list_of
 from fedcom.reproduce.study import Panel, Scale, Study, panel
 
@@ -51,8 +51,8 @@ def draw(results: Results, out: Path) -> list[str]:
         }
         points["FedGATE"] = [_point(1.0, results.final(p.name, BASE))]
         title = f"{p.config.data.name}: accuracy by C_r"
-        axes = series(part, points, title, results.setting(p.name), ("C_r, share of FedGATE's bytes", "test accuracy (%)"),
-                      log=True, colours=colours)  # fmt: skip
+        axis = Axis("C_r, share of FedGATE's bytes", "test accuracy (%)", log=True)
+        axes = series(part, points, title, results.setting(p.name), axis, colours)
         axes.axhline(points["FedGATE"][0][1], color=COLOURS[BASE], linestyle=":", linewidth=1)
     return [sheet.save(out / "fig8.png")]
 
@@ -70,7 +70,8 @@ def _judge(results: Results, name: str) -> list[Verdict]:
     data, where, verdicts = results.panel(name).config.data.name, results.setting(name), []
     for rule, words in RULES.items():
         scores = {f"C_r {ratio:g}": results.final(name, label(rule, ratio)) for ratio in RATIOS}
-        claim = f"{data}, {words}: top-k comes within {100 * NEAR:g} point of FedGATE's accuracy at some C_r of {RATIOS[1]} or more."
+        claim = f"{data}, {words}: top-k comes within {100 * NEAR:g} point of FedGATE's accuracy at "
+        f"some C_r of {RATIOS[1]} or more."
         near = [base.mean - s.mean <= NEAR for s in list(scores.values())[1:]]
         verdicts.append(Verdict.of(claim, [any(near)], f"{list_of(scores)}; FedGATE {base}.", where))
     losses = {
@@ -93,6 +94,7 @@ STUDY = Study(
     ),
     plan, draw, judge,
     notes="C_r is a ratio of bytes, indices included: 0.1 of the bytes is "
-    f"{100 * (TopK.at(3.2) or TopK()).ratio:.1f}% of the coordinates. The memory rule as printed, plain error feedback "
+    f"{100 * (TopK.at(3.2) or TopK()).ratio:.1f}% of the coordinates. The memory rule as printed, plain "
+    f"error feedback "
     "with damped tracking, and no memory at all are compared.",
 )  # fmt: skip

@@ -37,7 +37,7 @@ def _measured(results: Results) -> list[str]:
     scored = any("train_loss" in row for record in results.records for row in record["rows"])
     parts = ["## Measured"] if scored else []
     for panel in results.panels if scored else []:
-        rows = []
+        rows: list[tuple[list[str], list[str]]] = []
         for record in results.runs(panel.name):
             point = short(record["point"])
             row = [record["method"], *map(str, point.values())]

@@ -1,4 +1,4 @@
-"""The rates of each method on each data set: tuned on one grid, by one rule, and kept in experiments/rates."""
+"""The rates of each method on each data set, tuned on one grid by one rule and kept in experiments/rates."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,8 +55,8 @@ def _tune_one(
         for key in best["edges"]:
             tried[key] = widened(tried[key], best["point"][key])
     if best is None:
-        return {"eta": min(tried["eta"]), "gamma": 1.0, "accuracy": None, "edges": [], "note": "every point diverged",
-                "table": found}  # fmt: skip
+        none = {"accuracy": None, "edges": [], "note": "every point diverged", "table": found}
+        return {"eta": min(tried["eta"]), "gamma": 1.0, **none}
     note = f"widened {wider} times" if wider else "inside the grid"
     return {**best["point"], "accuracy": round(100 * best["test_accuracy"], 2), "edges": best["edges"],
             "note": note, "table": found}  # fmt: skip

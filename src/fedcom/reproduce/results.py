@@ -19,7 +19,8 @@ FLOORS = {"test_accuracy": 0.003, "train_loss": 0.03}  # accuracy as it is, loss
 RULE = (
     "A score is the mean over the evaluations of the last fifth of the rounds, then over seeds. A difference "
     f"counts if it is larger than the spread over seeds (both standard deviations, in quadrature) and than "
-    f"{100 * FLOORS['test_accuracy']:g} points of accuracy or {100 * FLOORS['train_loss']:g}% of the loss. A diverged run "
+    f"{100 * FLOORS['test_accuracy']:g} points of accuracy or {100 * FLOORS['train_loss']:g}% of the "
+    f"loss. A diverged run "
     "is worse than any other."
 )
 
@@ -118,17 +119,20 @@ class Results:
         """A score at the end of the runs of a method."""
         return Stat(tuple(_tail(r, key) for r in self.runs(panel, method, **point)), key)
 
+    def best(self, panel: str, method: str, key: str = "test_accuracy", **point: Any) -> dict[str, Any]:
+        """The point of the grid at which a method scores best, among those with some settings."""
+        tried = [short(r["point"]) for r in self.runs(panel, method, **point)]
+        up = 1 if key == "test_accuracy" else -1
+        return max(tried, key=lambda p: up * self.final(panel, method, key, **p).mean)
+
     def reach(self, panel: str, method: str, accuracy: float, **point: Any) -> Stat:
         """The uplink bytes a client sent before the model first was so accurate."""
         return Stat(tuple(_first(r, accuracy) for r in self.runs(panel, method, **point)), "uplink_bytes")
 
-    def curves(self, panel: str, names: Mapping[str, str] | None = None, **point: Any) -> list[Curve]:
-        """The runs of a panel as lines to draw; names: other words for the methods."""
-        said = names or {}
-        return [
-            Curve(said.get(r["method"], r["method"]), r["seed"], r["rows"], r["status"])
-            for r in self.runs(panel, **point)
-        ]
+    def curves(self, panel: str, method: str | None = None, **point: Any) -> list[Curve]:
+        """The runs of a panel as lines to draw."""
+        runs = self.runs(panel, method, **point)
+        return [Curve(r["method"], r["seed"], r["rows"], r["status"]) for r in runs]
 
     def panel(self, name: str) -> "Panel":
         """The panel of that name."""
@@ -168,7 +172,7 @@ def _setting(panel: "Panel", scale: "Scale") -> str:
     config = panel.config
     data, run = config.data, config.run
     clients = f"{data.clients or 'all'} clients"
-    deal = {"classes": f"{data.classes_per_client} class{'es' * (data.classes_per_client > 1)} each",
+    deal = {"classes": f"of {data.classes_per_client} class{'es' * (data.classes_per_client > 1)} each",
             "natural": "by author", "iid": "iid"}.get(data.partition or "", data.partition)  # fmt: skip
     share = "" if run.participation == 1 else f", {100 * run.participation:g}% a round"
     seeds = f"{scale.seeds} seed{'s' * (scale.seeds > 1)}"

@@ -1,18 +1,24 @@
 """A study is played, what was played before is kept, and all of it becomes a folder."""
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedcom import sweep
 from fedcom.config import RunConfig
+from fedcom.engines.local import Row
+from fedcom.errors import ConfigError, WireError
 from fedcom.report import write_csv
 from fedcom.reproduce import page
 from fedcom.reproduce.results import Record, Results, Verdict
 from fedcom.reproduce.study import Run, Scale, Study
 from fedcom.run import clear, write_json
 from fedcom.task import Task
+
+Played = tuple[sweep.Trial, str, list[Row]]
+REFUSED = "refused"
 
 
 def reproduce(
@@ -38,24 +44,27 @@ def _records(study: Study, runs: Sequence[Run], path: Path, device: str, quiet: 
     with path.open("a") as log:
         log.write("\n" if path.stat().st_size else "")  # after a line an interruption cut
         for run, status, rows in _play(study, pending, device, quiet):
-            record = {**run.facts, "status": status, "rows": rows}
-            log.write(json.dumps(record, allow_nan=False) + "\n")
-            log.flush()
-            known[run.key] = record
+            known[run.key] = {**run.facts, "status": status, "rows": rows}
+            if status != REFUSED:  # may well work the next time
+                log.write(json.dumps(known[run.key], allow_nan=False) + "\n")
+                log.flush()
     return [known[run.key] for run in runs]
 
 
-def _play(
-    study: Study, runs: Sequence[Run], device: str, quiet: bool
-) -> Iterator[tuple[Any, str, list[Any]]]:
-    if study.measure is not None:
-        for run in runs:
-            yield run, *study.measure(run, device, quiet)
-        return
+def _play(study: Study, runs: Sequence[Run], device: str, quiet: bool) -> Iterator[Played]:
+    """Stack by stack, panel by panel; a stack that is refused is told of, and the others go on."""
     tasks: dict[str, Task] = {}
     for panel in dict.fromkeys(run.panel for run in runs):
-        for stack in sweep.stacks(run for run in runs if run.panel == panel):
-            yield from sweep.play(stack, evaluated, device, quiet, tasks)
+        own = [run for run in runs if run.panel == panel]
+        for stack in sweep.stacks(own) if study.measure is None else [[run] for run in own]:
+            try:
+                if study.measure is None:
+                    yield from sweep.play(stack, evaluated, device, quiet, tasks)
+                else:
+                    yield stack[0], *study.measure(stack[0], device, quiet)
+            except (ConfigError, WireError) as error:
+                print(f"fedcom: {stack[0].title}: {error}", file=sys.stderr)
+                yield from ((run, REFUSED, []) for run in stack)
 
 
 def evaluated(run: RunConfig) -> set[int]:

@@ -36,7 +36,7 @@ class Scale:
             authors = data.get("partition") == "natural"
             data["clients"] = min(data.get("clients", 10**9), QUICK["authors" if authors else "clients"])
             run["rounds"] = min(run["rounds"], QUICK.get(data["name"], QUICK["rounds"]))
-            run["eval_every"] = min(QUICK["eval_every"], run["rounds"])
+            run["eval_every"] = max(1, min(QUICK["eval_every"], run["rounds"]))
         for text in self.overrides:
             override(table, text)
         return table
