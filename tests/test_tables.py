@@ -1,6 +1,7 @@
 """The tables' study: its problems, its counter of rounds, the slopes it fits and the verdicts on them."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from fedcom.reproduce.results import FAILS, HOLDS
 from fedcom.reproduce.tables import study
 from fedcom.reproduce.tables.cells import CHECKS
 from fedcom.reproduce.tables.checks import DIM, Check, Setting
-from fedcom.reproduce.tables.measured import Found, Play, holds, plays
+from fedcom.reproduce.tables.measured import BY_A_LOGARITHM, Found, Play, holds, plays
 from fedcom.reproduce.tables.page import TABLES
 from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
 from fedcom.reproduce.tables.rounds import Counter, Grid, rounds_to
@@ -201,6 +202,17 @@ def test_a_verdict_follows_the_slope() -> None:
     swapped, less = made(CHECK, 1.0), made(other, 0.1)
     swapped._rows.update(less._rows)
     assert study.judge(swapped, [CHECK, other], play)[-1].outcome == FAILS
+
+
+def test_a_factor_of_the_logarithm_is_told_apart() -> None:
+    check = Check((2,), Setting("qsparse"), "epsilon", (0.1, 0.03, 0.01, 0.003), "κ(q + 1)/√ε")
+    settings = check.settings()
+    for power, outcome in ((0, CONSISTENT), (1, BY_A_LOGARITHM), (3, WORSE)):
+        rounds = [10 * check.promised(s) * math.log(1 / s.epsilon) ** power for s in settings]
+        rows = [{"epsilon": s.epsilon, "rounds": r} for s, r in zip(settings, rounds, strict=True)]
+        found = Found([(plays([check], 1)[0], rows)])
+        assert found.outcome(check) == outcome
+        assert holds(found, check) == (power == 0)
 
 
 def test_a_bound_that_does_not_know_the_factor_states_a_slope_of_zero() -> None:
