@@ -160,6 +160,9 @@ def test_a_power_law_is_found_again() -> None:
         pytest.approx(3),
     )
     assert line.at(16) == pytest.approx(3 * 16**0.7)
+    late = fit(x, [5 + 3 * (v - 1) for v in x], (1.0, 5.0))
+    assert late is not None
+    assert (late.slope, late.at(1.0), late.at(3.0)) == (pytest.approx(1), 5, pytest.approx(11))
     rough = fit(x, [1.0, 3.0, 3.0, 9.0])
     assert rough is not None
     assert rough.error > 0.2

@@ -13,6 +13,7 @@ _GRID_Q = (0.0, 1.0, 3.0, 7.0, 15.0, 31.0)
 _FINE_Q = (0.0, 1 / 7, 1 / 3, 0.6, 1.0, 3.0)  # tracking as printed cannot follow beyond q about 1
 _KAPPAS, _CLIENTS = (8.0, 16.0, 32.0, 64.0, 128.0), (1.0, 2.0, 4.0, 8.0, 16.0)
 _SMALL = (0.1, 0.03, 0.01, 0.003, 0.001)
+_LINEAR = (0.1, 0.05, 0.02, 0.01, 0.005)
 _WAVE, _FLAT = (0.1, 0.05, 0.03, 0.02), (0.1, 0.03, 0.01, 0.003, 0.001)
 _SUB = {"epsilon": 0.1}  # for wave and logistic, where more would take long
 _HOM, _HET = {"alike": True}, {"alike": False}
@@ -29,9 +30,9 @@ def _homogeneous() -> list[Check]:
         Check((1, 5), _S("fedcom"), "q", _GRID_Q, linear),
         Check((1, 5), _S("fedcom", q=31), "m", (*_CLIENTS, 32.0), linear),
         Check((1, 5), _S("fedcom", q=7), "kappa", _KAPPAS, linear),
-        Check((1,), _S("fedcom", q=7), "epsilon", _SMALL[:-1], linear, "(q + 1)/(m(q/m + 1)ε)"),
+        Check((1,), _S("fedcom", q=7), "epsilon", _LINEAR, linear, "(q + 1)/(m(q/m + 1)ε)"),
         Check((1,), _S("fedpaq", noisy=True), "q", _GRID_Q[2:], paq),
-        Check((1,), _S("fedpaq", q=7, noisy=True), "epsilon", _SMALL[:-1], paq),
+        Check((1,), _S("fedpaq", q=7, noisy=True), "epsilon", _LINEAR, paq),
         Check((1,), _S("qsparse"), "q", _GRID_Q, sparse),
         Check((1,), _S("qsparse", q=7), "kappa", _KAPPAS, sparse),
         Check((1,), _S("qsparse", q=7), "epsilon", _SMALL, sparse),
@@ -49,10 +50,10 @@ def _uncompressed() -> list[Check]:
     """Table 3."""
     return [
         Check((3,), _S("local-sgd"), "m", _CLIENTS, "mκ log(1/ε)", "1/(m²ε)"),
-        Check((3,), _S("local-sgd"), "epsilon", _SMALL[:-1], "(1/ε)^(1/3)", "1/(mε)"),
+        Check((3,), _S("local-sgd"), "epsilon", _LINEAR, "(1/ε)^(1/3)", "1/(mε)"),
         Check((3,), _S("fedcom"), "m", _CLIENTS, "κ log(1/ε)", "1/(mε)"),
         Check((3,), _S("fedcom"), "kappa", _KAPPAS, "κ log(1/ε)"),
-        Check((3,), _S("fedcom"), "epsilon", _SMALL[:-1], "κ log(1/ε)", "1/(mε)"),
+        Check((3,), _S("fedcom"), "epsilon", _LINEAR, "κ log(1/ε)", "1/(mε)"),
         Check((3,), _S("local-sgd", "wave", **_SUB), "m", _CLIENTS, "m/ε", "1/(m²ε)"),
         Check((3,), _S("fedcom", "wave", **_SUB), "m", _CLIENTS, "1/ε", "1/(mε)"),
         Check((3,), _S("fedcom", "wave"), "epsilon", _WAVE, "1/ε", "1/(mε)"),
@@ -75,7 +76,7 @@ def _heterogeneous() -> list[Check]:
             Check(both, _S(name, **_HET), "q", qs, linear),
             Check(both, _S(name, q=q, **_HET), "m", (2.0, 4.0, 8.0, 16.0), linear),
             Check(both, _S(name, q=q, **_HET), "kappa", _KAPPAS, linear),
-            Check((2,), _S(name, q=q, **_HET), "epsilon", _SMALL[:-1], linear, "1/(mε)"),
+            Check((2,), _S(name, q=q, **_HET), "epsilon", _LINEAR, linear, "1/(mε)"),
             Check(both, _S(name, "wave", **_SUB, **_HET), "q", qs, "(q + 1)/ε", "1/(mε)"),
             Check((2,), _S(name, "wave", q=q, **_HET), "epsilon", _WAVE, "(q + 1)/ε", "1/(mε)"),
             Check(both, _S(name, "flat", **_HET), "q", qs, "(1 + q)/ε log(1/ε)"),
@@ -90,7 +91,7 @@ def _tracked() -> list[Check]:
     for name, convex in (("scaffold", "1/ε"), ("fedgate", "1/ε log(1/ε)")):
         checks += [
             Check((4,), _S(name, **_HET), "kappa", _KAPPAS, "κ log(1/ε)"),
-            Check((4,), _S(name, **_HET), "epsilon", _SMALL[:-1], "κ log(1/ε)", "1/(mε)"),
+            Check((4,), _S(name, **_HET), "epsilon", _LINEAR, "κ log(1/ε)", "1/(mε)"),
             Check((4,), _S(name, "wave", **_HET), "epsilon", _WAVE, "1/ε", "1/(mε)"),
             Check((4,), _S(name, "flat", **_HET), "epsilon", _FLAT, convex),
         ]

@@ -56,6 +56,11 @@ class Setting:
         return kind.of(self.m, DIM, shape.kappa or self.kappa, power=shape.power, spread=spread, sigma=sigma)
 
     @property
+    def linear(self) -> bool:
+        """Whether the rate is linear."""
+        return self.objective == "quadratic"
+
+    @property
     def column(self) -> str:
         """The column of the tables the problem belongs to."""
         return COLUMNS[self.objective]
@@ -168,6 +173,11 @@ class Check:
     def promised(self, s: Setting) -> float:
         """The bound, without its constant."""
         return BOUNDS[self.bound](s)
+
+    @property
+    def semilog(self) -> bool:
+        """Whether rounds are to grow with the logarithm of an accuracy, after some that do not count."""
+        return self.factor == "epsilon" and self.bound.endswith("log(1/ε)") and self.base.linear
 
     @property
     def flat(self) -> bool:

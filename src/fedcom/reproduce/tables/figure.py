@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,12 @@ def _chart(axes: Any, checks: Sequence[Check], found: Found, hues: Mapping[str, 
         axes.plot(*zip(*known, strict=True) if known else ([], []), "o", color=hue, markersize=4.5)
         line = found.fit(check)
         if line is not None:
-            spans = abscissa(check)
+            spans, (x0, y0) = abscissa(check), line.origin
+            beyond = [(v - x0, b - y0) for v, b in zip(spans, y, strict=True) if b and v > x0 and b > y0]
+            scale = _middle([b / v ** stated(check) for v, b in beyond])
+            as_stated = replace(line, slope=stated(check), factor=scale)
             axes.plot(x, [line.at(v) for v in spans], color=hue, linewidth=1.6)
-            middle = _middle([b / v ** stated(check) for v, b in zip(spans, y, strict=True) if b])
-            axes.plot(x, [middle * v ** stated(check) for v in spans], "--", color=hue, linewidth=0.9)
+            axes.plot(x, [as_stated.at(v) for v in spans], "--", color=hue, linewidth=0.9)
         missed = [a for a, b in zip(x, y, strict=True) if not b]
         axes.plot(missed, [0.96] * len(missed), "x", color=hue, transform=axes.get_xaxis_transform())
     axes.set(xscale="log", yscale="log", xlabel=_WORDS[factor])

@@ -72,7 +72,8 @@ class Found:
         """
         x = [a * b for a, b in zip(abscissa(check), times or [1.0] * len(check.values), strict=True)]
         known = [(a, r) for a, r in zip(x, self.rounds(check), strict=True) if r]
-        return fit(*zip(*known, strict=True)) if known else None
+        origin = known[0] if check.semilog and known else (0.0, 0.0)
+        return fit(*zip(*known, strict=True), origin) if known else None
 
     def outcome(self, check: Check) -> str:
         """What became of the bound."""

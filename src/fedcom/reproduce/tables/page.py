@@ -51,11 +51,12 @@ TABLES = {
 INTRODUCTION = """The tables state upper bounds on the rounds to an accuracy ε. Each is checked by varying
 one of its factors and fitting a power law to the rounds measured. A slope of 1 against the bound (or of 0
 against the factor, where the bound does not know it) is growth as stated, less is better than stated, and
-more by over 0.1 and the fit's two standard errors (±) is worse. Every point takes the fewest rounds over
-one fixed grid of steps eta gamma tau L, with gamma as the theorems have it: m for FedCOM, the root of m tau
-for FedCOMGATE, FedGATE and SCAFFOLD, 1 for the others. A step is constant over a run, which alone can cost
-a method bounded by a power of 1/ε a factor of log(1/ε) that a falling step would save: where that factor
-explains a slope, the verdict says so.
+more by over 0.1 and the slope's 95% interval (±) is worse. Where rounds are to grow with log(1/ε), those to
+the first accuracy are taken off, and its bound: they are a start that no factor explains. Every point takes
+the fewest rounds over one fixed grid of steps eta gamma tau L, with gamma as the theorems have it: m for
+FedCOM, the root of m tau for FedCOMGATE, FedGATE and SCAFFOLD, 1 for the others. A step is constant over a
+run, which alone can cost a method bounded by a power of 1/ε a factor of log(1/ε) that a falling step would
+save: where that factor explains a slope, the verdict says so.
 
 Problems, each with L = 1: `quadratic`, strongly convex, eigenvalues from 1 to 1/κ; `flat`, a quadratic
 whose eigenvalues fall to 10⁻⁴, on which gradient descent needs 1/ε rounds; `logistic` regression; `wave`, a

@@ -12,32 +12,40 @@ CONSISTENT, BETTER = "consistent with the bound", "better than the bound"
 WORSE, UNKNOWN = "worse than the bound", "too few points to say"
 
 
+STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57}  # standard errors of a 95% interval, by freedom
+
+
 @dataclass(frozen=True)
 class Fit:
-    """y = factor * x^slope; error: two standard errors of the slope."""
+    """y - y0 = factor * (x - x0)^slope; error: half of the slope's 95% interval."""
 
     slope: float
     error: float
     factor: float
+    origin: tuple[float, float] = (0.0, 0.0)
 
     def __str__(self) -> str:
         return f"{self.slope:.2f} ± {self.error:.2f}"
 
     def at(self, x: float) -> float:
         """The fitted y."""
-        return float(self.factor * x**self.slope)
+        x0, y0 = self.origin
+        return float(y0 + self.factor * (x - x0) ** self.slope)
 
 
-def fit(x: Sequence[float], y: Sequence[float]) -> Fit | None:
+def fit(x: Sequence[float], y: Sequence[float], origin: tuple[float, float] = (0.0, 0.0)) -> Fit | None:
     """The least-squares line through the logarithms; None below three points or where x does not vary."""
-    if len(set(x)) < 3:
+    x0, y0 = origin
+    beyond = [(a - x0, b - y0) for a, b in zip(x, y, strict=True) if a > x0 and b > y0]
+    if len({a for a, _ in beyond}) < 3:
         return None
-    u, v = np.log(np.asarray(x, dtype=float)), np.log(np.asarray(y, dtype=float))
+    u, v = np.log(np.array(beyond, dtype=float)).T
     spread = float(((u - u.mean()) ** 2).sum())
     slope = float(((u - u.mean()) * (v - v.mean())).sum()) / spread
     rest = v - v.mean() - slope * (u - u.mean())
-    error = 2 * math.sqrt(float((rest**2).sum()) / (len(u) - 2) / spread)
-    return Fit(slope, error, math.exp(float(v.mean()) - slope * float(u.mean())))
+    freedom = len(u) - 2
+    error = STUDENT.get(freedom, 2.0) * math.sqrt(float((rest**2).sum()) / freedom / spread)
+    return Fit(slope, error, math.exp(float(v.mean()) - slope * float(u.mean())), origin)
 
 
 def hold(found: Fit | None, stated: float) -> str:
