@@ -18,7 +18,7 @@ from fedcom.reproduce.results import FAILS, HOLDS
 from fedcom.reproduce.tables import study
 from fedcom.reproduce.tables.cells import CHECKS
 from fedcom.reproduce.tables.checks import DIM, Check, Setting
-from fedcom.reproduce.tables.measured import BY_A_LOGARITHM, Found, Play, holds, plays
+from fedcom.reproduce.tables.measured import BY_A_LOGARITHM, LIKE_Q, Found, Play, holds, plays
 from fedcom.reproduce.tables.page import TABLES
 from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
 from fedcom.reproduce.tables.rounds import Counter, Grid, rounds_to
@@ -171,7 +171,13 @@ def test_a_power_law_is_found_again() -> None:
 
 @pytest.mark.parametrize(
     ("slope", "error", "outcome"),
-    [(1.0, 0.0, CONSISTENT), (1.3, 0.05, WORSE), (1.3, 0.3, CONSISTENT), (0.5, 0.1, BETTER)],
+    [
+        (1.0, 0.0, CONSISTENT),
+        (1.3, 0.05, WORSE),
+        (1.3, 0.3, CONSISTENT),
+        (0.5, 0.1, BETTER),
+        (1.3, 0.9, UNKNOWN),
+    ],
 )
 def test_slopes_are_held_against_a_bound(slope: float, error: float, outcome: str) -> None:
     assert hold(Fit(slope, error, 1.0), 1.0) == outcome
@@ -216,6 +222,16 @@ def test_a_factor_of_the_logarithm_is_told_apart() -> None:
         found = Found([(plays([check], 1)[0], rows)])
         assert found.outcome(check) == outcome
         assert holds(found, check) == (power == 0)
+
+
+def test_terms_of_a_sum_may_have_constants_of_their_own() -> None:
+    check = Check((5,), Setting("diana"), "q", (0.0, 1.0, 3.0, 7.0, 15.0, 31.0), "κ + κq/m + q")
+    for power, outcome in ((1, LIKE_Q), (2, WORSE)):
+        settings = check.settings()
+        rounds = [round(30 + 30 * s.q**power) for s in settings]  # 30 instead of the stated 9 times q
+        rows = [{"epsilon": s.epsilon, "rounds": r} for s, r in zip(settings, rounds, strict=True)]
+        pairs = zip(settings, rows, strict=True)
+        assert Found([(Play(s, (s.epsilon,), 1), [row]) for s, row in pairs]).outcome(check) == outcome
 
 
 def test_a_bound_that_does_not_know_the_factor_states_a_slope_of_zero() -> None:

@@ -59,13 +59,18 @@ def _chart(axes: Any, checks: Sequence[Check], found: Found, hues: Mapping[str, 
             beyond = [(v - x0, b - y0) for v, b in zip(spans, y, strict=True) if b and v > x0 and b > y0]
             scale = _middle([b / v ** stated(check) for v, b in beyond])
             as_stated = replace(line, slope=stated(check), factor=scale)
-            axes.plot(x, [line.at(v) for v in spans], color=hue, linewidth=1.6)
+            there = [(a, v) for a, v, b in zip(x, spans, y, strict=True) if b]
+            axes.plot([a for a, _ in there], [line.at(v) for _, v in there], color=hue, linewidth=1.6)
             axes.plot(x, [as_stated.at(v) for v in spans], "--", color=hue, linewidth=0.9)
         missed = [a for a, b in zip(x, y, strict=True) if not b]
         axes.plot(missed, [0.96] * len(missed), "x", color=hue, transform=axes.get_xaxis_transform())
     axes.set(xscale="log", yscale="log", xlabel=_WORDS[factor])
     tried = sorted({drawn_at(factor, value) for check in checks for value in check.values})
-    axes.set_xticks(_apart(tried), [f"{value:.3g}" for value in _apart(tried)], fontsize=8)
+    axes.set_xticks(
+        _apart(tried),
+        [f"{value:.2g}" if value < 10 else f"{value:.0f}" for value in _apart(tried)],
+        fontsize=8,
+    )
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

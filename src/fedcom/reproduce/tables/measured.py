@@ -11,6 +11,7 @@ from fedcom.reproduce.tables.rounds import rounds_to
 from fedcom.reproduce.tables.scaling import BETTER, CONSISTENT, WORSE, Fit, fit, hold
 
 BY_A_LOGARITHM = "worse than the bound, by no more than log(1/ε)"
+LIKE_Q = "steeper than the bound's sum, but not than its term in q"
 MOST = 3000  # rounds after which an accuracy counts as never reached
 CONSTANTS = (DIM, NOISE, SPREAD, LARGEST, OCTAVES, MOST, SHAPES)  # a play of others is another play
 Record = Mapping[str, Any]
@@ -78,11 +79,19 @@ class Found:
     def outcome(self, check: Check) -> str:
         """What became of the bound."""
         outcome = hold(self.fit(check), stated(check))
-        logarithm = [math.log(1 / s.epsilon) for s in check.settings()]
-        if outcome == WORSE and check.factor == "epsilon" and "log" not in check.bound:
-            softer = hold(self.fit(check, logarithm), stated(check))
-            return outcome if softer == WORSE else BY_A_LOGARITHM
+        if outcome != WORSE or check.flat:
+            return outcome
+        if check.factor == "q" and self._like_q(check):
+            return LIKE_Q
+        if check.factor == "epsilon" and "log" not in check.bound:
+            logarithm = [math.log(1 / s.epsilon) for s in check.settings()]
+            return outcome if hold(self.fit(check, logarithm), 1.0) == WORSE else BY_A_LOGARITHM
         return outcome
+
+    def _like_q(self, check: Check) -> bool:
+        """Whether the last three points grow no faster than q: terms of a sum have constants of their own."""
+        known = [(v, r) for v, r in zip(check.values, self.rounds(check), strict=True) if v and r]
+        return hold(fit(*zip(*known[-3:], strict=True)), 1.0) in (CONSISTENT, BETTER)
 
     def never(self, check: Check) -> list[float]:
         """The values at which the accuracy was never reached."""
@@ -141,4 +150,4 @@ def _list(factor: str, values: Sequence[float]) -> str:
 
 def holds(found: Found, check: Check) -> bool:
     """Whether rounds grow no faster than stated, wherever the accuracy was asked for."""
-    return found.outcome(check) in (CONSISTENT, BETTER) and not found.never(check)
+    return found.outcome(check) in (CONSISTENT, BETTER, LIKE_Q) and not found.never(check)

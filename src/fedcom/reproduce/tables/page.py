@@ -56,17 +56,18 @@ the first accuracy are taken off, and its bound: they are a start that no factor
 the fewest rounds over one fixed grid of steps eta gamma tau L, with gamma as the theorems have it: m for
 FedCOM, the root of m tau for FedCOMGATE, FedGATE and SCAFFOLD, 1 for the others. A step is constant over a
 run, which alone can cost a method bounded by a power of 1/ε a factor of log(1/ε) that a falling step would
-save: where that factor explains a slope, the verdict says so.
+save: where that factor explains a slope, the verdict says so. A bound that is a sum hides a constant in
+each term: a slope in q above 1 that is not so against q alone, over the last three points, is no breach.
 
 Problems, each with L = 1: `quadratic`, strongly convex, eigenvalues from 1 to 1/κ; `flat`, a quadratic
 whose eigenvalues fall to 10⁻⁴, on which gradient descent needs 1/ε rounds; `logistic` regression; `wave`, a
 quadratic and a sine, not convex. The accuracy is the loss above its least or, for `wave`, the mean of |∇f|²
 over rounds, as a share of what it is at the start. Where tau is as stated, it is a quarter of the formula,
 rounded up, and gradients have noise of variance 1/2; else tau is 4 and gradients are exact but for
-FedPAQ's, since tau serves against noise alone. VR-DIANA's `logistic` gradients are of one sample. Rand-k
-keeps d/(1+q) coordinates, which has exactly this q; Qsparse's top-k keeps as many. DIANA's shifts move by
-1/(1+q). `fedcomgate` is the paper's method and `fedcomgate damped` moves its tracking by 1/(1+q) as well
-(`docs/decisions/damped-tracking.md`)."""
+FedPAQ's, since tau serves against noise alone. VR-DIANA's `logistic` gradients are of one sample; on the
+others its noise cancels, which makes it DIANA. Rand-k keeps d/(1+q) coordinates, which has exactly this q;
+Qsparse's top-k keeps as many. DIANA's shifts move by 1/(1+q). `fedcomgate` is the paper's method and
+`fedcomgate damped` moves its tracking by 1/(1+q) as well (`docs/decisions/damped-tracking.md`)."""
 
 
 def of_table(number: int, checks: Sequence[Check]) -> list[Check]:

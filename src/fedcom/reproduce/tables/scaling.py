@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+WIDE = 0.6  # an interval beyond which a slope that is near the bound's says nothing
 MARGIN = 0.1  # what lower-order terms and whole rounds may add to a slope before it counts
 
 CONSISTENT, BETTER = "consistent with the bound", "better than the bound"
-WORSE, UNKNOWN = "worse than the bound", "too few points to say"
+WORSE, UNKNOWN = "worse than the bound", "too uncertain to say"
 
 
 STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57}  # standard errors of a 95% interval, by freedom
@@ -54,4 +55,6 @@ def hold(found: Fit | None, stated: float) -> str:
         return UNKNOWN
     if found.slope - found.error > stated + MARGIN:
         return WORSE
-    return BETTER if found.slope + found.error < stated - MARGIN else CONSISTENT
+    if found.slope + found.error < stated - MARGIN:
+        return BETTER
+    return CONSISTENT if found.error <= WIDE else UNKNOWN
