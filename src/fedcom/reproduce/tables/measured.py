@@ -74,7 +74,7 @@ class Found:
         x = [a * b for a, b in zip(abscissa(check), times or [1.0] * len(check.values), strict=True)]
         known = [(a, r) for a, r in zip(x, self.rounds(check), strict=True) if r]
         origin = known[0] if check.semilog and known else (0.0, 0.0)
-        return fit(*zip(*known, strict=True), origin) if known else None
+        return fit([a for a, _ in known], [r for _, r in known], origin)
 
     def outcome(self, check: Check) -> str:
         """What became of the bound."""
