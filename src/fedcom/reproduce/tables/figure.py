@@ -52,7 +52,8 @@ def _chart(axes: Any, checks: Sequence[Check], found: Found, hues: Mapping[str, 
         x = [drawn_at(factor, value) for value in check.values]
         y = found.rounds(check)
         known = [(a, b) for a, b in zip(x, y, strict=True) if b]
-        axes.plot(*zip(*known, strict=True) if known else ([], []), "o", color=hue, markersize=4.5)
+        size = 8 - 1.5 * list(hues).index(check.base.method)  # so that none hides another
+        axes.plot([a for a, _ in known], [b for _, b in known], "o", color=hue, markersize=size)
         line = found.fit(check)
         if line is not None:
             spans, (x0, y0) = abscissa(check), line.origin
