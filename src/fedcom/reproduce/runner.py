@@ -42,7 +42,7 @@ def _records(study: Study, runs: Sequence[Run], path: Path, device: str, quiet: 
     known = sweep.records_of(path, runs)
     pending = [run for run in runs if run.key not in known]
     with path.open("a") as log:
-        log.write("\n" if path.stat().st_size else "")  # after a line an interruption cut
+        log.write("\n" if path.read_text()[-1:] not in ("", "\n") else "")  # a line an interruption cut
         for run, status, rows in _play(study, pending, device, quiet):
             known[run.key] = {**run.facts, "status": status, "rows": rows}
             if status != REFUSED:  # may well work the next time
