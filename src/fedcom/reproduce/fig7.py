@@ -12,8 +12,8 @@ OURS = ("fedgate", "fedcomgate")
 
 
 def plan(scale: Scale) -> list[Panel]:
-    ends = {"grid": {"run": {"participation": [1.0, 0.1]}}} if scale.quick else {}
-    return [panel("fig7/mnist.toml", scale), panel("fig7/cifar-10.toml", scale, over=ends)]
+    ends = {"grid": {"run": {"participation": [1.0, 0.1]}}} if scale.quick else None
+    return [panel(f"fig7/{data}.toml", scale, over=ends) for data in ("mnist", "cifar-10")]
 
 
 def draw(results: Results, out: Path) -> list[str]:

@@ -30,7 +30,8 @@ CODECS: dict[str, dict[str, Any]] = {
     "terngrad": {"name": "terngrad"},
     "sign": {"name": "sign"},
 }
-FEW = ("int 2", "rotated ¼", "topk 10%")  # what the quick form tries but on MNIST
+FEW = ("int 2", "rotated ¼", "topk 10%")  # what the quick form tries
+MORE = (*FEW, "int 4", "rotated 1", "rotated 0.1", "lowrank ¼", "randk 10%", "sign")  # and on MNIST
 
 
 def coded(names: Any) -> dict[str, dict[str, Any]]:
@@ -43,7 +44,7 @@ def coded(names: Any) -> dict[str, dict[str, Any]]:
 def plan(scale: Scale) -> list[Panel]:
     panels = []
     for data in TARGETS:
-        labels = coded(FEW if scale.quick and data != "mnist" else CODECS)
+        labels = coded(CODECS if not scale.quick else MORE if data == "mnist" else FEW)
         methods = (*METHODS, *([] if scale.quick else [PLAIN]), *labels)
         panels.append(panel(f"frontier/{data}.toml", scale, methods, over={"methods": labels}))
     return panels

@@ -177,7 +177,8 @@ def _setting(panel: "Panel", scale: "Scale") -> str:
     share = "" if run.participation == 1 else f", {100 * run.participation:g}% a round"
     seeds = f"{scale.seeds} seed{'s' * (scale.seeds > 1)}"
     quick = "quick form: " if scale.quick else ""
-    return f"{quick}{data.name}, {clients} {deal}{share}, {run.rounds} rounds, {seeds}"
+    rounds = f", {run.rounds} rounds" if run.rounds else ""
+    return f"{quick}{data.name}, {clients} {deal}{share}{rounds}, {seeds}"
 
 
 def common_target(scores: Iterable[Stat]) -> float:
