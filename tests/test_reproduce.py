@@ -94,7 +94,7 @@ def test_a_refused_run_is_marked_and_tried_again(tmp_path: Path, capsys: pytest.
 
 def test_differences_count_beyond_the_spread() -> None:
     high, low = Stat((0.9, 0.91), "test_accuracy"), Stat((0.89, 0.895), "test_accuracy")
-    wide, gone = Stat((0.85, 0.95), "test_accuracy"), Stat((0.9, None), "test_accuracy")
+    wide, gone = Stat((0.85, 0.95), "test_accuracy"), Stat((0.9, None), "test_accuracy", "diverged")
     assert better(high, low)
     assert not better(low, high)
     assert alike(high, wide)
@@ -236,3 +236,21 @@ def test_committed_verdicts_are_those_of_the_studies() -> None:
     kept = read_verdicts(ROOT / "docs" / "results", list(STUDIES))
     assert kept
     assert (ROOT / "experiments" / "VERDICTS.md").read_text() == verdicts_page(kept)
+
+
+def test_figure_6_counts_who_is_alike() -> None:
+    panels = STUDIES["fig6"].plan(Scale(seeds=1))
+
+    def results(near: float, apart: float) -> Results:
+        cosine = {"authors": near, "classes": apart}
+        records = [
+            {**run.facts, "status": "done", "rows": [
+                {"client": i, **{f"with {j}": 1.0 if i == j else cosine[run.panel] for j in range(6)}}
+                for i in range(6)
+            ]}
+            for panel in panels for run in panel.runs(1)
+        ]  # fmt: skip
+        return Results(panels, records, Scale(seeds=1))
+
+    assert [v.outcome for v in STUDIES["fig6"].judge(results(0.4, 0.0))] == [HOLDS, HOLDS]
+    assert [v.outcome for v in STUDIES["fig6"].judge(results(-0.1, 0.6))] == [FAILS, FAILS]

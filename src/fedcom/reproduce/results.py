@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedcom.formats import is_number
@@ -48,10 +48,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Stat:
-    """One number of several seeds; None stands for a run that diverged or never got there."""
+    """One number of several seeds; None stands for a run that did not get there."""
 
     values: tuple[float | None, ...]
     key: str
+    missing: str = "never"  # what None stands for
 
     @property
     def mean(self) -> float:
@@ -68,7 +69,7 @@ class Stat:
 
     def __str__(self) -> str:
         if not math.isfinite(self.mean):
-            return "diverged" if self.key in FLOORS else "never"
+            return self.missing
         scale, unit = (100, "%") if self.key == "test_accuracy" else (1, "")
         text = f"{scale * self.mean:.2f}" if scale > 1 else f"{self.mean:.4g}"
         return text + (f" ± {scale * self.spread:.2g}" if len(self.values) > 1 else "") + unit
@@ -117,7 +118,9 @@ class Results:
 
     def final(self, panel: str, method: str, key: str = "test_accuracy", **point: Any) -> Stat:
         """A score at the end of the runs of a method."""
-        return Stat(tuple(_tail(r, key) for r in self.runs(panel, method, **point)), key)
+        runs = self.runs(panel, method, **point)
+        ends = [r["status"] for r in runs if r["status"] != "done"]
+        return Stat(tuple(_tail(r, key) for r in runs), key, *ends[:1])
 
     def best(self, panel: str, method: str, key: str = "test_accuracy", **point: Any) -> dict[str, Any]:
         """The point of the grid at which a method scores best, among those with some settings."""
@@ -189,7 +192,7 @@ def common_target(scores: Iterable[Stat]) -> float:
 def list_of(stats: Mapping[str, Stat], scale: float = 1.0) -> str:
     """Names and numbers in one line."""
     scaled = {
-        name: Stat(tuple(None if v is None else scale * v for v in s.values), s.key)
+        name: replace(s, values=tuple(None if v is None else scale * v for v in s.values))
         for name, s in stats.items()
     }
     return ", ".join(f"{name} {stat}" for name, stat in scaled.items())
