@@ -122,6 +122,15 @@ def made_up(name: str, score: Any) -> Results:
     return Results(panels, records, Scale(seeds=2))
 
 
+@pytest.mark.parametrize("name", [name for name, one in STUDIES.items() if one.measure is None])
+def test_runs_that_all_diverge_are_drawn_and_judged(name: str, tmp_path: Path) -> None:
+    found = made_up(name, lambda run: 0)
+    found = replace(found, records=[{**r, "rows": r["rows"][:1]} for r in found.records])
+    images = STUDIES[name].draw(found, tmp_path)
+    assert all((tmp_path / image).is_file() for image in images)
+    assert HOLDS not in [v.outcome for v in STUDIES[name].judge(found) if "degrade" not in v.claim]
+
+
 def outcomes(name: str, score: Any) -> list[str]:
     return [verdict.outcome for verdict in STUDIES[name].judge(made_up(name, score))]
 

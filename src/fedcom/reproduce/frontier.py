@@ -8,7 +8,7 @@ from fedcom.compare import METHODS
 from fedcom.figures import COLOURS
 from fedcom.formats import MB
 from fedcom.reproduce.drawing import Sheet, scatter
-from fedcom.reproduce.results import Results, Stat, Verdict, alike, better, common_target
+from fedcom.reproduce.results import Results, Stat, Verdict, as_good, common_target
 from fedcom.reproduce.study import Panel, Scale, Study, panel
 
 PAPER, TRACKS, PLAIN = "fedcomgate", "fedcomgate", "fedcom"
@@ -95,8 +95,8 @@ def _judge(results: Results, name: str) -> Verdict:
     score = {m: results.final(name, m) for m in methods}
     target = min(TARGETS[name], common_target([score[PAPER]]))
     cost = {m: results.reach(name, m, target) for m in methods}
-    as_good = [m for m in methods if alike(score[m], score[PAPER]) or better(score[m], score[PAPER])]
-    cheapest = min(as_good, key=lambda m: cost[m].mean)
+    equals = [m for m in methods if as_good(score[m], score[PAPER])]
+    cheapest = min(equals or [PAPER], key=lambda m: cost[m].mean)
     times = cost[PAPER].mean / cost[cheapest].mean if math.isfinite(cost[PAPER].mean) else math.nan
     data = results.panel(name).config.data.name
     return Verdict.of(

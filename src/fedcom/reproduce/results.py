@@ -15,13 +15,12 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 HOLDS, PARTLY, FAILS = "holds", "holds partly", "does not hold here"
 TAIL = 0.8  # scores are means over the evaluations of the last fifth of the rounds
-FLOORS = {"test_accuracy": 0.003, "train_loss": 0.03}  # accuracy as it is, loss as a share
+FLOORS = {"test_accuracy": 0.003, "train_loss": 0.03, "uplink_bytes": 0.03}  # the latter two as shares
 RULE = (
     "A score is the mean over the evaluations of the last fifth of the rounds, then over seeds. A difference "
-    f"counts if it is larger than the spread over seeds (both standard deviations, in quadrature) and than "
-    f"{100 * FLOORS['test_accuracy']:g} points of accuracy or {100 * FLOORS['train_loss']:g}% of the "
-    f"loss. A diverged run "
-    "is worse than any other."
+    "counts if it is larger than the spread over seeds (both standard deviations, in quadrature) and than "
+    f"{100 * FLOORS['test_accuracy']:g} points of accuracy or {100 * FLOORS['train_loss']:g}% of the loss or "
+    "of the bytes. A diverged run is worse than any other."
 )
 
 
@@ -78,7 +77,7 @@ class Stat:
 def margin(a: Stat, b: Stat) -> float:
     """How far apart two scores must be to count as different."""
     floor = FLOORS.get(a.key, 0.0)
-    if a.key == "train_loss":
+    if a.key != "test_accuracy":
         floor *= min(a.mean, b.mean)
     return max(math.hypot(a.spread, b.spread), floor)
 
@@ -91,9 +90,14 @@ def better(a: Stat, b: Stat) -> bool:
     return gain > margin(a, b)
 
 
+def as_good(a: Stat, b: Stat) -> bool:
+    """Whether a is sound, and b is not better."""
+    return math.isfinite(a.mean) and not better(b, a)
+
+
 def alike(a: Stat, b: Stat) -> bool:
     """Whether neither is better."""
-    return not better(a, b) and not better(b, a) and math.isfinite(a.mean)
+    return as_good(a, b) and as_good(b, a)
 
 
 @dataclass(frozen=True)
