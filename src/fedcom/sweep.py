@@ -65,15 +65,20 @@ def sweep(
     last: how many of the last evaluations, run.eval_every rounds apart, a record averages.
     """
     trials = list(trials_of(table, points(grid), methods, seeds))
-    old = _resume(out, {"config": table, "grid": grid, "seeds": seeds, "last": last}, trials)
-    pending = [trial for trial in trials if trial.key not in old]
-    with (out / "results.jsonl").open("a") as log:
-        for group in stacks(pending):
+    _claim(out, {"config": table, "grid": grid, "seeds": seeds, "last": last})
+    return fill(trials, out / "results.jsonl", last, device, quiet)
+
+
+def fill(trials: Sequence[Trial], path: Path, last: int, device: str, quiet: bool) -> list[dict[str, Any]]:
+    """Run the trials a file has no record of, and write theirs into it; the records of all."""
+    known = records_of(path, trials)
+    with path.open("a") as log:
+        for group in stacks(trial for trial in trials if trial.key not in known):
             for record in _play(group, last, device, quiet):
                 log.write(json.dumps(record, allow_nan=False) + "\n")
                 log.flush()
-                old[record["key"]] = record
-    return [old[trial.key] for trial in trials]
+                known[record["key"]] = record
+    return [known[trial.key] for trial in trials]
 
 
 def stacks(trials: Iterable[T]) -> list[list[T]]:
@@ -132,8 +137,8 @@ def _at(table: Table, method: str, point: Sequence[tuple[str, Any]], seed: int) 
     return {**rest, "run": run, "methods": {**table.get("methods", {}), method: own}}
 
 
-def _resume(out: Path, plan: Table, trials: Sequence[Trial]) -> dict[str, dict[str, Any]]:
-    """The records of a former, unfinished sweep of the same plan; none where the folder is new."""
+def _claim(out: Path, plan: Table) -> None:
+    """Make a folder this sweep's; refuse that of another plan."""
     kept = out / "sweep.json"
     text = json.dumps(plan, indent=2, default=str) + "\n"
     if kept.exists() and kept.read_text() != text:
@@ -141,7 +146,6 @@ def _resume(out: Path, plan: Table, trials: Sequence[Trial]) -> dict[str, dict[s
     if not kept.exists():
         clear(out, FILES)
         kept.write_text(text)
-    return records_of(out / "results.jsonl", trials)
 
 
 def records_of(path: Path, trials: Iterable[Trial]) -> dict[str, dict[str, Any]]:
@@ -160,7 +164,7 @@ def _play(trials: Sequence[Trial], last: int, device: str, quiet: bool) -> Itera
     """Trials of one shape, each with the mean of its last rows."""
 
     def due(run: RunConfig) -> set[int]:
-        return {run.rounds - i * run.eval_every for i in range(last)}
+        return {run.rounds - i * run.eval_every for i in range(last) if i * run.eval_every < run.rounds}
 
     for trial, status, rows in play(trials, due, device, quiet):
         yield {**trial.facts, "status": status, **_mean(rows)}

@@ -83,6 +83,8 @@ def bars(
             axes.text(x, height, f"{height:.3g}", ha="center", va="bottom", size=8.5, color=INK)
     axes.set_xticks(range(len(heights)), list(heights))
     axes.grid(visible=False, axis="x")
+    axes.set_axisbelow(True)
+    axes.margins(y=0.1)
     axes.set_ylabel(unit, color=INK)
 
 
@@ -92,6 +94,8 @@ def heat(part: "SubFigure", matrix: Any, title: str, note: str) -> None:
     axes.set_position((0.1, 0.1, 0.72, 0.73))
     image = axes.imshow(np.asarray(matrix), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
     axes.grid(visible=False)
+    for each in (axes.xaxis, axes.yaxis):
+        ticks(each, whole=True)
     axes.set_xlabel("client", color=INK)
     axes.set_ylabel("client", color=INK)
     bar = part.colorbar(image, ax=axes, shrink=0.8)
@@ -117,6 +121,8 @@ def series(
             style: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2} if axis.every else {}
             axes.errorbar(x, y, spread if spread.any() else None, color=hues[name], linewidth=2, **style)
             strokes.append(Stroke(name, hues[name], "done", np.array(known)[:, :2]))
+        for x in (x for x, y, _ in own if not np.isfinite(y)):  # diverged
+            axes.plot(x, 0.02, "x", color=hues[name], markersize=8, transform=axes.get_xaxis_transform())
     axes.set_xlabel(axis.x, color=INK)
     axes.set_ylabel(axis.y, color=INK)
     if axis.every:

@@ -102,7 +102,9 @@ def _series(results: Results, key: str) -> list[tuple[float, float, float]]:
 
 def judge(results: Results) -> list[Verdict]:
     g, size = (_series(results, key) for key in ("G_q", "mean_square"))
-    n = max(1, len(g) // 5)
+    n = len(g) // 5
+    if n == 0:
+        return [Verdict.of("G_q decreases in training.", [], "The run diverged.", results.setting())]
 
     def ends(points: Any) -> tuple[float, float]:
         return tuple(statistics.fmean(abs(y) for _, y, _ in part) for part in (points[:n], points[-n:]))  # type: ignore[return-value]

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.reproduce.drawing import Sheet, lines
-from fedcom.reproduce.results import Results, Verdict, better
+from fedcom.reproduce.results import Results, Verdict, as_good, better
 from fedcom.reproduce.study import Panel, Scale, Study, panel
 
 SAME = "fedcom, fedcomgate's rates"
@@ -44,7 +44,7 @@ def judge(results: Results) -> list[Verdict]:
     return [
         Verdict.of(
             "On homogeneous data FedCOM does as well as FedCOMGATE.",
-            [not better(iid["fedcomgate"], iid["fedcom"])],
+            [as_good(iid["fedcom"], iid["fedcomgate"])],
             f"Final loss {iid['fedcom']} and {iid['fedcomgate']}.", results.setting("homogeneous"),
         ),
         Verdict.of(

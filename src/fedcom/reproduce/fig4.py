@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fedcom.compare import METHODS
 from fedcom.reproduce.drawing import Sheet, lines
-from fedcom.reproduce.results import Results, Verdict, alike, better, common_target, list_of
+from fedcom.reproduce.results import Results, Verdict, alike, as_good, better, common_target, list_of
 from fedcom.reproduce.study import Panel, Scale, Study, panel
 
 VIEWS = [("round", "train_loss"), ("uplink_bytes", "train_loss"), ("uplink_bytes", "test_accuracy")]
@@ -67,7 +67,7 @@ def _judge(results: Results, name: str) -> list[Verdict]:
         ),
         Verdict.of(
             f"{data}: FedCOMGATE needs the fewest bytes (to {100 * target:.1f}% accuracy, which all reach).",
-            [cost[PROPOSED].mean <= cost[m].mean for m in METHODS if m != PROPOSED],
+            [as_good(cost[PROPOSED], cost[m]) for m in METHODS if m != PROPOSED],
             f"Least: {least}. MB up a client: {list_of(cost, 1e-6)}.", where,
         ),
     ]  # fmt: skip

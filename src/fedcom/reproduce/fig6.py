@@ -19,7 +19,10 @@ CLIENTS = 20
 def measure(run: Run, device: str, quiet: bool) -> tuple[str, list[Row]]:
     """The cosines between clients' full gradients at the first model."""
     task = build_task(run.config)[0].to(pick_device(device))
-    return "done", [{"round": 0, "cosines": similarity(task, task.objective.start, CLIENTS).tolist()}]
+    found = similarity(task, task.objective.start, CLIENTS).tolist()
+    return "done", [
+        {"client": i, **{f"with {j}": c for j, c in enumerate(row)}} for i, row in enumerate(found)
+    ]
 
 
 def plan(scale: Scale) -> list[Panel]:
@@ -32,7 +35,7 @@ def plan(scale: Scale) -> list[Panel]:
 
 def cosines(results: Results, name: str) -> list[list[list[float]]]:
     """The matrix of each seed."""
-    return [record["rows"][0]["cosines"] for record in results.runs(name)]
+    return [[list(row.values())[1:] for row in record["rows"]] for record in results.runs(name)]
 
 
 def friends(matrix: Any) -> list[int]:

@@ -12,8 +12,8 @@ OURS = ("fedgate", "fedcomgate")
 
 
 def plan(scale: Scale) -> list[Panel]:
-    ends = {"grid": {"run": {"participation": [1.0, 0.1]}}} if scale.quick else {}
-    return [panel("fig7/mnist.toml", scale), panel("fig7/cifar-10.toml", scale, over=ends)]
+    ends = {"grid": {"run": {"participation": [1.0, 0.1]}}} if scale.quick else None
+    return [panel(f"fig7/{data}.toml", scale, over=ends) for data in ("mnist", "cifar-10")]
 
 
 def draw(results: Results, out: Path) -> list[str]:
@@ -30,11 +30,12 @@ def draw(results: Results, out: Path) -> list[str]:
 
 
 def drop(results: Results, name: str, method: str) -> Stat:
-    """What a method loses in accuracy from full participation to the least, seed by seed."""
+    """What a method loses in accuracy from full participation to the least; nothing if it had none."""
     shares = results.points(name, "participation")
     full, least = (results.final(name, method, participation=k).values for k in (max(shares), min(shares)))
     pairs = zip(full, least, strict=True)
-    return Stat(tuple(None if a is None or b is None else a - b for a, b in pairs), "drop of accuracy")
+    lost = (0.0 if a is None else None if b is None else a - b for a, b in pairs)
+    return Stat(tuple(lost), "drop of accuracy", "all")
 
 
 def judge(results: Results) -> list[Verdict]:

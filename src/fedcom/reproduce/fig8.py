@@ -70,8 +70,10 @@ def _judge(results: Results, name: str) -> list[Verdict]:
     data, where, verdicts = results.panel(name).config.data.name, results.setting(name), []
     for rule, words in RULES.items():
         scores = {f"C_r {ratio:g}": results.final(name, label(rule, ratio)) for ratio in RATIOS}
-        claim = f"{data}, {words}: top-k comes within {100 * NEAR:g} point of FedGATE's accuracy at "
-        f"some C_r of {RATIOS[1]} or more."
+        claim = (
+            f"{data}, {words}: top-k comes within {100 * NEAR:g} point of FedGATE's accuracy at some C_r "
+            f"of {RATIOS[1]} or more."
+        )
         near = [base.mean - s.mean <= NEAR for s in list(scores.values())[1:]]
         verdicts.append(Verdict.of(claim, [any(near)], f"{list_of(scores)}; FedGATE {base}.", where))
     losses = {

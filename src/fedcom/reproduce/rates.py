@@ -7,7 +7,8 @@ from typing import Any
 from fedcom import sweep, sweep_report
 from fedcom.config import Table, dumps
 from fedcom.errors import unknown
-from fedcom.reproduce.study import Scale, panel
+from fedcom.reproduce.study import Panel, Scale, panel
+from fedcom.run import clear
 
 SEED = 100  # not among the seeds that are reported
 LAST = 5  # evaluations at the end that the score averages
@@ -28,9 +29,10 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
     base = panel(f"{data}.toml", scale, METHODS, tuned=False)
     table = {**base.table, "methods": {}}
     table["run"] = {**table["run"], "seed": SEED}
+    clear(out / data, ())
     best: dict[str, Any] = {}
     for method in METHODS:
-        best[method] = _tune_one(table, method, GRIDS[data], out / data / method, device, quiet)
+        best[method] = _tune_one(table, method, GRIDS[data], out / data / f"{method}.jsonl", device, quiet)
     entries = [entry for found in best.values() for entry in found.pop("table")]
     sweep_report.write(entries, out / data)
     path = out / data / f"{data}.toml"
@@ -40,15 +42,13 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
 
 
 def _tune_one(
-    table: Table, method: str, grid: Mapping[str, Sequence[float]], out: Path, device: str, quiet: bool
+    table: Table, method: str, grid: Mapping[str, Sequence[float]], path: Path, device: str, quiet: bool
 ) -> dict[str, Any]:
     """The best point of one method; a best at the grid's edge widens it there by a step, and on it goes."""
     tried = {key: list(values) for key, values in grid.items()}
-    for wider in range(WIDER + 1):
-        records = sweep.sweep(
-            table, tried, [method], out / f"grid-{wider}", last=LAST, device=device, quiet=quiet
-        )
-        found = sweep_report.summary(records)
+    for _ in range(WIDER + 1):
+        trials = Panel(method, table, (method,), tried).runs(1)
+        found = sweep_report.summary(sweep.fill(trials, path, LAST, device, quiet))
         best = next((entry for entry in found if entry["best"]), None)
         if best is None or not best["edges"]:
             break
@@ -57,7 +57,9 @@ def _tune_one(
     if best is None:
         none = {"accuracy": None, "edges": [], "note": "every point diverged", "table": found}
         return {"eta": min(tried["eta"]), "gamma": 1.0, **none}
-    note = f"widened {wider} times" if wider else "inside the grid"
+    added = {key: sorted({*values} - {*grid[key]}) for key, values in tried.items()}
+    words = [f"{key} {value:g}" for key, values in added.items() for value in values]
+    note = f"grid widened by {', '.join(words)}" if words else "inside the grid"
     return {**best["point"], "accuracy": round(100 * best["test_accuracy"], 2), "edges": best["edges"],
             "note": note, "table": found}  # fmt: skip
 

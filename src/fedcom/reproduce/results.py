@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedcom.formats import is_number
@@ -15,13 +15,12 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 HOLDS, PARTLY, FAILS = "holds", "holds partly", "does not hold here"
 TAIL = 0.8  # scores are means over the evaluations of the last fifth of the rounds
-FLOORS = {"test_accuracy": 0.003, "train_loss": 0.03}  # accuracy as it is, loss as a share
+FLOORS = {"test_accuracy": 0.003, "train_loss": 0.03, "uplink_bytes": 0.03}  # the latter two as shares
 RULE = (
     "A score is the mean over the evaluations of the last fifth of the rounds, then over seeds. A difference "
-    f"counts if it is larger than the spread over seeds (both standard deviations, in quadrature) and than "
-    f"{100 * FLOORS['test_accuracy']:g} points of accuracy or {100 * FLOORS['train_loss']:g}% of the "
-    f"loss. A diverged run "
-    "is worse than any other."
+    "counts if it is larger than the spread over seeds (both standard deviations, in quadrature) and than "
+    f"{100 * FLOORS['test_accuracy']:g} points of accuracy or {100 * FLOORS['train_loss']:g}% of the loss or "
+    "of the bytes. A diverged run is worse than any other."
 )
 
 
@@ -48,10 +47,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Stat:
-    """One number of several seeds; None stands for a run that diverged or never got there."""
+    """One number of several seeds; None stands for a run that did not get there."""
 
     values: tuple[float | None, ...]
     key: str
+    missing: str = "never"  # what None stands for
 
     @property
     def mean(self) -> float:
@@ -68,7 +68,7 @@ class Stat:
 
     def __str__(self) -> str:
         if not math.isfinite(self.mean):
-            return "diverged" if self.key in FLOORS else "never"
+            return self.missing
         scale, unit = (100, "%") if self.key == "test_accuracy" else (1, "")
         text = f"{scale * self.mean:.2f}" if scale > 1 else f"{self.mean:.4g}"
         return text + (f" ± {scale * self.spread:.2g}" if len(self.values) > 1 else "") + unit
@@ -77,7 +77,7 @@ class Stat:
 def margin(a: Stat, b: Stat) -> float:
     """How far apart two scores must be to count as different."""
     floor = FLOORS.get(a.key, 0.0)
-    if a.key == "train_loss":
+    if a.key != "test_accuracy":
         floor *= min(a.mean, b.mean)
     return max(math.hypot(a.spread, b.spread), floor)
 
@@ -90,9 +90,14 @@ def better(a: Stat, b: Stat) -> bool:
     return gain > margin(a, b)
 
 
+def as_good(a: Stat, b: Stat) -> bool:
+    """Whether a is sound, and b is not better."""
+    return math.isfinite(a.mean) and not better(b, a)
+
+
 def alike(a: Stat, b: Stat) -> bool:
     """Whether neither is better."""
-    return not better(a, b) and not better(b, a) and math.isfinite(a.mean)
+    return as_good(a, b) and as_good(b, a)
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,9 @@ class Results:
 
     def final(self, panel: str, method: str, key: str = "test_accuracy", **point: Any) -> Stat:
         """A score at the end of the runs of a method."""
-        return Stat(tuple(_tail(r, key) for r in self.runs(panel, method, **point)), key)
+        runs = self.runs(panel, method, **point)
+        ends = [r["status"] for r in runs if r["status"] != "done"]
+        return Stat(tuple(_tail(r, key) for r in runs), key, *ends[:1])
 
     def best(self, panel: str, method: str, key: str = "test_accuracy", **point: Any) -> dict[str, Any]:
         """The point of the grid at which a method scores best, among those with some settings."""
@@ -177,7 +184,8 @@ def _setting(panel: "Panel", scale: "Scale") -> str:
     share = "" if run.participation == 1 else f", {100 * run.participation:g}% a round"
     seeds = f"{scale.seeds} seed{'s' * (scale.seeds > 1)}"
     quick = "quick form: " if scale.quick else ""
-    return f"{quick}{data.name}, {clients} {deal}{share}, {run.rounds} rounds, {seeds}"
+    rounds = f", {run.rounds} rounds" if run.rounds else ""
+    return f"{quick}{data.name}, {clients} {deal}{share}{rounds}, {seeds}"
 
 
 def common_target(scores: Iterable[Stat]) -> float:
@@ -188,7 +196,7 @@ def common_target(scores: Iterable[Stat]) -> float:
 def list_of(stats: Mapping[str, Stat], scale: float = 1.0) -> str:
     """Names and numbers in one line."""
     scaled = {
-        name: Stat(tuple(None if v is None else scale * v for v in s.values), s.key)
+        name: replace(s, values=tuple(None if v is None else scale * v for v in s.values))
         for name, s in stats.items()
     }
     return ", ".join(f"{name} {stat}" for name, stat in scaled.items())

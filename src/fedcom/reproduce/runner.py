@@ -8,7 +8,7 @@ from typing import Any
 
 from fedcom import sweep
 from fedcom.config import RunConfig
-from fedcom.engines.local import Row
+from fedcom.engines.local import Row, pick_device
 from fedcom.errors import ConfigError, WireError
 from fedcom.report import write_csv
 from fedcom.reproduce import page
@@ -25,6 +25,7 @@ def reproduce(
     study: Study, scale: Scale, out: Path, device: str = "auto", quiet: bool = False
 ) -> list[Verdict]:
     """Play what is not yet in the folder's results.jsonl, then draw, judge and write the study."""
+    pick_device(device)  # refused now, or every run would be
     panels = study.plan(scale)
     clear(out, ())
     runs = [run for panel in panels for run in panel.runs(scale.seeds)]
@@ -42,7 +43,7 @@ def _records(study: Study, runs: Sequence[Run], path: Path, device: str, quiet: 
     known = sweep.records_of(path, runs)
     pending = [run for run in runs if run.key not in known]
     with path.open("a") as log:
-        log.write("\n" if path.stat().st_size else "")  # after a line an interruption cut
+        log.write("\n" if path.read_text()[-1:] not in ("", "\n") else "")  # a line an interruption cut
         for run, status, rows in _play(study, pending, device, quiet):
             known[run.key] = {**run.facts, "status": status, "rows": rows}
             if status != REFUSED:  # may well work the next time
@@ -76,7 +77,7 @@ def _points(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Every row of every run, flat."""
     flat = [
         {"panel": r["panel"], "method": r["method"], **r["point"], "seed": r["seed"], "status": r["status"],
-         **{key: value for key, value in row.items() if key != "seconds" and not isinstance(value, list)}}
+         **{key: value for key, value in row.items() if key != "seconds"}}
         for r in records for row in r["rows"] or [{}]
     ]  # fmt: skip
     keys = dict.fromkeys(key for row in flat for key in row)
