@@ -25,6 +25,7 @@ FLOORS = [
     {"run", "card_vectors", "page"},
     {"compare", "card"},
     {"sweep", "sweep_report"},
+    {"reproduce"},
     {"cli"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedcom.algorithms import ALGORITHMS
-from fedcom.figures import COLOURS, SPARE, _apart, _strokes, figures, palette
+from fedcom.figures import COLOURS, SPARE, _apart, figures, palette, strokes_of
 from fedcom.report import Curve
 
 
@@ -83,7 +83,7 @@ def test_a_run_on_its_way_to_infinity_ends_just_above_the_others() -> None:
     sound = curve("fedavg", losses=(2.0, 1.0, 0.5))
     wild = curve("fedcom", losses=(2.0, 50.0, 1e9), status="diverged")
     mild = curve("fedgate", losses=(2.0, 3.0, 4.0), status="diverged")
-    heights = [s.points[:, 1].tolist() for s in _strokes([sound, wild, mild], "round", "train_loss")]
+    heights = [s.points[:, 1].tolist() for s in strokes_of([sound, wild, mild], "round", "train_loss")]
     assert heights == [[2.0, 1.0, 0.5], [2.0, 6.0], [2.0, 3.0, 4.0]]
 
 
@@ -91,7 +91,7 @@ def test_seeds_are_averaged_and_those_cut_short_are_drawn_apart() -> None:
     runs = [curve("fedavg", 0, losses=(2.0, 1.0, 0.5)), curve("fedavg", 1, losses=(2.0, 3.0, 1.5))]
     early = Curve("fedavg", 2, runs[1].rows[:2], "done")  # reached its target, say: keeps its loss of 3
     cut = curve("fedavg", 3, losses=(2.0, 1.0, math.nan), status="diverged")
-    mean, other = _strokes([*runs, early, cut], "round", "train_loss")
+    mean, other = strokes_of([*runs, early, cut], "round", "train_loss")
     expected = [[0, 2, 2, 2], [10, 7 / 3, 1, 3], [20, 5 / 3, 0.5, 3]]
     np.testing.assert_allclose(mean.points, expected)
     assert (other.status, other.points[:, :2].tolist()) == ("diverged", [[0, 2], [10, 1]])
@@ -99,8 +99,8 @@ def test_seeds_are_averaged_and_those_cut_short_are_drawn_apart() -> None:
 
 def test_bytes_start_at_the_first_non_zero_point_only_on_a_logarithmic_axis() -> None:
     near, far = [curve("fedavg", up=1e6)], [curve("fedavg", up=1e6), curve("scaffold", up=8e6)]
-    assert [s.points[0, 0] for s in _strokes(near, "uplink_bytes", "train_loss")] == [0]
-    assert [s.points[0, 0] for s in _strokes(far, "uplink_bytes", "train_loss")] == [10, 80]
+    assert [s.points[0, 0] for s in strokes_of(near, "uplink_bytes", "train_loss")] == [0]
+    assert [s.points[0, 0] for s in strokes_of(far, "uplink_bytes", "train_loss")] == [10, 80]
 
 
 def test_every_method_has_a_colour_of_its_own_and_nothing_else_has() -> None:

@@ -179,8 +179,8 @@ def read(path: str | Path | None, overrides: Sequence[str] = ()) -> Table:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not TOML: {error}") from None
-    for override in overrides:
-        _override(table, override)
+    for text in overrides:
+        override(table, text)
     return table
 
 
@@ -246,7 +246,7 @@ def _plain(thing: Any) -> Table:
     return {"name": thing.name, **asdict(thing)}
 
 
-def _override(table: Table, text: str) -> None:
+def override(table: Table, text: str) -> None:
     """Lay one section.key=value over a table."""
     match = _OVERRIDE.fullmatch(text)
     if match is None:

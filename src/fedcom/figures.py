@@ -67,14 +67,15 @@ def figures(curves: Sequence[Curve], out: Path, subtitle: str = "") -> list[Path
     out.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, (title, x, y) in VIEWS.items():
-        strokes = _strokes(curves, x, y)
+        strokes = strokes_of(curves, x, y)
         if strokes:
             paths.append(out / f"{name}.png")
             _draw(strokes, (title, subtitle, x, y), paths[-1])
     return paths
 
 
-def _strokes(curves: Sequence[Curve], x: str, y: str) -> list[Stroke]:
+def strokes_of(curves: Sequence[Curve], x: str, y: str) -> list[Stroke]:
+    """The lines of some runs: a mean a method, and what was cut short."""
     strokes, colours = [], palette(curve.method for curve in curves)
     for method, runs in by_method(curves).items():
         points = [(run.status, _points(run.rows, x, y)) for run in runs]
@@ -114,23 +115,30 @@ def _draw(strokes: list[Stroke], view: tuple[str, str, str, str], path: Path) ->
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    title, subtitle, x, y = view
     figure = Figure(figsize=SIZE, dpi=160)
     FigureCanvasAgg(figure)
-    axes = _axes(figure, title, subtitle)
+    chart(figure, strokes, view)
+    figure.savefig(path)
+
+
+def chart(part: "Figure | SubFigure", strokes: list[Stroke], view: tuple[str, str, str, str]) -> "Axes":
+    """Draw lines on a figure or a part of one; view: title, subtitle, and the keys of x and y."""
+    title, subtitle, x, y = view
+    axes = frame(part, title, subtitle)
     for stroke in strokes:
         _trace(axes, stroke)
     by_decade = x != "round" and _decades(strokes) > 1
     axes.set(xscale="log" if by_decade else "linear", yscale="log" if y == "train_loss" else "linear")
     axes.set_xlabel(UNITS[x][0], color=INK)
     axes.set_ylabel(UNITS[y][0], color=INK)
-    _ticks(axes.xaxis, whole=x == "round")
-    _ticks(axes.yaxis)
-    _label(axes, strokes)
-    figure.savefig(path)
+    ticks(axes.xaxis, whole=x == "round")
+    ticks(axes.yaxis)
+    label(axes, strokes)
+    return axes
 
 
-def _axes(figure: "Figure | SubFigure", title: str, subtitle: str) -> "Axes":
+def frame(figure: "Figure | SubFigure", title: str, subtitle: str) -> "Axes":
+    """Axes under a title, with room at the right for names."""
     figure.text(0.015, 0.935, title, size=13, weight="bold", color=INK, parse_math=False)
     figure.text(0.015, 0.885, subtitle, size=9.5, color=PALE, parse_math=False)
     axes = figure.add_axes((0.095, 0.12, 0.7, 0.71))
@@ -161,7 +169,7 @@ def _trace(axes: "Axes", stroke: Stroke) -> None:
     axes.plot(x[-1:], y[-1:], color=stroke.colour, clip_on=False, zorder=3, **end)
 
 
-def _ticks(axis: "Axis", whole: bool = False) -> None:
+def ticks(axis: "Axis", whole: bool = False) -> None:
     """Ticks a person would choose, written as 0.1, 1, 10 and not as powers of ten."""
     from matplotlib import ticker
 
@@ -175,7 +183,7 @@ def _ticks(axis: "Axis", whole: bool = False) -> None:
     axis.set_minor_locator(ticker.NullLocator())
 
 
-def _label(axes: "Axes", strokes: list[Stroke]) -> None:
+def label(axes: "Axes", strokes: list[Stroke]) -> None:
     """Write the methods' names beside the plot, each on a dotted thread from the end of its line."""
     first = list({s.method: s for s in reversed(strokes)}.values())  # a method's mean, if it has one
     style: dict[str, Any] = {"size": 9.5, "va": "center", "parse_math": False}
@@ -187,8 +195,8 @@ def _label(axes: "Axes", strokes: list[Stroke]) -> None:
     tips = axes.transData.transform([s.points[-1, :2] for s in first])
     places = _apart(tips[:, 1], 1.1 * height, axes.bbox.ymin, axes.bbox.ymax)
     for text, tip, place in zip(texts, tips, places, strict=True):
-        edge = axes.bbox.xmax
-        thread = [tip, (edge, tip[1]), (edge + 20, place), (edge + 24, place)]
+        edge, dot = axes.bbox.xmax, axes.figure.dpi / 160
+        thread = [tip, (edge, tip[1]), (edge + 20 * dot, place), (edge + 24 * dot, place)]
         x, y = axes.transData.inverted().transform(thread).T
         axes.plot(x[:3], y[:3], ":", color=text.get_color(), linewidth=1, clip_on=False, zorder=1.5)
         text.set(x=x[3], y=y[3])
@@ -225,7 +233,7 @@ def rate_distortion(points: Sequence[Row], path: Path) -> None:
 def _panel(figure: "SubFigure", points: Sequence[Row], colours: Mapping[str, str]) -> None:
     """One vector's codecs, each a line through its settings."""
     name, d = points[0]["vector"], points[0]["d"]
-    axes = _axes(figure, f"Error by bits sent: {name}", f"{d:,} coordinates · hollow: biased")
+    axes = frame(figure, f"Error by bits sent: {name}", f"{d:,} coordinates · hollow: biased")
     axes.set_position((0.12, 0.12, 0.7, 0.71))
     places = np.array([(point["bits"], point["q"]) for point in points])
     (left, low), (right, high) = places.min(0), places.max(0)
@@ -241,9 +249,9 @@ def _panel(figure: "SubFigure", points: Sequence[Row], colours: Mapping[str, str
     _bound(axes)
     axes.set_xlabel("bits a coordinate, as sent", color=INK)
     axes.set_ylabel("q = |Q(x) - x|² / |x|²", color=INK)
-    _ticks(axes.xaxis)
-    _ticks(axes.yaxis)
-    _label(axes, strokes)
+    ticks(axes.xaxis)
+    ticks(axes.yaxis)
+    label(axes, strokes)
 
 
 def _between(points: Array) -> Array:

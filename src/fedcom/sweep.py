@@ -3,13 +3,13 @@
 import itertools
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedcom.compare import method_keys, variant
-from fedcom.config import Config, Table
+from fedcom.config import Config, RunConfig, Table
 from fedcom.display import progress
 from fedcom.engines.local import Row, Simulation, pick_device, repeatable, runs_that_fit, together
 from fedcom.errors import ConfigError, Diverged, nearest, unknown
@@ -19,6 +19,7 @@ from fedcom.task import Task
 
 FILES = ("results.jsonl", "sweep.json", "table.json", "table.csv", "table.md", "sweep.png")
 _SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run", "network")
+T = TypeVar("T", bound="Trial")
 _STACKED = {"algorithm": ("eta", "gamma"), "run": ("seed",)}  # settings in which runs of a stack may differ
 
 
@@ -37,6 +38,16 @@ class Trial:
         return json.dumps([self.method, self.point, self.seed])
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What a record says of it, besides its results."""
+        return {"key": self.key, "method": self.method, "point": dict(self.point), "seed": self.seed}
+
+    @property
+    def title(self) -> str:
+        """What a display calls it."""
+        return self.method
+
+    @property
     def shape(self) -> str:
         """What runs of one stack have in common."""
         table = self.config.table()
@@ -53,16 +64,27 @@ def sweep(
 
     last: how many of the last evaluations, run.eval_every rounds apart, a record averages.
     """
-    trials = list(_trials(table, points(grid), methods, seeds))
-    old = _resume(out, {"config": table, "grid": grid, "seeds": seeds, "last": last}, trials)
-    pending = [trial for trial in trials if trial.key not in old]
-    with (out / "results.jsonl").open("a") as log:
-        for _, group in itertools.groupby(sorted(pending, key=lambda t: t.shape), key=lambda t: t.shape):
-            for record in _play(list(group), last, device, quiet):
+    trials = list(trials_of(table, points(grid), methods, seeds))
+    _claim(out, {"config": table, "grid": grid, "seeds": seeds, "last": last})
+    return fill(trials, out / "results.jsonl", last, device, quiet)
+
+
+def fill(trials: Sequence[Trial], path: Path, last: int, device: str, quiet: bool) -> list[dict[str, Any]]:
+    """Run the trials a file has no record of, and write theirs into it; the records of all."""
+    known = records_of(path, trials)
+    with path.open("a") as log:
+        for group in stacks(trial for trial in trials if trial.key not in known):
+            for record in _play(group, last, device, quiet):
                 log.write(json.dumps(record, allow_nan=False) + "\n")
                 log.flush()
-                old[record["key"]] = record
-    return [old[trial.key] for trial in trials]
+                known[record["key"]] = record
+    return [known[trial.key] for trial in trials]
+
+
+def stacks(trials: Iterable[T]) -> list[list[T]]:
+    """Trials by shape: those of each can be one stack."""
+    ordered = sorted(trials, key=lambda t: t.shape)
+    return [list(group) for _, group in itertools.groupby(ordered, key=lambda t: t.shape)]
 
 
 def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
@@ -81,9 +103,10 @@ def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
     return [tuple(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 
 
-def _trials(
+def trials_of(
     table: Table, grid: Sequence[tuple[tuple[str, Any], ...]], methods: Sequence[str], seeds: int
 ) -> Iterator[Trial]:
+    """Every method at every point of a grid with every seed; a method leaves out keys it does not have."""
     first = Config.of({"run": table.get("run", {})}).run.seed
     known = {method: method_keys(table, method) for method in methods}
     every = set().union(*known.values())
@@ -114,8 +137,8 @@ def _at(table: Table, method: str, point: Sequence[tuple[str, Any]], seed: int) 
     return {**rest, "run": run, "methods": {**table.get("methods", {}), method: own}}
 
 
-def _resume(out: Path, plan: Table, trials: Sequence[Trial]) -> dict[str, dict[str, Any]]:
-    """The records of a former, unfinished sweep of the same plan; none where the folder is new."""
+def _claim(out: Path, plan: Table) -> None:
+    """Make a folder this sweep's; refuse that of another plan."""
     kept = out / "sweep.json"
     text = json.dumps(plan, indent=2, default=str) + "\n"
     if kept.exists() and kept.read_text() != text:
@@ -123,8 +146,11 @@ def _resume(out: Path, plan: Table, trials: Sequence[Trial]) -> dict[str, dict[s
     if not kept.exists():
         clear(out, FILES)
         kept.write_text(text)
+
+
+def records_of(path: Path, trials: Iterable[Trial]) -> dict[str, dict[str, Any]]:
+    """The records of some trials, by key, that a file has."""
     keys, found = {trial.key for trial in trials}, {}
-    path = out / "results.jsonl"
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
             record = json.loads(line)
@@ -135,46 +161,68 @@ def _resume(out: Path, plan: Table, trials: Sequence[Trial]) -> dict[str, dict[s
 
 
 def _play(trials: Sequence[Trial], last: int, device: str, quiet: bool) -> Iterator[dict[str, Any]]:
-    """Trials of one shape, as many at once as fit."""
-    tasks: dict[int, Task] = {}
+    """Trials of one shape, each with the mean of its last rows."""
+
+    def due(run: RunConfig) -> set[int]:
+        return {run.rounds - i * run.eval_every for i in range(last) if i * run.eval_every < run.rounds}
+
+    for trial, status, rows in play(trials, due, device, quiet):
+        yield {**trial.facts, "status": status, **_mean(rows)}
+
+
+def play(
+    trials: Sequence[Trial], due: Callable[[RunConfig], Collection[int]], device: str, quiet: bool,
+    tasks: dict[str, Task] | None = None,
+) -> Iterator[tuple[Trial, str, list[Row]]]:  # fmt: skip
+    """Trials of one shape, as many at once as fit: how each ended, and its rows of the rounds that are due.
+
+    tasks: those built before, to be used again; trials on other data take their place.
+    """
+    tasks = {} if tasks is None else tasks
     size = runs_that_fit(_simulation(trials[0], device, tasks))
     for start in range(0, len(trials), size):
         some = trials[start : start + size]
         simulations = [_simulation(trial, device, tasks) for trial in some]
-        title = f"{some[0].method}: {start + 1} to {start + len(some)} of {len(trials)}"
-        rows = _rows(simulations, last, title, quiet)
-        for trial, (status, found) in zip(some, rows, strict=True):
-            yield {"key": trial.key, "method": trial.method, "point": dict(trial.point), "seed": trial.seed,
-                   "status": status, **found}  # fmt: skip
+        title = f"{some[0].title}: {start + 1} to {start + len(some)} of {len(trials)}"
+        found = _rows(simulations, due(some[0].config.run), title, quiet)
+        for trial, (status, rows) in zip(some, found, strict=True):
+            yield trial, status, rows
 
 
-def _simulation(trial: Trial, device: str, tasks: dict[int, Task]) -> Simulation:
-    """The trial's simulation; trials of one shape and seed share their task."""
-    seed = trial.config.run.seed
-    if seed not in tasks:
-        tasks[seed] = build_task(trial.config)[0].to(pick_device(device))
-    return simulation_of(tasks[seed], trial.config, device)
+def _simulation(trial: Trial, device: str, tasks: dict[str, Task]) -> Simulation:
+    """The trial's simulation; trials on the same data, dealt alike, share their task."""
+    config = trial.config
+    kind = json.dumps([config.table()[section] for section in ("data", "model")] + [config.run.dtype])
+    name = json.dumps([kind, config.run.seed, config.run.init])
+    if name not in tasks:
+        for other in [other for other in tasks if json.loads(other)[0] != kind]:
+            del tasks[other]
+        tasks[name] = build_task(config)[0].to(pick_device(device))
+    return simulation_of(tasks[name], config, device)
 
 
 def _rows(
-    simulations: Sequence[Simulation], last: int, title: str, quiet: bool
-) -> list[tuple[str, dict[str, Any]]]:
-    """How each run ended, and the mean of its last rows."""
-    first, play = simulations[0], together(simulations)
+    simulations: Sequence[Simulation], due: Collection[int], title: str, quiet: bool
+) -> list[tuple[str, list[Row]]]:
+    """How each run ended, and its rows of the rounds that are due."""
+    first, step = simulations[0], together(simulations).step
     rows: list[list[Row]] = [[] for _ in simulations]
     alive = dict(enumerate(simulations))
-    due = {first.rounds - i * first.eval_every for i in range(last)}
     with progress(first.rounds, title, quiet) as show:
-        for turn in range(1, first.rounds + 1):
-            with repeatable(first.tf32):
-                play.step()
-            show.advance(turn)
+        for turn in range(first.rounds + 1):
+            if turn:
+                with repeatable(first.tf32):
+                    step()
+                show.advance(turn)
             for i in list(alive) if turn in due else []:
                 try:
                     rows[i].append(alive[i].row())
+                    show.update(rows[i][-1])
                 except Diverged:
                     del alive[i]
-    return [("done" if i in alive else "diverged", _mean(own)) for i, own in enumerate(rows)]
+            if not alive:
+                break
+    return [("done" if i in alive else "diverged", own) for i, own in enumerate(rows)]
 
 
 def _mean(rows: Sequence[Row]) -> dict[str, Any]:

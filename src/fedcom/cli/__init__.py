@@ -1,4 +1,4 @@
-"""The command line: fedcom run, compare, sweep, report, evaluate, codecs, list."""
+"""The command line: fedcom run, compare, sweep, report, reproduce, evaluate, codecs, list."""
 
 import json
 import re
@@ -26,6 +26,7 @@ from fedcom.errors import ConfigError, FedcomError, unknown
 from fedcom.models import MODELS
 from fedcom.prepare import data_name, prepare
 from fedcom.report import render
+from fedcom.reproduce import command
 from fedcom.run import claim, clear, execute, fresh_folder
 
 app = typer.Typer(
@@ -128,6 +129,21 @@ def report_command(
     print(f"report in {out}")
     if show and not webbrowser.open(out.resolve().as_uri()):
         print("fedcom: no browser found here; open the file by hand", file=sys.stderr)
+
+
+@app.command("reproduce")
+def reproduce_command(
+    what: Annotated[list[str], typer.Argument(metavar="STUDY | section.key=value", help=command.WHAT)],
+    small: Annotated[bool, typer.Option("--quick", help=command.QUICK)] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds a run.", show_default="3; quick: 1")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default=command.OUT)] = None,
+    device: Where = Device.auto, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Repeat figures of the paper on real data: a figure, its points and a verdict on each claim.
+
+    Runs that a former call finished are not run again. What lacks its data is told, and the others go on.
+    """
+    command.run(what, small, seeds, out, device.value, quiet)
 
 
 @app.command()

@@ -71,6 +71,12 @@ def locate(name: str, root: str | Path | None = None) -> Found:
     return _in_environment(name) or _packaged(name) or _cached(name)
 
 
+def at_hand(name: str) -> bool:
+    """Whether a set can be read without downloading it."""
+    cached = (Found(cache_folder() / source.folder, source) for source in SOURCES[name])
+    return bool(_in_environment(name) or _packaged(name)) or any(not found.missing() for found in cached)
+
+
 def _absent(root: Path, name: str) -> Found:
     """Refuse to look elsewhere than where the user said."""
     first, folders = SOURCES[name][0], dict.fromkeys(str(root / source.folder) for source in SOURCES[name])

@@ -1,0 +1,11 @@
+"""The paper's figures, each as one command with a verdict: this is the one place that knows them by name."""
+
+from fedcom.reproduce import fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9, frontier, tracking
+from fedcom.reproduce.results import Verdict
+from fedcom.reproduce.runner import reproduce
+from fedcom.reproduce.study import Panel, Scale, Study
+
+_MODULES = (fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9, frontier, tracking)
+STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}
+
+__all__ = ["STUDIES", "Panel", "Scale", "Study", "Verdict", "reproduce"]

@@ -1,0 +1,59 @@
+"""What `fedcom reproduce` does: the studies it was asked for, one after another."""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from fedcom.errors import ConfigError, DataError, unknown
+from fedcom.reproduce import STUDIES, rates
+from fedcom.reproduce.results import Verdict
+from fedcom.reproduce.runner import reproduce
+from fedcom.reproduce.study import Scale
+from fedcom.reproduce.tables.study import play_tables
+
+Play = Callable[[Scale, Path, str, bool], list[Verdict]]
+PLAYS: dict[str, Play] = {name: partial(reproduce, study) for name, study in STUDIES.items()}
+PLAYS["tables"] = play_tables
+WHAT = f"{', '.join(PLAYS)}, all, or rates and the data sets to tune them on; then overrides."
+QUICK = "20 clients, 30 rounds (CIFAR-10: 10) and one seed; tables: fewer steps and seeds."
+OUT = "runs/reproduce, or runs/reproduce-quick"
+
+
+def run(
+    what: Sequence[str], quick: bool, seeds: int | None, out: Path | None, device: str, quiet: bool
+) -> None:
+    """Reproduce studies, or tune rates; studies that lack their data are told of, and fail at the end."""
+    names = [word for word in what if "=" not in word]
+    scale = Scale(quick, seeds or (1 if quick else 3), tuple(word for word in what if "=" in word))
+    out = out or Path("runs") / ("reproduce-quick" if quick else "reproduce")
+    if names[:1] == ["rates"]:
+        for data in names[1:] or rates.GRIDS:
+            print(f"rates in {rates.tune(data, scale, out / 'rates', device, quiet)}")
+        return
+    failed = [error for name in chosen(names) if (error := _reproduce(name, scale, out, device, quiet))]
+    if failed:
+        raise failed[0]
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """The studies some names mean; all: every one."""
+    for name in names:
+        if name not in (*PLAYS, "all"):
+            raise unknown("study", name, (*PLAYS, "all", "rates"))
+    if not names:
+        raise ConfigError(f"which study? {', '.join(PLAYS)}, or all")
+    return list(PLAYS) if "all" in names else list(dict.fromkeys(names))
+
+
+def _reproduce(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> DataError | None:
+    """One study and its verdicts, or the error of data that is not there."""
+    try:
+        verdicts = PLAYS[name](scale, out / name, device, quiet)
+    except DataError as error:
+        print(f"fedcom: {name} needs data: {error}", file=sys.stderr)
+        return error
+    for verdict in verdicts:
+        print(f"{name}: {verdict.outcome}: {verdict.claim} {verdict.numbers}")
+    print(f"{name}: figure, points and page in {out / name}")
+    return None

@@ -1,0 +1,164 @@
+"""Sheets of several charts in the one style of fedcom's figures: curves, bars, heat maps and points."""
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedcom.figures import FAINT, INK, Stroke, chart, frame, label, palette, strokes_of, ticks
+from fedcom.report import Curve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
+
+WIDE, TALL, DPI = 6.0, 4.1, 100
+DEEP = 8.0  # points of accuracy below the best that a scatter shows
+RAMP = ("#e8a76b", "#d0702e", "#9c3f12", "#4f1a05", "#000000")  # from less to more
+
+
+Point = tuple[float, float, float]  # x, y and the spread of y
+
+
+class Axis(NamedTuple):
+    """What x and y of a series are, and how they are drawn."""
+
+    x: str
+    y: str
+    log: bool = False  # x to a logarithmic scale
+    every: bool = True  # a mark and a tick for each point
+    zero: bool = False  # a line at y = 0
+
+
+class Sheet:
+    """A figure of rows and columns of charts, each a part of it."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        self.figure: Figure = Figure(figsize=(WIDE * columns, TALL * rows), dpi=DPI)
+        FigureCanvasAgg(self.figure)
+        parts: Any = self.figure.subfigures(rows, columns, squeeze=False)
+        self.parts: list[SubFigure] = list(parts.flatten())
+
+    def save(self, path: Path) -> str:
+        """Write the sheet; its name."""
+        from PIL import Image  # matplotlib's own dependency; a palette makes the file a third as large
+
+        buffer = io.BytesIO()
+        self.figure.savefig(buffer)
+        Image.open(buffer).convert("RGB").quantize(256).save(path, optimize=True)
+        return path.name
+
+
+def lines(
+    part: "SubFigure", curves: Sequence[Curve], x: str, y: str, title: str, note: str, ramp: bool = False
+) -> None:
+    """Runs over rounds, bytes or time; ramp: their names are of less to more of something."""
+    strokes = strokes_of(curves, x, y)
+    if ramp:
+        hues = dict(zip(dict.fromkeys(curve.method for curve in curves), RAMP, strict=False))
+        strokes = [stroke._replace(colour=hues[stroke.method]) for stroke in strokes]
+    if strokes:
+        chart(part, strokes, (title, note, x, y))
+
+
+def bars(
+    part: "SubFigure", heights: Mapping[str, Mapping[str, float]], title: str, note: str, unit: str,
+    colours: Mapping[str, str] | None = None,
+) -> None:  # fmt: skip
+    """Groups of bars with their heights written on them: a group a key, a bar an inner key."""
+    axes = frame(part, title, note)
+    axes.set_position((0.11, 0.16, 0.86, 0.67))
+    names = list(dict.fromkeys(name for group in heights.values() for name in group))
+    hues = colours or palette(names)
+    width = 0.8 / max(len(group) for group in heights.values())
+    for i, group in enumerate(heights.values()):
+        for k, (name, height) in enumerate(group.items()):
+            x = i + (k - (len(group) - 1) / 2) * width
+            axes.bar(x, height, 0.9 * width, color=hues[name])
+            axes.text(x, height, f"{height:.3g}", ha="center", va="bottom", size=8.5, color=INK)
+    axes.set_xticks(range(len(heights)), list(heights))
+    axes.grid(visible=False, axis="x")
+    axes.set_axisbelow(True)
+    axes.margins(y=0.1)
+    axes.set_ylabel(unit, color=INK)
+
+
+def heat(part: "SubFigure", matrix: Any, title: str, note: str) -> None:
+    """A matrix of cosines from -1 to 1, in colours that print in grey too."""
+    axes = frame(part, title, note)
+    axes.set_position((0.1, 0.1, 0.72, 0.73))
+    image = axes.imshow(np.asarray(matrix), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+    axes.grid(visible=False)
+    for each in (axes.xaxis, axes.yaxis):
+        ticks(each, whole=True)
+    axes.set_xlabel("client", color=INK)
+    axes.set_ylabel("client", color=INK)
+    bar = part.colorbar(image, ax=axes, shrink=0.8)
+    bar.outline.set_visible(False)
+    bar.set_label("cosine of gradients", color=INK)
+
+
+def series(
+    part: "SubFigure", points: Mapping[str, Sequence[Point]], title: str, note: str, axis: Axis,
+    colours: Mapping[str, str] | None = None,
+) -> "Axes":  # fmt: skip
+    """A line a name through its points."""
+    axes = frame(part, title, note)
+    axes.set_position((0.13, 0.12, 0.7, 0.71))
+    hues, strokes = colours or palette(points), []
+    if axis.zero:
+        axes.axhline(0, color=INK, linewidth=1)
+    axes.set_xscale("log" if axis.log else "linear")
+    for name, own in points.items():
+        known = [p for p in sorted(own) if np.isfinite(p[1])]
+        if known:
+            x, y, spread = np.array(known).T
+            style: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2} if axis.every else {}
+            axes.errorbar(x, y, spread if spread.any() else None, color=hues[name], linewidth=2, **style)
+            strokes.append(Stroke(name, hues[name], "done", np.array(known)[:, :2]))
+        for x in (x for x, y, _ in own if not np.isfinite(y)):  # diverged
+            axes.plot(x, 0.02, "x", color=hues[name], markersize=8, transform=axes.get_xaxis_transform())
+    axes.set_xlabel(axis.x, color=INK)
+    axes.set_ylabel(axis.y, color=INK)
+    if axis.every:
+        tried = sorted({x for own in points.values() for x, _, _ in own})
+        axes.set_xticks(tried, [f"{x:g}" for x in tried])
+        axes.minorticks_off()
+    ticks(axes.yaxis)
+    if strokes:
+        label(axes, strokes)
+    return axes
+
+
+def scatter(
+    part: "SubFigure", places: Mapping[str, tuple[float, float]], best: Sequence[str],
+    marked: Mapping[str, str], colours: Mapping[str, str], title: str, note: str,
+) -> None:  # fmt: skip
+    """Points, the best of them joined and named, some marked with a ring; what is far below is a triangle."""
+    axes = frame(part, title, note)
+    axes.set_position((0.12, 0.13, 0.84, 0.7))
+    axes.set_xscale("log")
+    floor = max((y for _, y in places.values()), default=0.0) - DEEP
+    shown = {name: (x, max(y, floor)) for name, (x, y) in places.items()}
+    named = {name: marked.get(name, name) for name in (*best, *marked) if name in places}
+    named = {name: words for name, words in named.items() if places[name][1] > floor or name in marked}
+    front = np.array([places[name] for name in best if name in named])
+    if len(front):
+        axes.plot(*front.T, color=FAINT, linewidth=5, zorder=0, solid_capstyle="round")
+    for name, (x, y) in shown.items():
+        axes.plot(x, y, "o" if places[name][1] > floor else "v", color=colours[name], markersize=6)
+        ring = name in marked
+        if ring:
+            axes.plot(x, y, "o", markerfacecolor="none", markeredgecolor=INK, markersize=13)
+        axes.annotate(named.get(name, ""), (x, y), (12, -13) if ring else (-6, 6), textcoords="offset points",
+                      size=8.5, color=INK, ha="left" if ring else "right", va="center")  # fmt: skip
+    axes.margins(x=0.2, y=0.12)
+    axes.set_xlabel("uplink per client, all rounds (MB)", color=INK)
+    axes.set_ylabel("test accuracy (%)", color=INK)
+    ticks(axes.xaxis)
+    ticks(axes.yaxis)

@@ -1,0 +1,140 @@
+"""Figure 1: the quantity G_q that Assumption 5 bounds, measured over the rounds of a FedCOMGATE run."""
+
+import statistics
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedcom.display import progress
+from fedcom.draws import Draw
+from fedcom.engines.local import Row, Simulation
+from fedcom.errors import Diverged
+from fedcom.prepare import prepare
+from fedcom.reproduce.drawing import Axis, Sheet, series
+from fedcom.reproduce.results import Results, Verdict
+from fedcom.reproduce.study import Panel, Run, Scale, Study, panel
+from fedcom.round import relative_error
+
+DRAWS = 8  # of Q, for the mean over it
+
+
+class Ear:
+    """Hears every message of a round beside the one that was meant, and keeps their sums."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.sums: list[float | Tensor] = [0.0, 0.0]
+        self.count = 0
+
+    def __call__(self, heard: Tensor, meant: Tensor) -> Tensor:
+        with self.lock:
+            self.sums = [old + x.double().sum(0) for old, x in zip(self.sums, (heard, meant), strict=True)]
+            self.count += len(heard)
+        return relative_error(heard, meant)
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """The mean of what was heard and of what was meant, and a clean slate."""
+        heard, meant = (torch.as_tensor(total) / self.count for total in self.sums)
+        self.sums, self.count = [0.0, 0.0], 0
+        return heard, meant
+
+
+def measure(run: Run, device: str, quiet: bool) -> tuple[str, list[Row]]:
+    """G_q of every round, the size of the mean update, and the measured q."""
+    config = replace(run.config, run=replace(run.config.run, engine="eager"))  # a replayed round has no ears
+    simulation, _ = prepare(config, device)
+    ear, rows = Ear(), list[Row]()
+    simulation._run.rules = replace(simulation.rules, error=ear)
+    with progress(simulation.rounds, run.title, quiet) as show:
+        try:
+            for _ in range(simulation.rounds):
+                simulation.step()
+                rows.append(_row(simulation, *ear.means()))
+                show.advance(simulation.round)
+        except Diverged:
+            return "diverged", rows
+    return "done", rows
+
+
+def _row(simulation: Simulation, heard: Tensor, meant: Tensor) -> Row:
+    rules, w = simulation.rules, simulation.server.w
+    draw = Draw.seeded(simulation.round, w.device).fold("G_q", torch.arange(DRAWS, device=w.device))
+    x = meant.to(w.dtype).expand(DRAWS, -1)
+    alone = rules.links.uplink.quantise(x, rules.layout, draw).double().square().sum(-1).mean()
+    size = float(meant.square().sum())
+    return {
+        "round": simulation.round,
+        "G_q": float(heard.square().sum() - alone),
+        "mean_square": size,
+        "q": simulation.q,
+    }
+
+
+def plan(scale: Scale) -> list[Panel]:
+    return [panel("fig1/mnist.toml", scale, ("fedcomgate",))]
+
+
+def draw(results: Results, out: Path) -> list[str]:
+    sheet, note = Sheet(1, 3), results.setting()
+    views = {
+        "G_q": ("G_q over the rounds", "G_q"),
+        "mean_square": ("The squared norm of the mean update", "|mean of x_j|²"),
+        "q": ("The measured q of a message", "q = |Q(x) - x|² / |x|²"),
+    }
+    for part, (key, (title, words)) in zip(sheet.parts, views.items(), strict=True):
+        points = {key.replace("mean_square", "|mean|²"): _series(results, key)}
+        series(part, points, title, note, Axis("communication round", words, every=False, zero=True))
+    return [sheet.save(out / "fig1.png")]
+
+
+def _series(results: Results, key: str) -> list[tuple[float, float, float]]:
+    """Round, mean and spread over seeds."""
+    values: dict[int, list[float]] = {}
+    for record in results.records:
+        for row in record["rows"]:
+            values.setdefault(row["round"], []).append(row[key])
+    return [(r, statistics.fmean(v), statistics.stdev(v) if len(v) > 1 else 0.0) for r, v in values.items()]
+
+
+def judge(results: Results) -> list[Verdict]:
+    g, size = (_series(results, key) for key in ("G_q", "mean_square"))
+    n = len(g) // 5
+    if n == 0:
+        return [Verdict.of("G_q decreases in training.", [], "The run diverged.", results.setting())]
+
+    def ends(points: Any) -> tuple[float, float]:
+        return tuple(statistics.fmean(abs(y) for _, y, _ in part) for part in (points[:n], points[-n:]))  # type: ignore[return-value]
+
+    (early, late), (large, small) = ends(g), ends(size)
+    negative = sum(y < 0 for _, y, _ in g)
+    where = results.setting()
+    return [
+        Verdict.of(
+            "|G_q| decreases in training (by half at least, from the first fifth of the rounds to the last).",
+            [late < early / 2], f"|G_q| {early:.3g} to {late:.3g}.", where,
+        ),
+        Verdict.of(
+            "It does so because the update does (relative to its squared norm G_q moves by less than a "
+            "factor of 3).",
+            [1 / 3 < (late / small) / (early / large) < 3],
+            f"|mean update|² {large:.3g} to {small:.3g}; G_q over it {early / large:.3g} to "
+            f"{late / small:.3g}.", where,
+        ),
+        Verdict.of("G_q can be negative.", [negative > 0], f"In {negative} of {len(g)} rounds.", where),
+    ]  # fmt: skip
+
+
+STUDY = Study(
+    "fig1",
+    "Figure 1: the compression error G_q in training",
+    ("G_q, the gap between compressing before and after averaging, shrinks as training proceeds, since the "
+     "update does; it may even be negative.",),
+    plan, draw, judge, measure,
+    notes=f"G_q = E|mean of Q(x_j)|² - E|Q(mean of x_j)|² with x_j the clients' updates of a round; the "
+    f"first term "
+    f"from the round's own messages, the second from {DRAWS} draws.",
+)  # fmt: skip

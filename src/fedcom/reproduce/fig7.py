@@ -1,0 +1,73 @@
+"""Figure 7: five methods when only some of the clients take part in a round."""
+
+from pathlib import Path
+
+from fedcom.compare import METHODS
+from fedcom.figures import palette
+from fedcom.reproduce.drawing import Axis, Point, Sheet, series
+from fedcom.reproduce.results import Results, Stat, Verdict, list_of, margin
+from fedcom.reproduce.study import Panel, Scale, Study, panel
+
+OURS = ("fedgate", "fedcomgate")
+
+
+def plan(scale: Scale) -> list[Panel]:
+    ends = {"grid": {"run": {"participation": [1.0, 0.1]}}} if scale.quick else None
+    return [panel(f"fig7/{data}.toml", scale, over=ends) for data in ("mnist", "cifar-10")]
+
+
+def draw(results: Results, out: Path) -> list[str]:
+    sheet = Sheet(1, 2)
+    for part, p in zip(sheet.parts, results.panels, strict=True):
+        points: dict[str, list[Point]] = {m: [] for m in METHODS}
+        for m in METHODS:
+            for k in results.points(p.name, "participation"):
+                score = results.final(p.name, m, participation=k)
+                points[m].append((100 * k, 100 * score.mean, 100 * score.spread))
+        series(part, points, f"{p.config.data.name}: accuracy by participation", results.setting(p.name),
+               Axis("clients a round (%)", "test accuracy (%)", log=True), palette(METHODS))  # fmt: skip
+    return [sheet.save(out / "fig7.png")]
+
+
+def drop(results: Results, name: str, method: str) -> Stat:
+    """What a method loses in accuracy from full participation to the least; nothing if it had none."""
+    shares = results.points(name, "participation")
+    full, least = (results.final(name, method, participation=k).values for k in (max(shares), min(shares)))
+    pairs = zip(full, least, strict=True)
+    lost = (0.0 if a is None else None if b is None else a - b for a, b in pairs)
+    return Stat(tuple(lost), "drop of accuracy", "all")
+
+
+def judge(results: Results) -> list[Verdict]:
+    return [verdict for p in results.panels for verdict in _judge(results, p.name)]
+
+
+def _more(a: Stat, b: Stat) -> bool:
+    """Whether a loses more than b, by more than the spread and 0.3 points."""
+    return b.mean < a.mean and a.mean - b.mean > max(margin(a, b), 0.003)
+
+
+def _judge(results: Results, name: str) -> list[Verdict]:
+    drops = {m: drop(results, name, m) for m in METHODS}
+    least = min(results.points(name, "participation"))
+    data, where = results.panel(name).config.data.name, results.setting(name)
+    words = f"Points of accuracy lost from 100% to {100 * least:g}%: {list_of(drops, 100)}."
+    return [
+        Verdict.of(f"{data}: every method loses accuracy when fewer clients take part.",
+                   [s.mean > max(s.spread, 0.003) for s in drops.values()], words, where),
+        Verdict.of(f"{data}: SCAFFOLD loses more than FedGATE and FedCOMGATE.",
+                   [_more(drops["scaffold"], drops[m]) for m in OURS], words, where),
+        Verdict.of(f"{data}: FedPAQ loses more than FedGATE and FedCOMGATE.",
+                   [_more(drops["fedpaq"], drops[m]) for m in OURS], words, where),
+    ]  # fmt: skip
+
+
+STUDY = Study(
+    "fig7",
+    "Figure 7: client sampling",
+    ("With fewer clients a round all methods get worse after as many rounds; FedGATE and FedCOMGATE are "
+    "robust, "
+     "SCAFFOLD and FedPAQ much less so.",),
+    plan, draw, judge,
+    notes="Rates were tuned at full participation and serve all shares.",
+)  # fmt: skip

@@ -1,0 +1,87 @@
+"""The rates of each method on each data set, tuned on one grid by one rule and kept in experiments/rates."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedcom import sweep, sweep_report
+from fedcom.config import Table, dumps
+from fedcom.errors import unknown
+from fedcom.reproduce.study import Panel, Scale, panel
+from fedcom.run import clear
+
+SEED = 100  # not among the seeds that are reported
+LAST = 5  # evaluations at the end that the score averages
+METHODS = ("fedavg", "fedpaq", "scaffold", "fedgate", "fedcomgate", "fedcom")
+_SMALL = {"eta": [0.01, 0.02, 0.05, 0.1, 0.2], "gamma": [1.0, 2.0, 4.0, 8.0]}
+GRIDS = {
+    "mnist": _SMALL,
+    "fashion-mnist": _SMALL,
+    "cifar-10": {"eta": [0.02, 0.05, 0.1, 0.2], "gamma": [1.0, 2.0, 4.0]},
+}
+WIDER = 4  # steps a grid may grow by in all
+
+
+def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool = False) -> Path:
+    """Sweep every method over the grid, widened where its best is at an edge; the file of rates."""
+    if data not in GRIDS:
+        raise unknown("data set to tune for", data, GRIDS)
+    base = panel(f"{data}.toml", scale, METHODS, tuned=False)
+    table = {**base.table, "methods": {}}
+    table["run"] = {**table["run"], "seed": SEED}
+    clear(out / data, ())
+    best: dict[str, Any] = {}
+    for method in METHODS:
+        best[method] = _tune_one(table, method, GRIDS[data], out / data / f"{method}.jsonl", device, quiet)
+    entries = [entry for found in best.values() for entry in found.pop("table")]
+    sweep_report.write(entries, out / data)
+    path = out / data / f"{data}.toml"
+    by = f"test accuracy, the mean of the last {LAST} evaluations"
+    path.write_text(text(data, GRIDS[data], SEED, by, best), encoding="utf-8")
+    return path
+
+
+def _tune_one(
+    table: Table, method: str, grid: Mapping[str, Sequence[float]], path: Path, device: str, quiet: bool
+) -> dict[str, Any]:
+    """The best point of one method; a best at the grid's edge widens it there by a step, and on it goes."""
+    tried = {key: list(values) for key, values in grid.items()}
+    for _ in range(WIDER + 1):
+        trials = Panel(method, table, (method,), tried).runs(1)
+        found = sweep_report.summary(sweep.fill(trials, path, LAST, device, quiet))
+        best = next((entry for entry in found if entry["best"]), None)
+        if best is None or not best["edges"]:
+            break
+        for key in best["edges"]:
+            tried[key] = widened(tried[key], best["point"][key])
+    if best is None:
+        none = {"accuracy": None, "edges": [], "note": "every point diverged", "table": found}
+        return {"eta": min(tried["eta"]), "gamma": 1.0, **none}
+    added = {key: sorted({*values} - {*grid[key]}) for key, values in tried.items()}
+    words = [f"{key} {value:g}" for key, values in added.items() for value in values]
+    note = f"grid widened by {', '.join(words)}" if words else "inside the grid"
+    return {**best["point"], "accuracy": round(100 * best["test_accuracy"], 2), "edges": best["edges"],
+            "note": note, "table": found}  # fmt: skip
+
+
+def widened(values: Sequence[float], edge: float) -> list[float]:
+    """A list of rates with one more beyond its edge, in the same steps."""
+    low, high = min(values), max(values)
+    step = 2.0 if edge == high else 0.5
+    beyond = float(f"{edge * step:.3g}")
+    return sorted({*values, beyond}) if edge in (low, high) else list(values)
+
+
+def text(
+    data: str, grid: Mapping[str, Sequence[float]], seed: int, by: str, best: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """A file of rates: the grid, the rule, and of each method the rates and how they were found."""
+    sections: Table = {
+        "tuning": {"data": data, "seed": seed, "chosen_by": by, **{k: list(v) for k, v in grid.items()}}
+    }
+    for method, found in best.items():
+        facts = {"accuracy": found["accuracy"], "edges": list(found["edges"]), "note": found["note"]}
+        sections[f"methods.{method}"] = {key: float(found[key]) for key in ("eta", "gamma")}
+        sections[f"found.{method}"] = {key: value for key, value in facts.items() if value is not None}
+    head = f"# Rates on {data}, two classes a client; `fedcom reproduce rates {data}` writes this file.\n"
+    return head + dumps(sections)

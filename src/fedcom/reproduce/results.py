@@ -1,0 +1,202 @@
+"""What the runs of a study gave, and the rules by which a claim is judged on it."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fedcom.formats import is_number
+from fedcom.report import Curve
+
+if TYPE_CHECKING:
+    from fedcom.reproduce.study import Panel, Scale
+
+Record = Mapping[str, Any]
+HOLDS, PARTLY, FAILS = "holds", "holds partly", "does not hold here"
+TAIL = 0.8  # scores are means over the evaluations of the last fifth of the rounds
+FLOORS = {"test_accuracy": 0.003, "train_loss": 0.03, "uplink_bytes": 0.03}  # the latter two as shares
+RULE = (
+    "A score is the mean over the evaluations of the last fifth of the rounds, then over seeds. A difference "
+    "counts if it is larger than the spread over seeds (both standard deviations, in quadrature) and than "
+    f"{100 * FLOORS['test_accuracy']:g} points of accuracy or {100 * FLOORS['train_loss']:g}% of the loss or "
+    "of the bytes. A diverged run is worse than any other."
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a claim, with its numbers and where they were measured."""
+
+    claim: str
+    outcome: str
+    numbers: str
+    setting: str
+
+    @classmethod
+    def of(cls, claim: str, checks: Iterable[bool], numbers: str, setting: str) -> "Verdict":
+        """Holds if every check does, partly if some do."""
+        found = list(checks)
+        outcome = HOLDS if found and all(found) else PARTLY if any(found) else FAILS
+        return cls(claim, outcome, numbers, setting)
+
+    def table(self) -> dict[str, str]:
+        """As plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Stat:
+    """One number of several seeds; None stands for a run that did not get there."""
+
+    values: tuple[float | None, ...]
+    key: str
+    missing: str = "never"  # what None stands for
+
+    @property
+    def mean(self) -> float:
+        """The mean; infinitely bad if a run has no number."""
+        if not self.values or any(value is None for value in self.values):
+            return -math.inf if self.key == "test_accuracy" else math.inf
+        return statistics.fmean(value for value in self.values if value is not None)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation over seeds; zero where there is but one."""
+        known = [value for value in self.values if value is not None]
+        return statistics.stdev(known) if len(known) > 1 else 0.0
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.mean):
+            return self.missing
+        scale, unit = (100, "%") if self.key == "test_accuracy" else (1, "")
+        text = f"{scale * self.mean:.2f}" if scale > 1 else f"{self.mean:.4g}"
+        return text + (f" ± {scale * self.spread:.2g}" if len(self.values) > 1 else "") + unit
+
+
+def margin(a: Stat, b: Stat) -> float:
+    """How far apart two scores must be to count as different."""
+    floor = FLOORS.get(a.key, 0.0)
+    if a.key != "test_accuracy":
+        floor *= min(a.mean, b.mean)
+    return max(math.hypot(a.spread, b.spread), floor)
+
+
+def better(a: Stat, b: Stat) -> bool:
+    """Whether a is better than b by more than the margin; bytes and losses are better when small."""
+    if not math.isfinite(a.mean):
+        return False
+    gain = a.mean - b.mean if a.key == "test_accuracy" else b.mean - a.mean
+    return gain > margin(a, b)
+
+
+def as_good(a: Stat, b: Stat) -> bool:
+    """Whether a is sound, and b is not better."""
+    return math.isfinite(a.mean) and not better(b, a)
+
+
+def alike(a: Stat, b: Stat) -> bool:
+    """Whether neither is better."""
+    return as_good(a, b) and as_good(b, a)
+
+
+@dataclass(frozen=True)
+class Results:
+    """The records of a study, by panel, method, point and seed."""
+
+    panels: "Sequence[Panel]"
+    records: Sequence[Record]
+    scale: "Scale"
+
+    def runs(self, panel: str, method: str | None = None, **point: Any) -> list[Record]:
+        """The runs of a panel, of a method, at some settings of its grid; names without their section."""
+        return [
+            r for r in self.records
+            if r["panel"] == panel and method in (None, r["method"])
+            and all(short(r["point"]).get(key) == value for key, value in point.items())
+        ]  # fmt: skip
+
+    def points(self, panel: str, key: str) -> list[Any]:
+        """The values of one key of a panel's grid, in order."""
+        return list(dict.fromkeys(short(r["point"])[key] for r in self.runs(panel)))
+
+    def final(self, panel: str, method: str, key: str = "test_accuracy", **point: Any) -> Stat:
+        """A score at the end of the runs of a method."""
+        runs = self.runs(panel, method, **point)
+        ends = [r["status"] for r in runs if r["status"] != "done"]
+        return Stat(tuple(_tail(r, key) for r in runs), key, *ends[:1])
+
+    def best(self, panel: str, method: str, key: str = "test_accuracy", **point: Any) -> dict[str, Any]:
+        """The point of the grid at which a method scores best, among those with some settings."""
+        tried = [short(r["point"]) for r in self.runs(panel, method, **point)]
+        up = 1 if key == "test_accuracy" else -1
+        return max(tried, key=lambda p: up * self.final(panel, method, key, **p).mean)
+
+    def reach(self, panel: str, method: str, accuracy: float, **point: Any) -> Stat:
+        """The uplink bytes a client sent before the model first was so accurate."""
+        return Stat(tuple(_first(r, accuracy) for r in self.runs(panel, method, **point)), "uplink_bytes")
+
+    def curves(self, panel: str, method: str | None = None, **point: Any) -> list[Curve]:
+        """The runs of a panel as lines to draw."""
+        runs = self.runs(panel, method, **point)
+        return [Curve(r["method"], r["seed"], r["rows"], r["status"]) for r in runs]
+
+    def panel(self, name: str) -> "Panel":
+        """The panel of that name."""
+        return next(p for p in self.panels if p.name == name)
+
+    def setting(self, *names: str) -> str:
+        """Where numbers were measured, in words."""
+        return "; ".join(dict.fromkeys(_setting(self.panel(n), self.scale) for n in names or _names(self)))
+
+
+def short(point: Mapping[str, Any]) -> dict[str, Any]:
+    """A point without the sections of its keys."""
+    return {key.rpartition(".")[2]: value for key, value in point.items()}
+
+
+def _names(results: Results) -> list[str]:
+    return [p.name for p in results.panels]
+
+
+def _tail(record: Record, key: str) -> float | None:
+    if record["status"] != "done":
+        return None
+    last = record["rows"][-1]["round"]
+    values = [row[key] for row in record["rows"] if row["round"] >= TAIL * last and is_number(row.get(key))]
+    return statistics.fmean(values) if values else None
+
+
+def _first(record: Record, accuracy: float) -> float | None:
+    reached = (
+        r for r in record["rows"] if is_number(r.get("test_accuracy")) and r["test_accuracy"] >= accuracy
+    )
+    found = next(reached, None)
+    return None if found is None else float(found["uplink_bytes"])
+
+
+def _setting(panel: "Panel", scale: "Scale") -> str:
+    config = panel.config
+    data, run = config.data, config.run
+    clients = f"{data.clients or 'all'} clients"
+    deal = {"classes": f"of {data.classes_per_client} class{'es' * (data.classes_per_client > 1)} each",
+            "natural": "by author", "iid": "iid"}.get(data.partition or "", data.partition)  # fmt: skip
+    share = "" if run.participation == 1 else f", {100 * run.participation:g}% a round"
+    seeds = f"{scale.seeds} seed{'s' * (scale.seeds > 1)}"
+    quick = "quick form: " if scale.quick else ""
+    rounds = f", {run.rounds} rounds" if run.rounds else ""
+    return f"{quick}{data.name}, {clients} {deal}{share}{rounds}, {seeds}"
+
+
+def common_target(scores: Iterable[Stat]) -> float:
+    """An accuracy that every method which did not diverge reaches: 98% of the lowest final one."""
+    return 0.98 * min((s.mean for s in scores if math.isfinite(s.mean)), default=1.0)
+
+
+def list_of(stats: Mapping[str, Stat], scale: float = 1.0) -> str:
+    """Names and numbers in one line."""
+    scaled = {
+        name: replace(s, values=tuple(None if v is None else scale * v for v in s.values))
+        for name, s in stats.items()
+    }
+    return ", ".join(f"{name} {stat}" for name, stat in scaled.items())

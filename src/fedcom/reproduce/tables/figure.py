@@ -1,0 +1,97 @@
+"""Figures of the tables: rounds over a factor, the fitted growth and, thin, the one that is stated."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedcom.reproduce.tables.checks import Check
+from fedcom.reproduce.tables.measured import Found, abscissa, drawn_at, stated
+
+
+def figure(title: str, checks: Sequence[Check], found: Found, path: Path) -> None:
+    """The figure of one table: a chart a problem and factor."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    from fedcom.figures import INK, PALE, palette
+
+    charts: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        charts.setdefault((check.base.objective, check.factor), []).append(check)
+    columns, hues = 4, palette(dict.fromkeys(check.base.method for check in checks))
+    rows = -(-len(charts) // columns)
+    sheet = Figure(figsize=(3.1 * columns, 2.75 * rows + 0.9), dpi=80, layout="constrained")
+    FigureCanvasAgg(sheet)
+    axes = sheet.subplots(rows, columns, squeeze=False).flatten()
+    for place, own in zip(axes, charts.values(), strict=False):
+        _chart(place, own, found, hues)
+    for place in axes[len(charts) :]:
+        place.set_visible(False)
+    handles = [Line2D([], [], color=hue, marker="o", label=name) for name, hue in hues.items()]
+    handles += [Line2D([], [], color=PALE, linestyle="--", linewidth=1, label="growth the paper states"),
+                Line2D([], [], color=PALE, marker="x", linestyle="", label="never reached")]  # fmt: skip
+    sheet.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    sheet.suptitle(title, color=INK, fontsize=12, x=0.01, ha="left")
+    sheet.savefig(path)
+
+
+_WORDS = {"q": "1 + q", "m": "clients m", "kappa": "condition number κ", "epsilon": "1/ε", "n": "samples n"}
+
+
+def _chart(axes: Any, checks: Sequence[Check], found: Found, hues: Mapping[str, str]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    from fedcom.figures import FAINT, INK
+
+    base, factor = checks[0].base, checks[0].factor
+    for check in checks:
+        hue = hues[check.base.method]
+        x = [drawn_at(factor, value) for value in check.values]
+        y = found.rounds(check)
+        known = [(a, b) for a, b in zip(x, y, strict=True) if b]
+        size = 8 - 1.5 * list(hues).index(check.base.method)  # so that none hides another
+        axes.plot([a for a, _ in known], [b for _, b in known], "o", color=hue, markersize=size)
+        line = found.fit(check)
+        if line is not None:
+            spans, (x0, y0) = abscissa(check), line.origin
+            beyond = [(v - x0, b - y0) for v, b in zip(spans, y, strict=True) if b and v > x0 and b > y0]
+            scale = _middle([b / v ** stated(check) for v, b in beyond])
+            as_stated = replace(line, slope=stated(check), factor=scale)
+            there = [(a, v) for a, v, b in zip(x, spans, y, strict=True) if b]
+            axes.plot([a for a, _ in there], [line.at(v) for _, v in there], color=hue, linewidth=1.6)
+            axes.plot(x, [as_stated.at(v) for v in spans], "--", color=hue, linewidth=0.9)
+        missed = [a for a, b in zip(x, y, strict=True) if not b]
+        axes.plot(missed, [0.96] * len(missed), "x", color=hue, transform=axes.get_xaxis_transform())
+    axes.set(xscale="log", yscale="log", xlabel=_WORDS[factor])
+    tried = sorted({drawn_at(factor, value) for check in checks for value in check.values})
+    axes.set_xticks(
+        _apart(tried),
+        [f"{value:.2g}" if value < 10 else f"{value:.0f}" for value in _apart(tried)],
+        fontsize=8,
+    )
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.tick_params(axis="y", labelsize=8)
+    axes.set_ylabel("rounds", color=INK)
+    axes.set_title(f"{base.column} ({base.objective})", fontsize=10, color=INK)
+    axes.grid(color=FAINT, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _apart(values: Sequence[float]) -> list[float]:
+    """Those of some rising values that are far enough from the last to be written beside it."""
+    kept = list(values[:1])
+    for value in values[1:]:
+        if math.log(value / kept[-1]) > 0.09 * math.log(values[-1] / values[0]):
+            kept.append(value)
+    return kept
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, values)) / len(values))

@@ -1,0 +1,65 @@
+"""What the tables say of two methods beside each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedcom.reproduce.results import FAILS, HOLDS, PARTLY, Verdict
+from fedcom.reproduce.tables.checks import Check
+from fedcom.reproduce.tables.measured import Found
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A comparison of two methods at the last value of a factor that both reached."""
+
+    table: int
+    claim: str
+    one: str
+    other: str
+    objective: str
+    factor: str
+    alike: bool = False  # as many rounds, instead of fewer
+
+    def pair(self, checks: Sequence[Check]) -> list[Check]:
+        """The checks of both, where there are both."""
+        found = [
+            next((c for c in checks if (c.base.method, c.base.objective, c.factor) == wanted), None)
+            for wanted in ((name, self.objective, self.factor) for name in (self.one, self.other))
+        ]
+        pair = [check for check in found if check is not None]
+        return pair if len(pair) == 2 else []
+
+    def verdict(self, found: Found, pair: Sequence[Check], where: str) -> Verdict:
+        """Fewer rounds by a tenth and more; as many is a part of it."""
+        claim = f"Table {self.table}: {self.claim}"
+        rounds = [dict(zip(check.values, found.rounds(check), strict=True)) for check in pair]
+        both = [value for value in rounds[0] if rounds[0][value] and rounds[1].get(value)]
+        if not both:
+            return Verdict(claim, FAILS, "There is no value at which both got there.", where)
+        one, other = (r[both[-1]] or 0 for r in rounds)
+        ratio = other / one
+        numbers = f"At {self.factor} = {both[-1]:.3g} {self.one} took {one} rounds, {self.other} {other}."
+        same, fewer = 0.9 <= ratio <= 1.1, PARTLY if ratio >= 0.9 else FAILS
+        if self.alike:
+            return Verdict(claim, HOLDS if same else FAILS, numbers, where)
+        return Verdict(claim, HOLDS if ratio > 1.1 else fewer, numbers, where)
+
+
+_PLAIN, _GATE = "fewer rounds than", "FedCOMGATE, damped,"
+RIVALS = (
+    Rival(1, f"FedCOM needs {_PLAIN} FedPAQ at small ε.", "fedcom", "fedpaq", "quadratic", "epsilon"),
+    Rival(1, f"FedCOM needs {_PLAIN} Qsparse at large q.", "fedcom", "qsparse", "quadratic", "q"),
+    Rival(2, f"{_GATE} needs {_PLAIN} Qsparse at small ε.", "fedcomgate damped", "qsparse", "quadratic",
+          "epsilon"),
+    Rival(3, f"FedCOM needs {_PLAIN} local SGD with many clients.", "fedcom", "local-sgd", "quadratic", "m"),
+    Rival(4, "FedGATE needs as many rounds as SCAFFOLD.", "fedgate", "scaffold", "quadratic", "epsilon",
+          alike=True),
+    Rival(4, f"FedGATE needs {_PLAIN} VRL-SGD with many clients.", "fedgate", "vrl-sgd", "wave", "m"),
+    Rival(4, f"FedGATE needs {_PLAIN} local SGD at small ε.", "fedgate", "local-sgd", "flat", "epsilon"),
+    Rival(5, f"FedCOM needs {_PLAIN} DIANA at large q.", "fedcom", "diana", "quadratic", "q"),
+    Rival(5, f"FedCOM needs {_PLAIN} VR-DIANA at large q.", "fedcom", "vr-diana", "logistic", "q"),
+    Rival(6, f"DIANA needs {_PLAIN} FedCOMGATE, damped, at large q where strongly convex.", "diana",
+          "fedcomgate damped", "quadratic", "q"),
+    Rival(6, f"{_GATE} needs {_PLAIN} VR-DIANA at large q where not convex.", "fedcomgate damped", "vr-diana",
+          "wave", "q"),
+)  # fmt: skip
