@@ -75,6 +75,17 @@ def test_what_was_played_is_not_played_again(tmp_path: Path, monkeypatch: pytest
     assert len((tmp_path / "points.csv").read_text().splitlines()) == 1 + 4 * 3
 
 
+def test_a_run_of_another_study_beside_it_is_not_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reproduce(study(), Scale(seeds=1), tmp_path / "one", "cpu", True)
+    monkeypatch.setattr(sweep, "play", lambda *a: pytest.fail("played again"))
+    seen: list[Results] = []
+    two = study(lambda results: seen.append(results) or [])  # type: ignore[func-returns-value]
+    reproduce(replace(two, name="t"), Scale(seeds=1), tmp_path / "two", "cpu", True)
+    assert [r["rows"][-1]["round"] for r in seen[0].records] == [4, 4]
+
+
 def test_a_refused_run_is_marked_and_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[str] = []
 
@@ -234,8 +245,8 @@ def test_rates_are_tuned_and_widened_at_an_edge(tmp_path: Path, monkeypatch: pyt
 def test_committed_rates_have_the_form_that_tuning_writes(data: str) -> None:
     path = ROOT / "experiments" / "rates" / f"{data}.toml"
     found = tomllib.loads(path.read_text())
-    assert set(found["methods"]) == set(rates.METHODS)
-    best = {m: {"accuracy": None, **found["methods"][m], **found["found"][m]} for m in rates.METHODS}
+    assert set(found["methods"]) == {*rates.METHODS, *rates.SAME}
+    best = {m: {"accuracy": None, **found["methods"][m], **found["found"][m]} for m in found["methods"]}
     tuning = found["tuning"]
     grid = {key: tuning[key] for key in ("eta", "gamma")}
     assert path.read_text() == rates.text(data, grid, tuning["seed"], tuning["chosen_by"], best)

@@ -11,11 +11,10 @@ VIEWS = [("round", "train_loss"), ("uplink_bytes", "train_loss"), ("uplink_bytes
 TIME = ("modelled_seconds", "test_accuracy")  # drawn where rows have it
 PROPOSED = METHODS[-1]
 TWINS = (("fedgate", "fedavg"), ("fedcomgate", "fedpaq"))  # with tracking and without
-NETWORK: dict[str, dict[str, str]] = {}  # {"network": {"preset": "lte"}} once configs know the section
 
 
 def plan(scale: Scale) -> list[Panel]:
-    return [panel(f"fig4/{data}.toml", scale, over=NETWORK) for data in ("mnist", "cifar-10")]
+    return [panel(f"fig4/{data}.toml", scale) for data in ("mnist", "cifar-10")]
 
 
 def draw(results: Results, out: Path) -> list[str]:

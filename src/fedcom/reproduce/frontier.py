@@ -32,6 +32,7 @@ CODECS: dict[str, dict[str, Any]] = {
 }
 FEW = ("int 2", "rotated ¼", "topk 10%")  # what the quick form tries
 MORE = (*FEW, "int 4", "rotated 1", "rotated 0.1", "lowrank ¼", "randk 10%", "sign")  # and on MNIST
+TRIED = {"mnist": tuple(CODECS), "fashion-mnist": MORE, "cifar-10": (*FEW, "rotated 1", "rotated 0.1")}
 
 
 def coded(names: Any) -> dict[str, dict[str, Any]]:
@@ -44,7 +45,7 @@ def coded(names: Any) -> dict[str, dict[str, Any]]:
 def plan(scale: Scale) -> list[Panel]:
     panels = []
     for data in TARGETS:
-        labels = coded(CODECS if not scale.quick else MORE if data == "mnist" else FEW)
+        labels = coded(TRIED[data] if not scale.quick else MORE if data == "mnist" else FEW)
         methods = (*METHODS, *([] if scale.quick else [PLAIN]), *labels)
         panels.append(panel(f"frontier/{data}.toml", scale, methods, over={"methods": labels}))
     return panels

@@ -3,6 +3,8 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +44,29 @@ def _records(study: Study, runs: Sequence[Run], path: Path, device: str, quiet: 
     """The records of all runs; those that are new are written as they come."""
     known = sweep.records_of(path, runs)
     pending = [run for run in runs if run.key not in known]
+    twins = {} if study.measure else _elsewhere(path)
+    shared = [(run, *twins[run.digest]) for run in pending if run.digest in twins]
+    pending = [run for run in pending if run.digest not in twins]
     with path.open("a") as log:
         log.write("\n" if path.read_text()[-1:] not in ("", "\n") else "")  # a line an interruption cut
-        for run, status, rows in _play(study, pending, device, quiet):
-            known[run.key] = {**run.facts, "status": status, "rows": rows}
+        for run, status, rows in chain(shared, _play(study, pending, device, quiet)):
+            known[run.key] = {**run.facts, "simulated": not study.measure, "status": status, "rows": rows}
             if status != REFUSED:  # may well work the next time
                 log.write(json.dumps(known[run.key], allow_nan=False) + "\n")
                 log.flush()
     return [known[run.key] for run in runs]
+
+
+def _elsewhere(path: Path) -> dict[str, tuple[str, list[Row]]]:
+    """How runs of other studies beside this one ended, and their rows, by config."""
+    found = {}
+    for other in sorted({*path.parent.parent.glob("*/results.jsonl")} - {path}):
+        for line in other.read_text().splitlines():
+            with suppress(json.JSONDecodeError):  # the line an interruption cut
+                record = json.loads(line)
+                if record.get("simulated"):
+                    found[record["config"]] = record["status"], record["rows"]
+    return found
 
 
 def _play(study: Study, runs: Sequence[Run], device: str, quiet: bool) -> Iterator[Played]:

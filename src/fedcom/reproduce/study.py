@@ -2,9 +2,9 @@
 
 import copy
 import json
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,16 @@ class Run(sweep.Trial):
 
     @property
     def key(self) -> str:
-        digest = zlib.crc32(json.dumps(self.config.table(), default=str).encode())
-        return json.dumps([self.panel, self.method, self.point, self.seed, f"{digest:08x}"])
+        return json.dumps([self.panel, self.method, self.point, self.seed, self.digest])
+
+    @property
+    def digest(self) -> str:
+        """What its rows follow from: runs of several studies that are alike in it are one run."""
+        return sha256(json.dumps(self.config.table(), default=str).encode()).hexdigest()[:16]
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {**super().facts, "panel": self.panel}
+        return {**super().facts, "panel": self.panel, "config": self.digest}
 
     @property
     def title(self) -> str:
