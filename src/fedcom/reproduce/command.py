@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedcom.errors import ConfigError, DataError, unknown
-from fedcom.reproduce import STUDIES, rates
+from fedcom.reproduce import STUDIES, page, rates
 from fedcom.reproduce.runner import reproduce
 from fedcom.reproduce.study import Scale
 
@@ -26,6 +26,8 @@ def run(
             print(f"rates in {rates.tune(data, scale, out / 'rates', device, quiet)}")
         return
     failed = [error for name in chosen(names) if (error := _reproduce(name, scale, out, device, quiet))]
+    text = page.verdicts_page(page.read_verdicts(out, list(STUDIES)))
+    (out / "VERDICTS.md").write_text(text, encoding="utf-8")
     if failed:
         raise failed[0]
 
