@@ -4,7 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from fedcom.reproduce.command import PLAYS
+from fedcom.reproduce.command import NAMES
 from fedcom.reproduce.page import read_verdicts, verdicts_page
 
 ROOT = Path(__file__).parent.parent
@@ -13,7 +13,7 @@ KEPT = ROOT / "docs" / "results"
 
 def publish(runs: Path) -> None:
     """Keep every study's page, images, points and verdicts; write experiments' pages from them."""
-    for name in PLAYS:
+    for name in NAMES:
         if (runs / name / "verdicts.json").is_file():
             (KEPT / name).mkdir(parents=True, exist_ok=True)
             for file in (runs / name).iterdir():
@@ -23,7 +23,7 @@ def publish(runs: Path) -> None:
             text = (KEPT / name / "README.md").read_text(encoding="utf-8")
             linked = text.replace("](", f"](../../docs/results/{name}/")
             (ROOT / "experiments" / name / "README.md").write_text(linked, encoding="utf-8")
-    page = verdicts_page(read_verdicts(KEPT, list(PLAYS)))
+    page = verdicts_page(read_verdicts(KEPT, list(NAMES)))
     (ROOT / "experiments" / "VERDICTS.md").write_text(page, encoding="utf-8")
 
 

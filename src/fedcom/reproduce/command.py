@@ -1,21 +1,18 @@
 """What `fedcom reproduce` does: the studies it was asked for, one after another."""
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedcom.errors import ConfigError, DataError, unknown
-from fedcom.reproduce import STUDIES, rates
+from fedcom.reproduce import STUDIES, page, rates
 from fedcom.reproduce.results import Verdict
 from fedcom.reproduce.runner import reproduce
 from fedcom.reproduce.study import Scale
 from fedcom.reproduce.tables.study import play_tables
 
-Play = Callable[[Scale, Path, str, bool], list[Verdict]]
-PLAYS: dict[str, Play] = {name: partial(reproduce, study) for name, study in STUDIES.items()}
-PLAYS["tables"] = play_tables
-WHAT = f"{', '.join(PLAYS)}, all, or rates and the data sets to tune them on; then overrides."
+NAMES = (*STUDIES, "tables")
+WHAT = f"{', '.join(NAMES)}, all, or rates and the data sets to tune them on; then overrides."
 QUICK = "20 clients, 30 rounds (CIFAR-10: 10) and one seed; tables: fewer steps and seeds."
 OUT = "runs/reproduce, or runs/reproduce-quick"
 
@@ -32,6 +29,8 @@ def run(
             print(f"rates in {rates.tune(data, scale, out / 'rates', device, quiet)}")
         return
     failed = [error for name in chosen(names) if (error := _reproduce(name, scale, out, device, quiet))]
+    text = page.verdicts_page(page.read_verdicts(out, NAMES))
+    (out / "VERDICTS.md").write_text(text, encoding="utf-8")
     if failed:
         raise failed[0]
 
@@ -39,17 +38,17 @@ def run(
 def chosen(names: Sequence[str]) -> list[str]:
     """The studies some names mean; all: every one."""
     for name in names:
-        if name not in (*PLAYS, "all"):
-            raise unknown("study", name, (*PLAYS, "all", "rates"))
+        if name not in (*NAMES, "all"):
+            raise unknown("study", name, (*NAMES, "all", "rates"))
     if not names:
-        raise ConfigError(f"which study? {', '.join(PLAYS)}, or all")
-    return list(PLAYS) if "all" in names else list(dict.fromkeys(names))
+        raise ConfigError(f"which study? {', '.join(NAMES)}, or all")
+    return list(NAMES) if "all" in names else list(dict.fromkeys(names))
 
 
 def _reproduce(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> DataError | None:
     """One study and its verdicts, or the error of data that is not there."""
     try:
-        verdicts = PLAYS[name](scale, out / name, device, quiet)
+        verdicts = _play(name, scale, out / name, device, quiet)
     except DataError as error:
         print(f"fedcom: {name} needs data: {error}", file=sys.stderr)
         return error
@@ -57,3 +56,10 @@ def _reproduce(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> 
         print(f"{name}: {verdict.outcome}: {verdict.claim} {verdict.numbers}")
     print(f"{name}: figure, points and page in {out / name}")
     return None
+
+
+def _play(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> list[Verdict]:
+    """A study of runs, or the tables, whose problems are too small to be runs."""
+    if name in STUDIES:
+        return reproduce(STUDIES[name], scale, out, device, quiet)
+    return play_tables(scale, out, device, quiet)
