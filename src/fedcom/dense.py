@@ -44,8 +44,7 @@ class Dense:
         for i, (matrix, bias) in reversed(list(enumerate(layers))):
             if bias is not None:
                 pieces.append(error.sum(-2))
-            turned = error.mT.contiguous() if error.is_cuda else error.mT  # cuBLAS is quicker with such
-            pieces.append(torch.bmm(turned, inputs[i]).flatten(1))
+            pieces.append(torch.bmm(error.mT, inputs[i]).flatten(1))
             if i:
                 error = torch.bmm(error, matrix) * (inputs[i] > 0)
         return torch.cat(pieces[::-1], -1)

@@ -5,6 +5,7 @@ import hashlib
 import os
 import zlib
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from fedcom.data.download import fetch
@@ -73,8 +74,10 @@ def locate(name: str, root: str | Path | None = None) -> Found:
 
 def at_hand(name: str) -> bool:
     """Whether a set can be read without downloading it."""
-    cached = (Found(cache_folder() / source.folder, source) for source in SOURCES[name])
-    return bool(_in_environment(name) or _packaged(name)) or any(not found.missing() for found in cached)
+    if _in_environment(name) or _packaged(name):
+        return True
+    cache = cache_folder() if find_spec("pooch") else None  # without it nothing was downloaded
+    return bool(cache) and any(not Found(cache / s.folder, s).missing() for s in SOURCES[name])
 
 
 def _absent(root: Path, name: str) -> Found:

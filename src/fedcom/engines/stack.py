@@ -207,8 +207,7 @@ class Stack:
         rnd, down, steps = begun[0].rnd, begun[0].down, run.steps._replace(most=most or run.steps.most)
         if len(begun) > 1:
             rnd = self._facts([each.rnd for each in begun], lambda numbers: numbers[of_run].unsqueeze(-1))
-            stacked = {name: torch.stack([each.down[name] for each in begun]) for name in down}
-            down = {name: x.unsqueeze(1).expand(-1, self.n, -1).flatten(0, 1) for name, x in stacked.items()}
+            down = {name: torch.cat([each.down[name].expand(self.n, -1) for each in begun]) for name in down}
         if steps.each is not None:
             own = steps.each[clients]
             steps, rnd = steps._replace(each=own), rnd._replace(path=rnd.eta * own.to(run.server.w.dtype))
