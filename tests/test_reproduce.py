@@ -191,8 +191,8 @@ def test_figure_9_wants_noise_to_hurt_and_steps_to_help() -> None:
 
 
 def test_the_frontier_and_tracking_flip_too() -> None:
-    assert outcomes("frontier", lambda r: 0.96)[0] == HOLDS
-    assert outcomes("frontier", lambda r: {"fedcomgate": 0.99}.get(r.method, 0.6))[0] == FAILS
+    assert outcomes("frontier-mnist", lambda r: 0.96)[0] == HOLDS
+    assert outcomes("frontier-mnist", lambda r: {"fedcomgate": 0.99}.get(r.method, 0.6))[0] == FAILS
     assert set(outcomes("tracking", lambda r: {"fedgate": 0.9}.get(r.method, 0.6))) == {HOLDS}
     assert set(outcomes("tracking", lambda r: {"fedavg": 0.9}.get(r.method, 0.6))) == {FAILS}
 
@@ -225,6 +225,7 @@ def test_missing_data_is_told_and_the_others_go_on(
     assert "fig1 needs data: not here; get it there" in capsys.readouterr().err
     assert (tmp_path / "fig2" / "verdicts.json").is_file()
     assert "## fig2" in (tmp_path / "VERDICTS.md").read_text()
+    assert command.chosen(["frontier"]) == [f"frontier-{d}" for d in ("mnist", "fashion-mnist", "cifar-10")]
     with pytest.raises(ConfigError, match="did you mean 'fig1'"):
         command.chosen(["fig11"])
 

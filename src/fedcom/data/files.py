@@ -76,8 +76,9 @@ def at_hand(name: str) -> bool:
     """Whether a set can be read without downloading it."""
     if _in_environment(name) or _packaged(name):
         return True
-    cache = cache_folder() if find_spec("pooch") else None  # without it nothing was downloaded
-    return bool(cache) and any(not Found(cache / s.folder, s).missing() for s in SOURCES[name])
+    if find_spec("pooch") is None:  # so that nothing was downloaded
+        return False
+    return any(not Found(cache_folder() / s.folder, s).missing() for s in SOURCES[name])
 
 
 def _absent(root: Path, name: str) -> Found:

@@ -5,7 +5,8 @@ from fedcom.reproduce.results import Verdict
 from fedcom.reproduce.runner import reproduce
 from fedcom.reproduce.study import Panel, Scale, Study
 
-_MODULES = (fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9, frontier, tracking)
-STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}
+_FIGURES = (fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9)
+_ALL = (*(module.STUDY for module in _FIGURES), *frontier.STUDIES, tracking.STUDY)
+STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
 
 __all__ = ["STUDIES", "Panel", "Scale", "Study", "Verdict", "reproduce"]

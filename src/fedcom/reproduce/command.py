@@ -36,13 +36,16 @@ def run(
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """The studies some names mean; all: every one."""
-    for name in names:
-        if name not in (*NAMES, "all"):
-            raise unknown("study", name, (*NAMES, "all", "rates"))
+    """The studies some names mean: one each, those that begin with it (frontier), or all."""
     if not names:
         raise ConfigError(f"which study? {', '.join(NAMES)}, or all")
-    return list(NAMES) if "all" in names else list(dict.fromkeys(names))
+    meant: list[str] = []
+    for name in names:
+        own = [study for study in NAMES if name in ("all", study) or study.startswith(f"{name}-")]
+        if not own:
+            raise unknown("study", name, (*NAMES, "frontier", "all", "rates"))
+        meant += own
+    return list(dict.fromkeys(meant))
 
 
 def _reproduce(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> DataError | None:

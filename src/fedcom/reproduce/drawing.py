@@ -35,11 +35,11 @@ class Axis(NamedTuple):
 class Sheet:
     """A figure of rows and columns of charts, each a part of it."""
 
-    def __init__(self, rows: int, columns: int) -> None:
+    def __init__(self, rows: int, columns: int, larger: float = 1.0) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        self.figure: Figure = Figure(figsize=(WIDE * columns, TALL * rows), dpi=DPI)
+        self.figure: Figure = Figure(figsize=(WIDE * columns * larger, TALL * rows * larger), dpi=DPI)
         FigureCanvasAgg(self.figure)
         parts: Any = self.figure.subfigures(rows, columns, squeeze=False)
         self.parts: list[SubFigure] = list(parts.flatten())
@@ -137,15 +137,18 @@ def series(
 
 def scatter(
     part: "SubFigure", places: Mapping[str, tuple[float, float]], best: Sequence[str],
-    marked: Mapping[str, str], colours: Mapping[str, str], title: str, note: str,
+    marked: Mapping[str, str], colours: Mapping[str, str], title: str, note: str, also: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Points, the best of them joined and named, some marked with a ring; what is far below is a triangle."""
+    """Points, the best of them joined and named, some marked with a ring; what is far below is a triangle.
+
+    also: others to be named.
+    """
     axes = frame(part, title, note)
     axes.set_position((0.12, 0.13, 0.84, 0.7))
     axes.set_xscale("log")
     floor = max((y for _, y in places.values()), default=0.0) - DEEP
     shown = {name: (x, max(y, floor)) for name, (x, y) in places.items()}
-    named = {name: marked.get(name, name) for name in (*best, *marked) if name in places}
+    named = {name: marked.get(name, name) for name in (*best, *marked, *also) if name in places}
     named = {name: words for name, words in named.items() if places[name][1] > floor or name in marked}
     front = np.array([places[name] for name in best if name in named])
     if len(front):

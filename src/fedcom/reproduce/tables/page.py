@@ -57,7 +57,7 @@ the fewest rounds over one fixed grid of steps eta gamma tau L, with gamma as th
 FedCOM, the root of m tau for FedCOMGATE, FedGATE and SCAFFOLD, 1 for the others. A step is constant over a
 run, which alone can cost a method bounded by a power of 1/ε a factor of log(1/ε) that a falling step would
 save: where that factor explains a slope, the verdict says so. A bound that is a sum hides a constant in
-each term: a slope in q above 1 that is not so against q alone, over the last three points, is no breach.
+each term: a slope in q above 1 that is not so against q alone, over the last three points, is told apart.
 
 Problems, each with L = 1: `quadratic`, strongly convex, eigenvalues from 1 to 1/κ; `flat`, a quadratic
 whose eigenvalues fall to 10⁻⁴, on which gradient descent needs 1/ε rounds; `logistic` regression; `wave`, a
