@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedcom.algorithms import ALGORITHMS
-from fedcom.figures import COLOURS, SPARE, _apart, figures, palette, strokes_of
+from fedcom.figures import COLOURS, SPARE, apart, figures, palette, strokes_of
 from fedcom.report import Curve
 
 
@@ -87,7 +87,7 @@ def test_a_run_on_its_way_to_infinity_ends_just_above_the_others() -> None:
     assert heights == [[2.0, 1.0, 0.5], [2.0, 6.0], [2.0, 3.0, 4.0]]
 
 
-def test_seeds_are_averaged_and_those_cut_short_are_drawn_apart() -> None:
+def test_seeds_are_averaged_and_those_cut_short_are_drawnapart() -> None:
     runs = [curve("fedavg", 0, losses=(2.0, 1.0, 0.5)), curve("fedavg", 1, losses=(2.0, 3.0, 1.5))]
     early = Curve("fedavg", 2, runs[1].rows[:2], "done")  # reached its target, say: keeps its loss of 3
     cut = curve("fedavg", 3, losses=(2.0, 1.0, math.nan), status="diverged")
@@ -122,7 +122,7 @@ def test_colours_do_not_depend_on_the_company_a_method_keeps() -> None:
 
 def test_labels_are_moved_apart_in_order_and_stay_inside() -> None:
     heights = np.array([50.0, 52.0, 51.0, 99.0, 5.0])
-    moved = _apart(heights, 10.0, 0.0, 100.0)
+    moved = apart(heights, 10.0, 0.0, 100.0)
     assert np.diff(np.sort(moved)).min() > 9.9
     assert (np.argsort(moved) == np.argsort(heights)).all()
     assert moved.min() >= 0

@@ -94,11 +94,16 @@ def environment(simulation: Simulation) -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "device": device_name(device),
         "threads": torch.get_num_threads(),
         "chunk": simulation.chunk,
         "command": sys.argv,
     }
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or the processor's kind."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -118,7 +118,8 @@ class Task:
             x, y = self.source(clients, position)
             return x.to(self.x.dtype), y.to(self.y.dtype)
         rows = self.offsets[clients].unsqueeze(-1) + position
-        return self.x[rows], self.y[rows]
+        x = self.x.index_select(0, rows.flatten())  # twice as fast on a CPU as indexing by a table
+        return x.reshape(*rows.shape, *x.shape[1:]), self.y[rows]
 
     @cached_property
     def shown_sizes(self) -> Tensor:

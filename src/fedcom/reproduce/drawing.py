@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedcom.figures import FAINT, INK, Stroke, chart, frame, label, palette, strokes_of, ticks
+from fedcom.figures import FAINT, INK, Stroke, apart, chart, frame, label, palette, strokes_of, ticks
 from fedcom.report import Curve
 
 if TYPE_CHECKING:
@@ -137,30 +137,38 @@ def series(
 
 def scatter(
     part: "SubFigure", places: Mapping[str, tuple[float, float]], best: Sequence[str],
-    marked: Mapping[str, str], colours: Mapping[str, str], title: str, note: str, also: Sequence[str] = (),
+    marked: Mapping[str, str], colours: Mapping[str, str], title: str, note: str, also: Mapping[str, str],
 ) -> None:  # fmt: skip
     """Points, the best of them joined and named, some marked with a ring; what is far below is a triangle.
 
-    also: others to be named.
+    also: others to be named, or named otherwise.
     """
     axes = frame(part, title, note)
     axes.set_position((0.12, 0.13, 0.84, 0.7))
     axes.set_xscale("log")
     floor = max((y for _, y in places.values()), default=0.0) - DEEP
     shown = {name: (x, max(y, floor)) for name, (x, y) in places.items()}
-    named = {name: marked.get(name, name) for name in (*best, *marked, *also) if name in places}
-    named = {name: words for name, words in named.items() if places[name][1] > floor or name in marked}
-    front = np.array([places[name] for name in best if name in named])
-    if len(front):
-        axes.plot(*front.T, color=FAINT, linewidth=5, zorder=0, solid_capstyle="round")
+    front = [name for name in best if places[name][1] > floor]
+    if front:
+        line = np.array([places[name] for name in front])
+        axes.plot(*line.T, color=FAINT, linewidth=5, zorder=0, solid_capstyle="round")
     for name, (x, y) in shown.items():
         axes.plot(x, y, "o" if places[name][1] > floor else "v", color=colours[name], markersize=6)
-        ring = name in marked
-        if ring:
+        if name in marked:
             axes.plot(x, y, "o", markerfacecolor="none", markeredgecolor=INK, markersize=13)
-        axes.annotate(named.get(name, ""), (x, y), (12, -13) if ring else (-6, 6), textcoords="offset points",
-                      size=8.5, color=INK, ha="left" if ring else "right", va="center")  # fmt: skip
-    axes.margins(x=0.2, y=0.12)
+    axes.margins(x=0.25, y=0.15)
+    style: dict[str, Any] = {"textcoords": "offset points", "size": 8.5, "va": "center", "parse_math": False}
+    for name, words in marked.items():
+        axes.annotate(words, shown[name], (-4, 15), color=INK, ha="center", **style)
+    for name in [name for name in also if name in places and name not in (*marked, *front)]:
+        axes.annotate(also[name], shown[name], (6, -7), color=colours[name], ha="left", **style)
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # so that places on the page are known
+    heights = axes.transData.transform([shown[name] for name in front])[:, 1] if front else np.zeros(0)
+    for name, height, place in zip(front, heights, apart(heights, 15, *axes.bbox.intervaly), strict=True):
+        above = (place - height) * 72 / axes.figure.dpi
+        thread = {"arrowstyle": "-", "color": FAINT, "shrinkB": 4}
+        axes.annotate(also.get(name, name), shown[name], (-14, above + 4), color=colours[name], ha="right",
+                      arrowprops=thread, **style)  # fmt: skip
     axes.set_xlabel("uplink per client, all rounds (MB)", color=INK)
     axes.set_ylabel("test accuracy (%)", color=INK)
     ticks(axes.xaxis)

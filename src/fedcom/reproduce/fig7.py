@@ -69,5 +69,6 @@ STUDY = Study(
     "robust, "
      "SCAFFOLD and FedPAQ much less so.",),
     plan, draw, judge,
-    notes="Rates were tuned at full participation and serve all shares.",
+    notes="Rates were tuned at full participation and serve all shares; a method given a large gamma "
+    "there may owe its loss to that.",
 )  # fmt: skip

@@ -77,8 +77,10 @@ def draw(results: Results, out: Path) -> list[str]:
     colours = {
         name: COLOURS.get(name, COLOURS[TRACKS if name.startswith(TRACKS) else PLAIN]) for name in places
     }
-    title, marked = f"{p.config.data.name}: accuracy by bytes", {PAPER: "FedCOMGATE int 8 (paper)"}
-    scatter(sheet.parts[0], places, front(points), marked, colours, title, results.setting(p.name), METHODS)
+    names = {m: m.removeprefix(f"{TRACKS} ") for m in places if m != PLAIN}  # which FedPAQ is, at its rates
+    title, marked = f"{p.config.data.name}: accuracy by bytes", {PAPER: "int 8, the paper's own"}
+    note = f"{results.setting(p.name)} · blue: FedCOMGATE, red: FedCOM"
+    scatter(sheet.parts[0], places, front(points), marked, colours, title, note, names)
     return [sheet.save(out / "frontier.png")]
 
 

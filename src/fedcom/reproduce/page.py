@@ -21,6 +21,7 @@ def study_page(study: "Study", results: Results, verdicts: Sequence[Verdict], im
         "Settings:",
         "\n".join(f"- {results.setting(panel.name)}" for panel in results.panels),
         *([study.notes] if study.notes else []),
+        f"Run on: {', '.join(sorted({r['device'] for r in results.records if 'device' in r}))}.",
         f"`fedcom reproduce {study.name}{' --quick' * scale.quick}` repeats it"
         + (f", with {' '.join(scale.overrides)}." if scale.overrides else "."),
         *(f"![{study.title}]({image})" for image in images),

@@ -16,22 +16,23 @@ from fedcom.report import write_csv
 from fedcom.reproduce import page
 from fedcom.reproduce.results import Record, Results, Verdict
 from fedcom.reproduce.study import Run, Scale, Study
-from fedcom.run import clear, write_json
+from fedcom.run import clear, device_name, write_json
 from fedcom.task import Task
 
 Played = tuple[sweep.Trial, str, list[Row]]
 REFUSED = "refused"
+END = ("device", "simulated", "status", "rows")  # what a record says besides which run it is of
 
 
 def reproduce(
     study: Study, scale: Scale, out: Path, device: str = "auto", quiet: bool = False
 ) -> list[Verdict]:
     """Play what is not yet in the folder's results.jsonl, then draw, judge and write the study."""
-    pick_device(device)  # refused now, or every run would be
+    where = device_name(pick_device(device))  # refused now, or every run would be
     panels = study.plan(scale)
     clear(out, ())
     runs = [run for panel in panels for run in panel.runs(scale.seeds)]
-    results = Results(panels, _records(study, runs, out / "results.jsonl", device, quiet), scale)
+    results = Results(panels, _records(study, runs, out / "results.jsonl", where, device, quiet), scale)
     images = study.draw(results, out)
     verdicts = study.judge(results)
     write_csv(_points(results.records), out / "points.csv")
@@ -40,32 +41,36 @@ def reproduce(
     return verdicts
 
 
-def _records(study: Study, runs: Sequence[Run], path: Path, device: str, quiet: bool) -> list[Record]:
+def _records(
+    study: Study, runs: Sequence[Run], path: Path, where: str, device: str, quiet: bool
+) -> list[Record]:
     """The records of all runs; those that are new are written as they come."""
     known = sweep.records_of(path, runs)
     pending = [run for run in runs if run.key not in known]
     twins = {} if study.measure else _elsewhere(path)
-    shared = [(run, *twins[run.digest]) for run in pending if run.digest in twins]
+    shared = [(run, twins[run.digest]) for run in pending if run.digest in twins]
     pending = [run for run in pending if run.digest not in twins]
+    ends = ((run, {"device": where, "simulated": not study.measure, "status": status, "rows": rows})
+            for run, status, rows in _play(study, pending, device, quiet))  # fmt: skip
     with path.open("a") as log:
         log.write("\n" if path.read_text()[-1:] not in ("", "\n") else "")  # a line an interruption cut
-        for run, status, rows in chain(shared, _play(study, pending, device, quiet)):
-            known[run.key] = {**run.facts, "simulated": not study.measure, "status": status, "rows": rows}
-            if status != REFUSED:  # may well work the next time
+        for run, end in chain(shared, ends):
+            known[run.key] = {**run.facts, **end}
+            if end["status"] != REFUSED:  # may well work the next time
                 log.write(json.dumps(known[run.key], allow_nan=False) + "\n")
                 log.flush()
     return [known[run.key] for run in runs]
 
 
-def _elsewhere(path: Path) -> dict[str, tuple[str, list[Row]]]:
-    """How runs of other studies beside this one ended, and their rows, by config."""
+def _elsewhere(path: Path) -> dict[str, dict[str, Any]]:
+    """How runs of other studies beside this one ended, by config."""
     found = {}
     for other in sorted({*path.parent.parent.glob("*/results.jsonl")} - {path}):
         for line in other.read_text().splitlines():
             with suppress(json.JSONDecodeError):  # the line an interruption cut
                 record = json.loads(line)
                 if record.get("simulated"):
-                    found[record["config"]] = record["status"], record["rows"]
+                    found[record["config"]] = {key: record[key] for key in END}
     return found
 
 

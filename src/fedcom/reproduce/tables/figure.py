@@ -34,7 +34,7 @@ def figure(title: str, checks: Sequence[Check], found: Found, path: Path) -> Non
     handles += [Line2D([], [], color=PALE, linestyle="--", linewidth=1, label="growth the paper states"),
                 Line2D([], [], color=PALE, marker="x", linestyle="", label="never reached")]  # fmt: skip
     sheet.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
-    sheet.suptitle(title, color=INK, fontsize=12, x=0.01, ha="left")
+    sheet.suptitle(title, color=INK, fontsize=13, weight="bold", x=0.01, ha="left")
     sheet.savefig(path)
 
 
@@ -76,11 +76,11 @@ def _chart(axes: Any, checks: Sequence[Check], found: Found, hues: Mapping[str, 
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.tick_params(axis="y", labelsize=8)
+    axes.tick_params(length=0, labelsize=8, labelcolor=INK)
     axes.set_ylabel("rounds", color=INK)
     axes.set_title(f"{base.column} ({base.objective})", fontsize=10, color=INK)
     axes.grid(color=FAINT, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[:].set_visible(False)
 
 
 def _apart(values: Sequence[float]) -> list[float]:
