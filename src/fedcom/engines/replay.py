@@ -33,7 +33,8 @@ class Replay:
                 self._bills = self.stack.play()
         except RuntimeError as error:  # something asked the host for a decision
             torch.cuda.synchronize()
-            self.refused = str(error).strip().splitlines()[0]
+            first = error.__context__ or error  # to leave the recording is an error of its own
+            self.refused = str(first).strip().splitlines()[0]
             log.warning("rounds cannot be recorded as a CUDA graph and are played: %s", self.refused)
         else:
             self._graph = graph

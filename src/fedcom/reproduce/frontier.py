@@ -46,7 +46,7 @@ def coded(names: Any) -> dict[str, dict[str, Any]]:
 def plan(data: str, scale: Scale) -> list[Panel]:
     labels = coded(TRIED[data] if not scale.quick else MORE if data == "mnist" else FEW)
     methods = (*METHODS, *([] if scale.quick else [PLAIN]), *labels)
-    return [panel(f"frontier/{data}.toml", scale, methods, over={"methods": labels})]
+    return [panel(f"frontier-{data}/{data}.toml", scale, methods, over={"methods": labels})]
 
 
 def front(points: dict[str, tuple[float, float]]) -> list[str]:
