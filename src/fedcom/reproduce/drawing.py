@@ -158,8 +158,8 @@ def scatter(
             axes.plot(x, y, "o", markerfacecolor="none", markeredgecolor=INK, markersize=13)
     axes.margins(x=0.25, y=0.15)
     style: dict[str, Any] = {"textcoords": "offset points", "size": 8.5, "va": "center", "parse_math": False}
-    for name, words in marked.items():
-        axes.annotate(words, shown[name], (-4, 15), color=INK, ha="center", **style)
+    for name in [name for name in marked if name in places]:
+        axes.annotate(marked[name], shown[name], (-4, 15), color=INK, ha="center", **style)
     for name in [name for name in also if name in places and name not in (*marked, *front)]:
         axes.annotate(also[name], shown[name], (6, -7), color=colours[name], ha="left", **style)
     axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # so that places on the page are known
