@@ -93,6 +93,15 @@ def test_threads_give_the_same_bits_and_are_used() -> None:
     assert torch.equal(both.server.w, alone.server.w)
 
 
+def test_threads_have_groups_of_like_size() -> None:
+    stack = Simulation(digits(), FedCOMGATE(), device="cpu", chunk=3)._stack
+    for workers, sizes in ((1, [2, 3, 3]), (2, [2, 2, 2, 2]), (8, [1] * 8)):
+        stack.workers = workers
+        groups = stack._groups()
+        assert [rows.stop - rows.start for rows in groups] == sizes
+        assert [row for rows in groups for row in range(rows.start, rows.stop)] == list(range(8))
+
+
 def test_one_run_of_a_stack_may_diverge() -> None:
     runs = [
         Simulation(digits(), FedCOM(tau=3, eta=eta, decay=1.0), rounds=40, device="cpu")

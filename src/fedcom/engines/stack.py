@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -79,14 +80,12 @@ class Stack:
         self.group, self.workers, self.park = group, workers, park
         first, device = runs[0].rules, runs[0].server.w.device
         self.m, self.n, count = first.clients, first.sampled, len(runs)
+        real, whole = (partial(torch.zeros, dtype=t, device=device) for t in (torch.float64, torch.int64))
         self.inputs = Inputs(
-            key=torch.zeros(count, dtype=torch.int64, device=device),
-            eta=torch.zeros(count, dtype=torch.float64, device=device),
-            coin=torch.zeros(count, dtype=torch.float64, device=device),
-            client=torch.zeros(count * self.n, dtype=torch.int64, device=device),
+            key=whole(count), eta=real(count), coin=real(count), client=whole(count * self.n)
         )
-        self.q, self.alpha = (torch.zeros(count, dtype=torch.float64, device=device) for _ in range(2))
-        self.sound = torch.zeros(count, dtype=torch.int64, device=device)  # rounds that left a finite model
+        self.q, self.alpha = real(count), real(count)
+        self.sound = whole(count)  # rounds that left a finite model
         self._of_run = torch.arange(count, device=device).repeat_interleave(self.n)
         self._weights = torch.cat([run.weights for run in runs])
         draws, network = [run.draw for run in runs], runs[0].network
@@ -251,9 +250,10 @@ class Stack:
         return state, memory
 
     def _groups(self) -> Sequence[slice]:
-        """The rows of the stack that are computed at once."""
+        """The rows of the stack that are computed at once: as many groups for each thread, of like size."""
         count = len(self._of_run)
-        return [slice(i, min(i + self.group, count)) for i in range(0, count, self.group)]
+        parts = min(count, self.workers * -(-count // (self.workers * self.group)))
+        return [slice(*pair) for pair in pairwise(i * count // parts for i in range(parts + 1))]
 
     def _facts(self, rounds: Sequence[Round], shape: Callable[[Tensor], Tensor]) -> Round:
         """The facts of all runs as tensors, one number a run laid out in some shape."""
