@@ -72,7 +72,7 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
     algorithm = rules.algorithm
     stack.tell()
     rows, bill = stack._groups()[0], Ledger(stack.m)
-    clients, begun = stack.inputs.client[rows], stack._begin(0, bill)
+    clients, (begun,) = stack.inputs.client[rows], stack._begin([bill])
     groups, (work, _) = rules.sampled / len(clients), stack._work([begun], rows)
     draw = Draw(stack.inputs.key[stack._of_run[rows]]).fold(clients)
     oracle = Oracle(task, clients, draw, job.batch)
