@@ -1,11 +1,14 @@
 """Convolutions as matrix products are the convolutions."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from fedcom.convolve import Unfolded, unfolded
+from fedcom.objective import Objective
 
 CASES = {
     "plain": (3, {}),
@@ -46,3 +49,19 @@ def test_a_module_without_a_convolution_is_left_alone():
     assert unfolded(module) is module
     grouped = nn.Sequential(nn.Conv2d(2, 2, 3, groups=2), nn.Conv2d(2, 2, 3, padding="same"))
     assert unfolded(grouped) is grouped
+
+
+def test_a_traced_objective_takes_the_products_and_has_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    objective = Objective(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)))
+    w = objective.start.repeat(2, 1) + 0.1 * torch.randn(2, objective.layout.size)
+    given = (w, torch.randn(2, 5, 1, 4, 4), torch.randint(0, 3, (2, 5)), torch.full((2, 5), 0.2))
+    names: list[str] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        names.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    traced = torch.compile(objective.gradients, backend=keep, fullgraph=True)(*given)
+    torch.testing.assert_close(traced, objective.gradients(*given))
+    assert not [name for name in names if "conv" in name]

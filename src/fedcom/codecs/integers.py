@@ -87,9 +87,8 @@ class Int(Codec):
     def _spread(self, scales: Tensor, layout: Layout) -> Tensor:
         """The scale of every coordinate, given one a block."""
         sizes = self.blocks(layout).sizes
-        if (
-            torch.compiler.is_compiling() and len(sizes) > 1
-        ):  # one load, where a kernel would weigh every piece
+        # Compiled, a look-up is one load, where a concatenation would weigh every piece at every coordinate.
+        if torch.compiler.is_compiling() and len(sizes) > 1:
             place = torch.arange(layout.size, device=scales.device)
             return scales[..., sum((place >= start).long() for start in accumulate(sizes[:-1]))]
         pieces = [scales[..., i : i + 1].expand(*scales.shape[:-1], size) for i, size in enumerate(sizes)]

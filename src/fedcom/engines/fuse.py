@@ -91,7 +91,6 @@ def _compiled(thing: Any, *methods: str) -> Any:
 
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    options: dict[str, Any] = {
-        "force_pointwise_cat": True
-    }  # gradients of tensors become one vector as they are used
+    # So that gradients of tensors become one vector as they are used.
+    options: dict[str, Any] = {"force_pointwise_cat": True}
     return torch.compile(function, fullgraph=True, dynamic=False, options=options)

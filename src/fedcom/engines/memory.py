@@ -95,9 +95,7 @@ def _activations(task: Task, w: Tensor) -> int:
     def count(module: nn.Module, inputs: object, output: object) -> None:
         if isinstance(output, Tensor):
             counts.append(output.numel())
-        if isinstance(output, Tensor) and isinstance(
-            module, nn.Conv2d
-        ):  # its table of patches, once compiled
+        if isinstance(output, Tensor) and isinstance(module, nn.Conv2d):  # compiled, a table of patches
             counts.append(output.numel() // module.out_channels * module.weight[0].numel())
 
     hooks = [module.register_forward_hook(count) for module in task.objective.module.modules()]

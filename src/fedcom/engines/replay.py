@@ -34,7 +34,7 @@ class Replay:
         except RuntimeError as error:  # something asked the host for a decision
             torch.cuda.synchronize()
             first = error.__context__ or error  # to leave the recording is an error of its own
-            self.refused = str(first).strip().splitlines()[0]
+            self.refused = (str(first).strip() or type(first).__name__).splitlines()[0]
             log.warning("rounds cannot be recorded as a CUDA graph and are played: %s", self.refused)
         else:
             self._graph = graph
