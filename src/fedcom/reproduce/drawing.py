@@ -163,8 +163,9 @@ def scatter(
     for name in [name for name in also if name in places and name not in (*marked, *front)]:
         axes.annotate(also[name], shown[name], (6, -7), color=colours[name], ha="left", **style)
     axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # so that places on the page are known
-    heights = axes.transData.transform([shown[name] for name in front])[:, 1] if front else np.zeros(0)
-    for name, height, place in zip(front, heights, apart(heights, 15, *axes.bbox.intervaly), strict=True):
+    joined = [name for name in front if name not in marked]
+    heights = axes.transData.transform([shown[name] for name in joined])[:, 1] if joined else np.zeros(0)
+    for name, height, place in zip(joined, heights, apart(heights, 15, *axes.bbox.intervaly), strict=True):
         above = (place - height) * 72 / axes.figure.dpi
         thread = {"arrowstyle": "-", "color": FAINT, "shrinkB": 4}
         axes.annotate(also.get(name, name), shown[name], (-14, above + 4), color=colours[name], ha="right",
