@@ -1,5 +1,6 @@
 """Runs played in step, groups of clients, threads: none of them changes a number."""
 
+import platform
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from fedcom.codecs import Dithered, Int, RandK, Rotated, TopK
 from fedcom.engines.local import runs_that_fit, together
 from fedcom.engines.players import player
 from fedcom.engines.stack import Stack
+from fedcom.engines.threads import spread
 from fedcom.errors import ConfigError, Diverged
 from tests.conftest import after, mlp_task
 
@@ -91,6 +93,19 @@ def test_threads_give_the_same_bits_and_are_used() -> None:
         both.step()
     assert threading.get_ident() not in seen
     assert torch.equal(both.server.w, alone.server.w)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_threads_leave_torch_as_it_was(workers: int) -> None:
+    def seen(_: int) -> bool:
+        return bool(torch.backends.mkldnn.enabled)
+
+    before = seen(0)
+    on_arm = platform.machine() in ("aarch64", "arm64")
+    assert list(spread(seen, [0, 1, 2], workers)) == [before and not on_arm] * 3
+    with pytest.raises(ZeroDivisionError):
+        list(spread(lambda item: 1 // item, [1, 0, 2], workers))
+    assert seen(0) == before
 
 
 def test_threads_have_groups_of_like_size() -> None:

@@ -40,14 +40,18 @@ class Dense:
             inputs.append(outputs.relu())
         hot = torch.arange(outputs.shape[-1], device=y.device) == y.unsqueeze(-1)
         error = (outputs.softmax(-1) - hot.to(w.dtype)) * weight.unsqueeze(-1)
+        # A compiler joins the pieces as they are used; otherwise each is written where it belongs.
+        gradient = None if torch.compiler.is_compiling() else w.new_empty(w.shape)
+        places = layers if gradient is None else self._layers(gradient)
         pieces: list[Tensor] = []
         for i, (matrix, bias) in reversed(list(enumerate(layers))):
+            there = (None, None) if gradient is None else places[i]
             if bias is not None:
-                pieces.append(error.sum(-2))
-            pieces.append(torch.bmm(error.mT, inputs[i]).flatten(1))
+                pieces.append(torch.sum(error, -2, out=there[1]))
+            pieces.append(torch.bmm(error.mT, inputs[i], out=there[0]).flatten(1))
             if i:
                 error = torch.bmm(error, matrix) * (inputs[i] > 0)
-        return torch.cat(pieces[::-1], -1)
+        return torch.cat(pieces[::-1], -1) if gradient is None else gradient
 
     def _layers(self, w: Tensor) -> list[tuple[Tensor, Tensor | None]]:
         """Each layer's matrices and biases, a stack of one a client."""
@@ -55,7 +59,7 @@ class Dense:
         layers: list[tuple[Tensor, Tensor | None]] = []
         for has_bias in self.biases:
             matrix, shape = next(parts)
-            layers.append((matrix.reshape(len(w), *shape), next(parts)[0] if has_bias else None))
+            layers.append((matrix.view(len(w), *shape), next(parts)[0] if has_bias else None))
         return layers
 
 

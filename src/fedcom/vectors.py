@@ -73,3 +73,8 @@ def load(module: nn.Module, w: Tensor) -> None:
         for name, parameter in module.named_parameters():
             if name in tensors:
                 parameter.copy_(tensors[name])
+
+
+def descend(w: Tensor, eta: float | Tensor, g: Tensor) -> Tensor:
+    """w - eta g, read and written once."""
+    return torch.addcmul(w, eta, g, value=-1) if isinstance(eta, Tensor) else torch.sub(w, g, alpha=eta)

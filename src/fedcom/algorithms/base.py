@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedcom import settings
 from fedcom.errors import ConfigError
-from fedcom.vectors import Vectors
+from fedcom.vectors import Vectors, descend
 
 Auto = Literal["auto"]
 Memory = Literal["none", "error-feedback", "paper"]
@@ -122,7 +122,7 @@ class Algorithm:
 
     def local_step(self, w: Tensor, client: Any, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
         """One of the tau local steps."""
-        return w - rnd.eta * oracle.batch(w)
+        return descend(w, rnd.eta, oracle.batch(w))
 
     def upload(self, client: Any, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         """What the client means to say: D = (w - w_j)/eta, scaled to tau steps where it did others."""

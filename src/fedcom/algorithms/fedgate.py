@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor
 
 from fedcom.algorithms.base import Algorithm, Oracle, Round
-from fedcom.vectors import Vectors
+from fedcom.vectors import Vectors, descend
 
 
 class Tracker(NamedTuple):
@@ -31,7 +31,7 @@ class FedGATE(Algorithm):
         return Tracker(delta=w.new_zeros(w.shape))
 
     def local_step(self, w: Tensor, client: Tracker, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
-        return w - rnd.eta * (oracle.batch(w) - client.delta)
+        return descend(w, rnd.eta, oracle.batch(w) - client.delta)
 
     def client_step(self, client: Tracker, sent: Vectors, mean: Vectors, rnd: Round) -> Tracker:
         return client._replace(delta=client.delta + rnd.alpha * (sent["D"] - mean["D"]) / rnd.tau)

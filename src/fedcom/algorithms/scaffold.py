@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from fedcom.algorithms.base import Algorithm, Oracle, Round
-from fedcom.vectors import Vectors
+from fedcom.vectors import Vectors, descend
 
 
 class Control(NamedTuple):
@@ -41,7 +41,7 @@ class Scaffold(Algorithm):
         return {"w": server.w, "c": server.c}
 
     def local_step(self, w: Tensor, client: Control, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
-        return w - rnd.eta * (oracle.batch(w) - client.c + down["c"])
+        return descend(w, rnd.eta, oracle.batch(w) - client.c + down["c"])
 
     def upload(self, client: Control, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         D = super().upload(client, down, w, rnd)["D"]

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedcom.algorithms.base import Oracle, Round
 from fedcom.algorithms.diana import Diana
 from fedcom.errors import ConfigError
-from fedcom.vectors import Vectors
+from fedcom.vectors import Vectors, descend
 
 
 class Reference(NamedTuple):
@@ -48,4 +48,4 @@ class VRDiana(Diana):
         return client._replace(point=point, gradient=gradient, fresh=torch.zeros_like(client.fresh))
 
     def local_step(self, w: Tensor, client: Reference, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
-        return w - rnd.eta * (oracle.batch(w) - oracle.batch(client.point) + client.gradient)
+        return descend(w, rnd.eta, oracle.batch(w) - oracle.batch(client.point) + client.gradient)

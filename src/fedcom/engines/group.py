@@ -1,29 +1,33 @@
-"""How many clients a core of a CPU computes at once: one, or a few stacked, whichever proves quicker."""
+"""How many clients a core of a CPU computes at once: one, or several stacked, whichever proves quicker."""
 
+import math
 import time
 
 import torch
 from torch import Tensor
 
 from fedcom.algorithms import Algorithm
+from fedcom.engines.threads import alone
 from fedcom.task import Task
 
-_STACKED = 8
+_SIZES = (1, 8, 32)
+_UNMEASURED = 8
 
 
 def clients_a_core(task: Task, algorithm: Algorithm, w: Tensor, most: int) -> int:
-    """The quicker of one and a few, at most so many; measured where no bit of a run depends on it."""
-    few = min(_STACKED, most)
-    if few == 1 or not task.objective.same_in_any_stack:
-        return few
+    """The quickest of a few sizes, at most so many; measured where no bit of a run depends on it."""
+    sizes = sorted({min(size, most) for size in _SIZES})
+    if len(sizes) == 1 or not task.objective.same_in_any_stack:
+        return min(_UNMEASURED, most)
     b = min(task.longest, algorithm.batch if isinstance(algorithm.batch, int) else task.longest)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        seconds = {size: _seconds(task, w, size, b) / size for size in (1, few)}
-    finally:
-        torch.set_num_threads(before)
-    return min(seconds, key=lambda size: seconds[size])
+    best, shortest = 1, math.inf
+    with alone():
+        for size in sizes:
+            seconds = _seconds(task, w, size, b) / size
+            if seconds >= shortest:
+                break
+            best, shortest = size, seconds
+    return best
 
 
 def _seconds(task: Task, w: Tensor, clients: int, b: int) -> float:
