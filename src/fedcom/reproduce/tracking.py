@@ -11,7 +11,7 @@ from fedcom.reproduce.study import Panel, Scale, Study, panel
 WITHOUT, WITH = "fedavg", "fedgate"
 SPLITS = {"1 class": 1, "2 classes": 2, "5 classes": 5, "iid": None}
 SMALL: Table = {  # the quick form
-    "grid": {"tau": [1, 10], "eta": [0.05]}, "data": {"clients": 10}, "run": {"rounds": 5},
+    "grid": {"tau": [2, 10], "eta": [0.1]}, "data": {"clients": 10}, "run": {"rounds": 5},
 }  # fmt: skip
 
 
