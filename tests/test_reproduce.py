@@ -234,6 +234,7 @@ def test_rates_are_tuned_and_widened_at_an_edge(tmp_path: Path, monkeypatch: pyt
     assert rates.widened([0.1, 0.2], 0.2) == [0.1, 0.2, 0.4]
     assert rates.widened([1.0, 2.0, 4.0], 1.0) == [0.5, 1.0, 2.0, 4.0]
     monkeypatch.setattr(rates, "METHODS", ("fedavg",))
+    monkeypatch.setattr(rates, "SEEDS", 3)
     monkeypatch.setitem(rates.GRIDS, "mnist", {"eta": [0.01, 0.02], "gamma": [1.0]})
     longer = (*TINY, "model.hidden=16", "run.rounds=12", "run.eval_every=2")
     path = rates.tune("mnist", Scale(True, 1, longer), tmp_path, "cpu", True)
@@ -241,6 +242,11 @@ def test_rates_are_tuned_and_widened_at_an_edge(tmp_path: Path, monkeypatch: pyt
     assert found["tuning"]["seed"] == rates.SEED
     assert found["methods"]["fedavg"]["eta"] > 0.02
     assert "widened" in found["found"]["fedavg"]["note"]
+    (best,) = (
+        entry for entry in json.loads((tmp_path / "mnist" / "table.json").read_text()) if entry["best"]
+    )
+    assert best["runs"] == 3
+    assert round(100 * best["test_accuracy"], 2) == found["found"]["fedavg"]["accuracy"]
 
 
 @pytest.mark.parametrize("data", rates.GRIDS)

@@ -16,6 +16,7 @@ from fedcom.codecs.entropy import (
     STATES,
     TOTAL,
     Alphabet,
+    _histogram_on_gpu,
     decode,
     encode,
     histogram,
@@ -245,3 +246,10 @@ def test_the_bytes_of_a_stream() -> None:
         encode(symbols.astype(np.uint8), frequencies).hex()
         == "94020100a5240200292502009402010000a00020004000a0"
     )
+
+
+@pytest.mark.parametrize("size", [1, 3, 300, 5000])
+@pytest.mark.parametrize("n", [1, 7, 9000])
+def test_a_gpus_way_of_counting_counts(size: int, n: int) -> None:
+    symbols = torch.randint(0, size, (4, n), dtype=torch.int32)
+    assert torch.equal(_histogram_on_gpu(symbols, size), histogram(symbols, size))

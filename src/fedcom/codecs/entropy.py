@@ -22,6 +22,7 @@ PRECISION = 14
 TOTAL = 1 << PRECISION
 _LOW = 1 << 16  # a state is at least this
 _LANES = 4
+_COUNTERS = 1 << 12  # on a GPU, of a row
 STATES = 4 * _LANES  # bytes of the final states
 _INVERSE = 46
 
@@ -75,13 +76,22 @@ class Alphabet:
 
 def histogram(symbols: Tensor, size: int) -> Tensor:
     """How often each of `size` symbols occurs in each row."""
-    counts = torch.zeros((*symbols.shape[:-1], size), dtype=torch.int64, device=symbols.device)
-    if symbols.is_cuda:  # torch.bincount would wait for the device
-        return counts.scatter_add_(-1, symbols.long(), counts.new_ones(()).expand(symbols.shape))
+    if symbols.is_cuda:
+        return _histogram_on_gpu(symbols, size)
+    counts = torch.zeros((*symbols.shape[:-1], size), dtype=torch.int64)
     rows = symbols.reshape(counts.numel() // size, symbols.shape[-1])
     for row, count in zip(rows, counts.view(-1, size), strict=True):
         count.copy_(torch.bincount(row, minlength=size))
     return counts
+
+
+def _histogram_on_gpu(symbols: Tensor, size: int) -> Tensor:
+    """The same without waiting for the device; several counters a symbol, over which threads do not queue."""
+    turns = max(1, _COUNTERS // size)
+    turn = torch.arange(symbols.shape[-1], device=symbols.device) % turns
+    counts = symbols.new_zeros((*symbols.shape[:-1], turns * size), dtype=torch.int64)
+    counts.scatter_add_(-1, symbols + turn * size, counts.new_ones(()).expand(symbols.shape))
+    return counts.unflatten(-1, (turns, size)).sum(-2)
 
 
 def encode(symbols: Symbols | Codes, frequencies: Ints) -> bytes:

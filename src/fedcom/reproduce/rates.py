@@ -21,7 +21,8 @@ GRIDS = {
     "fashion-mnist": _SMALL,
     "cifar-10": {"eta": [0.02, 0.05, 0.1, 0.2], "gamma": [1.0, 2.0, 4.0]},
 }
-WIDER = 4  # steps a grid may grow by in all
+SEEDS = 5  # of a best point: one that diverges on any is passed over
+TRIES = 8  # how often in all a grid grows or another best point is tested
 
 
 def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool = False) -> Path:
@@ -42,7 +43,7 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
         )
     sweep_report.write(entries, out / data)
     path = out / data / f"{data}.toml"
-    by = f"test accuracy, the mean of the last {LAST} evaluations"
+    by = f"test accuracy, the mean of the last {LAST} evaluations; the best on {SEEDS} seeds"
     path.write_text(text(data, GRIDS[data], SEED, by, best), encoding="utf-8")
     return path
 
@@ -50,16 +51,19 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
 def _tune_one(
     table: Table, method: str, grid: Mapping[str, Sequence[float]], path: Path, device: str, quiet: bool
 ) -> dict[str, Any]:
-    """The best point of one method; a best at the grid's edge widens it there by a step, and on it goes."""
-    tried = {key: list(values) for key, values in grid.items()}
-    for _ in range(WIDER + 1):
-        trials = Panel(method, table, (method,), tried).runs(1)
+    """The best point of one method, on a grid that grows where it is at an edge, and on several seeds."""
+    tried, sure = {key: list(values) for key, values in grid.items()}, list[Table]()
+    for _ in range(TRIES):
+        some = [Panel(method, table, (method,), tried).runs(1)]
+        some += [Panel(method, table, (method,), {k: [v] for k, v in p.items()}).runs(SEEDS) for p in sure]
+        trials = list({trial.key: trial for trials in some for trial in trials}.values())
         found = sweep_report.summary(sweep.fill(trials, path, LAST, device, quiet))
         best = next((entry for entry in found if entry["best"]), None)
-        if best is None or not best["edges"]:
+        if best is None or (best["point"] in sure and not best["edges"]):
             break
         for key in best["edges"]:
             tried[key] = widened(tried[key], best["point"][key])
+        sure += [] if best["edges"] else [best["point"]]
     if best is None:
         none = {"accuracy": None, "edges": [], "note": "every point diverged", "table": found}
         return {"eta": min(tried["eta"]), "gamma": 1.0, **none}

@@ -69,7 +69,7 @@ def _elsewhere(path: Path) -> dict[str, dict[str, Any]]:
         for line in other.read_text().splitlines():
             with suppress(json.JSONDecodeError):  # the line an interruption cut
                 record = json.loads(line)
-                if record.get("simulated"):
+                if record.get("simulated") and all(key in record for key in END):
                     found[record["config"]] = {key: record[key] for key in END}
     return found
 
