@@ -91,7 +91,7 @@ def _histogram_on_gpu(symbols: Tensor, size: int) -> Tensor:
     turn = torch.arange(symbols.shape[-1], device=symbols.device) % turns
     counts = symbols.new_zeros((*symbols.shape[:-1], turns * size), dtype=torch.int64)
     counts.scatter_add_(-1, symbols + turn * size, counts.new_ones(()).expand(symbols.shape))
-    return counts.unflatten(-1, (turns, size)).sum(-2)
+    return counts.reshape(*symbols.shape[:-1], turns, size).sum(-2)
 
 
 def encode(symbols: Symbols | Codes, frequencies: Ints) -> bytes:
