@@ -22,7 +22,7 @@ def fuse(stack: Stack) -> str:
     torch._dynamo.config.recompile_limit = 256  # methods, codecs and shapes of one process, not of one run
     ways = {"method and codec": (True, True), "method": (True, False), "codec": (False, True)}
     plain = [run.rules for run in stack.runs]
-    stack.rehearse()  # what is computed once and kept is computed now, out of the compiler's sight
+    _prepare(stack)
     for what, (method, codec) in ways.items():
         started = time.perf_counter()
         fused = _compiled_rules(plain[0], method, codec)
@@ -37,6 +37,18 @@ def fuse(stack: Stack) -> str:
             log.info("%s compiled in %.1f s, kept for the next time", what, time.perf_counter() - started)
             return what
     return "nothing"
+
+
+def _prepare(stack: Stack) -> None:
+    """Have what is computed once and kept computed now, out of the compiler's sight."""
+    rules = stack.runs[0].rules
+    kind = (type(rules.algorithm), rules.links.uplink, rules.layout, str(stack.q.device))
+    if kind not in _PREPARED:
+        stack.rehearse()
+        _PREPARED.add(kind)
+
+
+_PREPARED: set[Any] = set()
 
 
 def _play_by(stack: Stack, rules: list[Rules]) -> None:

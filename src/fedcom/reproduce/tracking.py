@@ -34,6 +34,11 @@ def best(results: Results, name: str, method: str, tau: int) -> Stat:
     return results.final(name, method, **results.best(name, method, tau=tau))
 
 
+def setting(results: Results) -> str:
+    """What all panels share, in words."""
+    return results.setting("iid").replace(" iid", "")
+
+
 def gains(results: Results, tau: int) -> dict[str, tuple[Stat, Stat]]:
     """Accuracy with and without tracking, by how the classes are dealt."""
     return {
@@ -50,7 +55,7 @@ def draw(results: Results, out: Path) -> list[str]:
             points[name].append((tau, 100 * (a.mean - b.mean), 100 * math.hypot(a.spread, b.spread)))
     axis = Axis("local steps, tau", "FedGATE minus FedAvg (points)", log=True, zero=True)
     colours = dict(zip(SPLITS, reversed(RAMP[:4]), strict=True))
-    note = results.setting(results.panels[0].name)
+    note = setting(results)
     series(sheet.parts[0], points, "What tracking gains on CIFAR-10", note, axis, colours)
     return [sheet.save(out / "tracking.png")]
 
@@ -64,7 +69,7 @@ def judge(results: Results) -> list[Verdict]:
         verdicts.append(Verdict.of(
             f"At tau = {tau} tracking pays wherever clients have 1, 2 or 5 classes (FedGATE above "
             f"FedAvg, each at its best eta).",
-            [better(*pair) for pair in unlike], f"{numbers}.", results.setting(results.panels[0].name),
+            [better(*pair) for pair in unlike], f"{numbers}.", setting(results),
         ))  # fmt: skip
     return verdicts
 
