@@ -33,6 +33,7 @@ from torch import Tensor
 
 import fedcom
 from fedcom.draws import Draw
+from fedcom.engines.threads import alone
 from fedcom.ledger import Ledger
 from fedcom.links import Channel
 from fedcom.round import relative_error, server_work
@@ -206,10 +207,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--add", type=Path, nargs="*", default=[], help="measured elsewhere, to be drawn too")
     args = parser.parse_args()
-    torch.set_num_threads(1)
     job = JOBS[args.job]
     where = "GPU" if args.device == "cuda" else "CPU"
-    bars = {f"{name}, {where}": breakdown(name, job, args.device, args.repeats) for name in METHODS}
+    with alone():
+        bars = {f"{name}, {where}": breakdown(name, job, args.device, args.repeats) for name in METHODS}
     for path in args.add:
         bars |= json.loads(path.read_text())
     show(bars)

@@ -87,12 +87,12 @@ def main(spec: dict[str, Any]) -> None:
     name, device = spec["contender"], spec["device"]
     first = "RANK" not in os.environ
     others = start_ranks(len(os.sched_getaffinity(0))) if name == "pfl-ranks" and first else []
+    if name.endswith(("-single", "-ranks")):
+        os.environ["OMP_NUM_THREADS"] = "1"  # which all of torch's libraries heed, if it is there first
     import torch
     from benchmarks.contenders import CONTENDERS
     from benchmarks.jobs import JOBS
 
-    if name.endswith(("-single", "-ranks")):
-        torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = spec["tf32"]
     clock = Clock(spec["warmup"], spec["rounds"], device)
     job, total = JOBS[spec["job"]], spec["warmup"] + spec["rounds"]
