@@ -74,6 +74,6 @@ STUDY = Study(
     "robust, "
      "SCAFFOLD and FedPAQ much less so.",),
     plan, draw, judge,
-    notes="Eta is that of full participation. On MNIST gamma, which wants to be smaller where few clients are "
-    "averaged, is each method's best at every share, chosen on the seeds shown; on CIFAR-10 it is 2 for all.",
+    notes="Eta is that of full participation. On MNIST gamma, which wants to be smaller where few are "
+    "averaged, is each method's best at every share, chosen on the seeds shown; on CIFAR-10 it is 2.",
 )  # fmt: skip
