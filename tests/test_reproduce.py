@@ -13,7 +13,7 @@ from fedcom import sweep
 from fedcom.cli import app
 from fedcom.compare import METHODS
 from fedcom.errors import ConfigError, DataError
-from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, rates, reproduce
+from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, drawing, rates, reproduce
 from fedcom.reproduce.page import read_verdicts, verdicts_page
 from fedcom.reproduce.results import FAILS, HOLDS, PARTLY, Results, Stat, alike, better
 from fedcom.reproduce.study import Run, experiment
@@ -282,3 +282,22 @@ def test_figure_6_counts_who_is_alike() -> None:
 
     assert [v.outcome for v in STUDIES["fig6"].judge(results(0.4, 0.0))] == [HOLDS, HOLDS]
     assert [v.outcome for v in STUDIES["fig6"].judge(results(-0.1, 0.6))] == [FAILS, FAILS]
+
+
+def test_names_of_points_do_not_cover_one_another() -> None:
+    names = [f"name {i}" for i in range(6)]
+    places = {name: (10.0 ** (i / 20), 90 + i / 20) for i, name in enumerate(names)}
+    part = drawing.Sheet(1, 1).parts[0]
+    drawing.scatter(
+        part,
+        places,
+        names[:1],
+        {},
+        dict.fromkeys(names, "black"),
+        "",
+        "",
+        dict(zip(names, names, strict=True)),
+    )
+    boxes = [text.get_window_extent() for text in part.axes[0].texts]
+    assert len(boxes) == len(names)
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])

@@ -59,7 +59,7 @@ class Dense:
         layers: list[tuple[Tensor, Tensor | None]] = []
         for has_bias in self.biases:
             matrix, shape = next(parts)
-            layers.append((matrix.view(len(w), *shape), next(parts)[0] if has_bias else None))
+            layers.append((matrix.reshape(len(w), *shape), next(parts)[0] if has_bias else None))
         return layers
 
 

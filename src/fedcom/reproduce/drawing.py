@@ -13,9 +13,14 @@ from fedcom.report import Curve
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import SubFigure
+    from matplotlib.transforms import Bbox
 
 WIDE, TALL, DPI = 6.0, 4.1, 100
 DEEP = 8.0  # points of accuracy below the best that a scatter shows
+AROUND = (  # where a name may be
+    ((6, -7), "left"), ((6, 7), "left"), ((-6, -7), "right"), ((-6, 7), "right"),
+    ((0, -13), "center"), ((0, 13), "center"),
+)  # fmt: skip
 RAMP = ("#e8a76b", "#d0702e", "#9c3f12", "#4f1a05", "#000000")  # from less to more
 
 
@@ -158,19 +163,41 @@ def scatter(
             axes.plot(x, y, "o", markerfacecolor="none", markeredgecolor=INK, markersize=13)
     axes.margins(x=0.25, y=0.15)
     style: dict[str, Any] = {"textcoords": "offset points", "size": 8.5, "va": "center", "parse_math": False}
-    for name in [name for name in marked if name in places]:
-        axes.annotate(marked[name], shown[name], (-4, 15), color=INK, ha="center", **style)
-    for name in [name for name in also if name in places and name not in (*marked, *front)]:
-        axes.annotate(also[name], shown[name], (6, -7), color=colours[name], ha="left", **style)
     axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # so that places on the page are known
+    labels = [
+        axes.annotate(marked[name], shown[name], (-4, 15), color=INK, ha="center", **style)
+        for name in marked if name in places
+    ]  # fmt: skip
     joined = [name for name in front if name not in marked]
     heights = axes.transData.transform([shown[name] for name in joined])[:, 1] if joined else np.zeros(0)
     for name, height, place in zip(joined, heights, apart(heights, 15, *axes.bbox.intervaly), strict=True):
         above = (place - height) * 72 / axes.figure.dpi
         thread = {"arrowstyle": "-", "color": FAINT, "shrinkB": 4}
-        axes.annotate(also.get(name, name), shown[name], (-14, above + 4), color=colours[name], ha="right",
-                      arrowprops=thread, **style)  # fmt: skip
+        labels.append(axes.annotate(also.get(name, name), shown[name], (-14, above + 4), color=colours[name],
+                                    ha="right", arrowprops=thread, **style))  # fmt: skip
+    rest = {n: also[n] for n in also if n in places and n not in (*marked, *front)}
+    _name_around(axes, rest, shown, colours, style, [text.get_window_extent() for text in labels])
     axes.set_xlabel("uplink per client, all rounds (MB)", color=INK)
     axes.set_ylabel("test accuracy (%)", color=INK)
     ticks(axes.xaxis)
     ticks(axes.yaxis)
+
+
+def _name_around(
+    axes: "Axes", names: Mapping[str, str], places: Mapping[str, tuple[float, float]],
+    colours: Mapping[str, str], style: Mapping[str, Any], taken: "Sequence[Bbox]",
+) -> None:  # fmt: skip
+    """Name points, each on the side where its name meets the fewest points and names."""
+    from matplotlib.transforms import Bbox
+
+    dots = axes.transData.transform([*places.values()])
+    taken = [*taken, *(Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in dots)]
+    for name, text in names.items():
+        tried = [axes.annotate(text, places[name], offset, color=colours[name], ha=side, **style)
+                 for offset, side in AROUND]  # fmt: skip
+        boxes = [written.get_window_extent() for written in tried]
+        hits = [sum(box.overlaps(other) for other in taken) for box in boxes]
+        kept = hits.index(min(hits))
+        taken.append(boxes[kept])
+        for written in tried[:kept] + tried[kept + 1 :]:
+            written.remove()
