@@ -10,23 +10,24 @@ from fedcom.algorithms import Algorithm
 from fedcom.engines.threads import alone
 from fedcom.task import Task
 
-_SIZES = (1, 8, 32)
-_UNMEASURED = 8
+_FEW, _MANY = 8, 32
+_LARGE = 1 << 25  # bytes of a stacked vector beyond which many are slower in all but gradients
+_WORTH = 1.05  # times a gradient's time: what larger stacks save elsewhere
 
 
 def clients_a_core(task: Task, algorithm: Algorithm, w: Tensor, most: int) -> int:
     """The quickest of a few sizes, at most so many; measured where no bit of a run depends on it."""
-    sizes = sorted({min(size, most) for size in _SIZES})
-    if len(sizes) == 1 or not task.objective.same_in_any_stack:
-        return min(_UNMEASURED, most)
+    few, many = min(_FEW, most), min(_MANY, most, _LARGE // w.nbytes)
+    if few == 1 or not task.objective.same_in_any_stack:
+        return few
     b = min(task.longest, algorithm.batch if isinstance(algorithm.batch, int) else task.longest)
     best, shortest = 1, math.inf
     with alone():
-        for size in sizes:
+        for size in sorted({1, few, max(few, many)}):
             seconds = _seconds(task, w, size, b) / size
-            if seconds >= shortest:
+            if seconds > _WORTH * shortest:
                 break
-            best, shortest = size, seconds
+            best, shortest = size, min(seconds, shortest)
     return best
 
 
