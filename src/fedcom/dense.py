@@ -1,5 +1,6 @@
 """Gradients of fully connected networks written out: a matrix product a layer each way, no autograd graph."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,13 +43,13 @@ class Dense:
         error = (outputs.softmax(-1) - hot.to(w.dtype)) * weight.unsqueeze(-1)
         # A compiler joins the pieces as they are used; otherwise each is written where it belongs.
         gradient = None if torch.compiler.is_compiling() else w.new_empty(w.shape)
-        places = layers if gradient is None else self._layers(gradient)
+        places: Sequence[tuple[Tensor | None, Tensor | None]] = [(None, None)] * len(layers)
+        places = places if gradient is None else self._layers(gradient)
         pieces: list[Tensor] = []
         for i, (matrix, bias) in reversed(list(enumerate(layers))):
-            there = (None, None) if gradient is None else places[i]
             if bias is not None:
-                pieces.append(torch.sum(error, -2, out=there[1]))
-            pieces.append(torch.bmm(error.mT, inputs[i], out=there[0]).flatten(1))
+                pieces.append(torch.sum(error, -2, out=places[i][1]))
+            pieces.append(torch.bmm(error.mT, inputs[i], out=places[i][0]).flatten(1))
             if i:
                 error = torch.bmm(error, matrix) * (inputs[i] > 0)
         return torch.cat(pieces[::-1], -1) if gradient is None else gradient

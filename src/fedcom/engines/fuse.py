@@ -41,14 +41,14 @@ def fuse(stack: Stack) -> str:
 
 def _prepare(stack: Stack) -> None:
     """Have what is computed once and kept computed now, out of the compiler's sight."""
-    rules = stack.runs[0].rules
-    kind = (type(rules.algorithm), rules.links.uplink, rules.layout, str(stack.q.device))
+    rules, clients = stack.runs[0].rules, stack.inputs.client
+    kind = repr((type(rules.algorithm), rules.links.uplink, rules.layout, clients.device, len(clients)))
     if kind not in _PREPARED:
         stack.rehearse()
         _PREPARED.add(kind)
 
 
-_PREPARED: set[Any] = set()
+_PREPARED: set[str] = set()
 
 
 def _play_by(stack: Stack, rules: list[Rules]) -> None:
