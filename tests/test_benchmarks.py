@@ -29,6 +29,13 @@ def test_scaling_prints_a_line_a_point() -> None:
     assert [p for p in points if p[0].isdigit()] == ["10^3", "10^4", "1", "0.5"]
 
 
+def test_rounds_and_a_sweep_are_timed() -> None:
+    out = run("rounds", "--device", "cpu", "--job", "tiny", "--rounds", "2", "--repeats", "1")
+    lines = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("|")][2:]
+    assert [line[0].strip() for line in lines] == ["mlp, eager", "wide, eager", "8 rates x 3 seeds, eager"]
+    assert all(float(cell) > 0 for line in lines for cell in line[1:])
+
+
 def test_the_breakdown_adds_up_and_is_drawn(tmp_path: Path) -> None:
     run("breakdown", "--job", "tiny", "--repeats", "1", "--out", str(tmp_path))
     bars = json.loads((tmp_path / "breakdown.json").read_text())

@@ -251,8 +251,8 @@ class Stack:
 
     def _groups(self) -> Sequence[slice]:
         """The rows of the stack that are computed at once: as many groups for each thread, of like size."""
-        count = len(self._of_run)
-        parts = min(count, self.workers * -(-count // (self.workers * self.group)))
+        count, workers = len(self._of_run), self.workers if len(self.runs) == 1 else 1
+        parts = min(count, workers * -(-count // (workers * self.group)))
         return [slice(*pair) for pair in pairwise(i * count // parts for i in range(parts + 1))]
 
     def _facts(self, rounds: Sequence[Round], shape: Callable[[Tensor], Tensor]) -> Round:
