@@ -5,9 +5,9 @@
 mlp     784-200-200-10, as on MNIST
 wide    3072-500-500-10, as on CIFAR-10
 
-100 clients, 10 local steps, batch 50, random data, no evaluation. Of an engine the first rounds are timed, recording or compiling included, then the
-same number of further ones, as often as --repeats says. The sweep is one stack of 24 runs, made, played and
-thrown away each time; the first time warms up.
+100 clients, 10 local steps, batch 50, random data, no evaluation. Of an engine the first rounds are timed,
+recording or compiling included, then the same number of further ones, as often as --repeats says. The sweep
+is one stack of 24 runs, made, played and thrown away each time; the first time warms up.
 """
 
 import argparse
