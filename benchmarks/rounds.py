@@ -78,6 +78,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     job, device, on_gpu = JOBS[args.job], args.device, args.device == "cuda"
+    if on_gpu and not torch.cuda.is_available():
+        parser.error("torch sees no GPU; use --device cpu")
     wide = replace(job, samples=500, shape=(3072,), hidden=500) if args.job == "mnist" else job
     tasks = {
         name: fedcom_task(each).to(torch.device(device)) for name, each in (("mlp", job), ("wide", wide))
