@@ -33,11 +33,11 @@ from torch import Tensor
 
 import fedcom
 from fedcom.draws import Draw
-from fedcom.engines.threads import alone
-from fedcom.ledger import Ledger
-from fedcom.links import Channel
-from fedcom.round import relative_error, server_work
-from fedcom.task import Oracle
+from fedcom.engines.local.threads import alone
+from fedcom.rounds.round import relative_error, server_work
+from fedcom.tasks.oracle import Oracle
+from fedcom.traffic.channel import Channel
+from fedcom.traffic.ledger import Ledger
 
 Work = Callable[[], object]
 STAGES = ("batching", "gradients", "steps", "codec", "mean", "state", "rest")
@@ -162,7 +162,7 @@ def draw_figure(bars: dict[str, dict[str, float]], path: Path, subtitle: str) ->
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from fedcom.figures import INK, PALE, SIZE, SPARE
+    from fedcom.reports.figures import INK, PALE, SIZE, SPARE
 
     figure = Figure(figsize=(SIZE[0], 1.9 + 0.55 * len(bars)), dpi=160)
     FigureCanvasAgg(figure)

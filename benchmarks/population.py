@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from fedcom.config import Config
-from fedcom.prepare import prepare
+from fedcom.runs.prepare import prepare
 
 WARM = 2
 

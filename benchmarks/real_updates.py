@@ -18,9 +18,9 @@ from fedcom.algorithms.fedavg import FedAvg
 from fedcom.codecs import Auto, Codec, Dithered, LowRank, Rotated
 from fedcom.config import Config
 from fedcom.draws import Draw
-from fedcom.engines.local import Simulation
+from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError
-from fedcom.prepare import build_task
+from fedcom.runs.prepare import build_task
 from fedcom.vectors import Layout, Vectors
 
 RATES = (1.8, 1.0, 0.5, 0.25)

@@ -21,7 +21,7 @@ from benchmarks.contenders import fedcom_task
 from benchmarks.jobs import JOBS, Job
 
 import fedcom
-from fedcom.engines.local import repeatable, together
+from fedcom.engines.simulation import repeatable, together
 
 ETAS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08)
 SEEDS = range(3)

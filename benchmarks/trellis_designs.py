@@ -1,7 +1,8 @@
 """Find the designs of the trellis tier: python benchmarks/trellis_designs.py [rate ...]; seconds a rate.
 
 For each rate the step (from 0.6 bits up, with lambda = 2 ln2 D) or lambda (below) is bisected until a
-Gaussian sample takes that many bits. The printed lines are the constants in src/fedcom/codecs/trellis.py.
+Gaussian sample takes that many bits. The printed lines are the constants in
+src/fedcom/codecs/coding/trellis.py.
 """
 
 import math
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedcom.codecs.trellis import Design, Trellis, build
+from fedcom.codecs.coding.trellis import Design, Trellis, build
 
 GAP = 0.064  # bits above the bound, the guess that sets D
 RATES = (0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.85, 1.0, 1.2, 1.45, 1.7, 2.0, 2.5, 3.0, 4.0, 5.0, 6.2)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from fedcom.reproduce.command import NAMES
-from fedcom.reproduce.page import read_verdicts, verdicts_page
+from fedcom.reproduce.study_page import read_verdicts, verdicts_page
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "docs" / "results"

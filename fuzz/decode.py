@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedcom import wire
 from fedcom.codecs import (
     CODECS,
     Auto,
@@ -36,6 +35,7 @@ from fedcom.codecs import (
     Sign,
     TernGrad,
     TopK,
+    wire,
 )
 from fedcom.draws import Draw
 from fedcom.errors import WireError

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from fedcom.codecs import Auto, Codec, Dithered, LowRank
-from fedcom.codecs.entropy import PRECISION, TOTAL, encode
-from fedcom.codecs.integer_stream import pack as pack_integers
+from fedcom.codecs.coding.entropy import PRECISION, TOTAL, encode
+from fedcom.codecs.coding.integer_stream import pack as pack_integers
+from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.vectors import Layout
-from fedcom.wire import Field
 
 LARGEST = float(torch.finfo(torch.float32).max)
 FLOATS = (LARGEST, -LARGEST, 1e30, 1e-45, -1e-45, 0.0, -0.0, -1.0, float("inf"), -float("inf"), float("nan"))

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from fedcom import Algorithm, Links, Simulation, Task
 from fedcom.draws import Draw
-from fedcom.models import Quadratic
-from fedcom.objective import Objective
+from fedcom.tasks.models import Quadratic
+from fedcom.tasks.objective import Objective
 
 torch.set_num_threads(1)
 

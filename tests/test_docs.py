@@ -27,7 +27,7 @@ def test_examples_run_as_printed(page: str, tmp_path: Path) -> None:
     if page in USE:  # what the page adds works from a config
         program += f"""
 from fedcom.config import Config, read
-from fedcom.prepare import prepare
+from fedcom.runs.prepare import prepare
 table = read(None, {USE[page].split()!r} + ["run.rounds=2", "model.hidden=8"])
 *_, row = prepare(Config.of(table), "cpu")[0].run()
 assert row["round"] == 2

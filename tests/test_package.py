@@ -9,12 +9,11 @@ import pytest
 
 import fedcom
 from fedcom import FedAvg, Simulation
-from fedcom.callbacks import TensorBoard
-from fedcom.compare import labels, variant
 from fedcom.config import read
-from fedcom.prepare import prepare
-
-from .conftest import mlp_task
+from fedcom.runs.callbacks import TensorBoard
+from fedcom.runs.prepare import prepare
+from fedcom.studies.compare import labels, variant
+from tests.conftest import mlp_task
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(p for p in ROOT.rglob("experiments/**/*.toml") if p.parent.name != "rates")
@@ -28,10 +27,9 @@ def test_the_wheel_installs_and_runs(tmp_path: Path) -> None:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site)]
     subprocess.run([*install, str(wheel)], check=True)
     assert (site / "fedcom" / "py.typed").is_file()
-    pieces = {
-        path.name for path in (ROOT / "src/fedcom/page").iterdir() if path.suffix in (".html", ".css", ".js")
-    }
-    assert pieces <= {path.name for path in (site / "fedcom" / "page").iterdir()}
+    page = ROOT / "src" / "fedcom" / "reports" / "page"
+    pieces = {path.name for path in page.iterdir() if path.suffix in (".html", ".css", ".js")}
+    assert pieces <= {path.name for path in (site / "fedcom" / "reports" / "page").iterdir()}
     assert len(pieces) >= 3
     assert (site / "fedcom" / "experiments" / "fig4" / "mnist.toml").is_file()
     environment = {**os.environ, "PYTHONPATH": str(site)}

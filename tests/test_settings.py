@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fedcom import ConfigError, FedAvg, FedCOMGATE, Int, Qsgd, RandK, TopK
-from fedcom.models import Mlp
+from fedcom.tasks.models import Mlp
 
 
 @pytest.mark.parametrize(

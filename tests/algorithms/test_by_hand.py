@@ -26,10 +26,9 @@ from fedcom import (
     TopK,
     VRDiana,
 )
-from fedcom.models import Quadratic
-from fedcom.objective import Objective
-
-from ..conftest import after, quadratic_task
+from fedcom.tasks.models import Quadratic
+from fedcom.tasks.objective import Objective
+from tests.conftest import after, quadratic_task
 
 RATES: Any = {"eta": 0.1, "tau": 2, "decay": 1.0, "batch": "full"}
 DIANA: Any = {"eta": 0.1, "decay": 1.0, "batch": "full", "shift_rate": 0.5}

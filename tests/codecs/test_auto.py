@@ -12,12 +12,11 @@ from fedcom.config import Config
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
-
-from ..conftest import mlp_task
-from .cases import KINDS, LONG, keys, layout
-from .test_lowrank import WHERE as MATRICES
-from .test_lowrank import near_rank_two
-from .test_statistics import errors, excess, long_vector
+from tests.codecs.cases import KINDS, LONG, keys, layout
+from tests.codecs.test_lowrank import WHERE as MATRICES
+from tests.codecs.test_lowrank import near_rank_two
+from tests.codecs.test_statistics import errors, excess, long_vector
+from tests.conftest import mlp_task
 
 LARGE = Layout.vector(60_000)
 

@@ -8,8 +8,7 @@ from fedcom.codecs import CODECS, Auto, Codec, Dithered, Identity, LowRank
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
-
-from .cases import (
+from tests.codecs.cases import (
     CODECS_TESTED,
     DITHERED,
     FIXED,

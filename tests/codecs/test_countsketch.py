@@ -10,10 +10,9 @@ from fedcom.codecs import CountSketch
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
-
-from .cases import gaussian, keys, same
-from .test_statistics import errors
-from .test_values import quantise, vector
+from tests.codecs.cases import gaussian, keys, same
+from tests.codecs.test_statistics import errors
+from tests.codecs.test_values import quantise, vector
 
 DRAW = Draw.seeded(5)
 

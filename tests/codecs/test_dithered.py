@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from fedcom import FedCOMGATE, Links, Simulation
-from fedcom.codecs import Auto, Codec, Dithered, LowRank, Rotated, integer_stream
+from fedcom.codecs import Auto, Codec, Dithered, LowRank, Rotated
+from fedcom.codecs.coding import integer_stream
 from fedcom.codecs.dithered import least_bits
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
-
-from ..conftest import mlp_task
-from .cases import KINDS, LONG, each_dtype, gaussian, keys, layout, same
-from .test_auto import LARGE, large_vector
-from .test_statistics import errors, excess, long_vector
+from tests.codecs.cases import KINDS, LONG, each_dtype, gaussian, keys, layout, same
+from tests.codecs.test_auto import LARGE, large_vector
+from tests.codecs.test_statistics import errors, excess, long_vector
+from tests.conftest import mlp_task
 
 RATED = [Dithered(bits=bits) for bits in (0.5, 2.0)]
 each = pytest.mark.parametrize("codec", RATED, ids=repr)

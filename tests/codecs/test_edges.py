@@ -8,8 +8,7 @@ from fedcom.codecs import Codec
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
-
-from .cases import (
+from tests.codecs.cases import (
     CODECS_TESTED,
     each_codec,
     each_dtype,

@@ -8,14 +8,13 @@ import pytest
 import torch
 from fuzz.decode import CASES, Tally, attempt, guided, run
 
-from fedcom import wire
-from fedcom.codecs import CODECS, Codec, Dithered, Rotated, integer_stream
+from fedcom.codecs import CODECS, Codec, Dithered, Rotated, wire
+from fedcom.codecs.coding import integer_stream
 from fedcom.codecs.dithered import _quantise as dithered_codes
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
-
-from .cases import label
+from tests.codecs.cases import label
 
 EACH = 420
 

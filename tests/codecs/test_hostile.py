@@ -8,13 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcom import wire
-from fedcom.codecs import Codec, Identity, Int, Natural, Qsgd, RandK, TopK
+from fedcom.codecs import Codec, Identity, Int, Natural, Qsgd, RandK, TopK, wire
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
-
-from .cases import CODECS_TESTED, each_codec, each_dtype, gaussian, label, layout
+from tests.codecs.cases import CODECS_TESTED, each_codec, each_dtype, gaussian, label, layout
 
 WHERE = layout("several", torch.float32)
 DRAW = Draw.seeded(0)

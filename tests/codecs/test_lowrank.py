@@ -9,9 +9,8 @@ from fedcom.codecs import Auto, Codec, Dithered, LowRank, Rotated
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
-
-from ..conftest import mlp_task
-from .cases import keys
+from tests.codecs.cases import keys
+from tests.conftest import mlp_task
 
 WHERE = Layout(("w", "b", "v"), ((40, 60), (40,), (30, 8, 8)))
 

@@ -5,8 +5,7 @@ import torch
 
 from fedcom.codecs import Codec, Int, PowerSgd, Qsgd, TernGrad, TopK
 from fedcom.vectors import Layout
-
-from .cases import CODECS_TESTED, KINDS, ROTATED, keys, label, layout, shaped
+from tests.codecs.cases import CODECS_TESTED, KINDS, ROTATED, keys, label, layout, shaped
 
 UNBIASED = [codec for codec in CODECS_TESTED if codec.unbiased and codec not in ROTATED]
 COARSE = [Int(1), Int(2), Qsgd(1), Qsgd(3), TernGrad()]

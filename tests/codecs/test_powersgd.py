@@ -11,10 +11,9 @@ from fedcom.codecs import PowerSgd
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
-
-from .cases import gaussian, keys, layout, same
-from .test_hostile import packed
-from .test_statistics import errors
+from tests.codecs.cases import gaussian, keys, layout, same
+from tests.codecs.test_hostile import packed
+from tests.codecs.test_statistics import errors
 
 DRAW = Draw.seeded(0)
 

@@ -9,10 +9,9 @@ from fedcom.codecs import Sign
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
-
-from .cases import gaussian
-from .test_hostile import packed
-from .test_values import quantise, vector
+from tests.codecs.cases import gaussian
+from tests.codecs.test_hostile import packed
+from tests.codecs.test_values import quantise, vector
 
 DRAW = Draw.seeded(0)
 

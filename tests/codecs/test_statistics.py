@@ -14,8 +14,7 @@ from torch import Tensor
 
 from fedcom.codecs import Codec, Dithered, Identity, Int, Natural, Qsgd, RandK, TopK
 from fedcom.vectors import Layout
-
-from .cases import (
+from tests.codecs.cases import (
     CODECS_TESTED,
     FIXED,
     KINDS,

@@ -10,11 +10,10 @@ from fedcom.codecs import TernGrad
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
-
-from .cases import keys
-from .test_hostile import packed
-from .test_statistics import errors
-from .test_values import EPS, near, shares, vector
+from tests.codecs.cases import keys
+from tests.codecs.test_hostile import packed
+from tests.codecs.test_statistics import errors
+from tests.codecs.test_values import EPS, near, shares, vector
 
 DRAW = Draw.seeded(0)
 TOP = 4 + 4 * EPS  # the float32 just above 4

@@ -13,8 +13,7 @@ from fedcom.codecs import Codec, Int, Natural, Qsgd, RandK, TopK
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
-
-from .cases import gaussian, keys, layout
+from tests.codecs.cases import gaussian, keys, layout
 
 EPS = 2.0**-23
 

@@ -8,8 +8,7 @@ import pytest
 
 from fedcom.data import files
 from fedcom.data.sources import SOURCES
-
-from .made import lay, mnist_like, source_of, zip_all
+from tests.data.made import lay, mnist_like, source_of, zip_all
 
 
 @pytest.fixture(autouse=True)

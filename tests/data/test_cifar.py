@@ -10,8 +10,7 @@ from fedcom.data import load
 from fedcom.data.cifar import parse_pickle, parse_records
 from fedcom.data.sources import SOURCES, Source
 from fedcom.errors import DataError
-
-from .made import lay, sha256
+from tests.data.made import lay, sha256
 
 BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 

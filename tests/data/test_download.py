@@ -9,8 +9,7 @@ import torch
 from fedcom.data import download, load
 from fedcom.data.sources import SOURCES, Source
 from fedcom.errors import DataError
-
-from .made import lay, mnist_like, sha256, source_of, zip_all
+from tests.data.made import lay, mnist_like, sha256, source_of, zip_all
 
 DEAD = "http://127.0.0.1:9/"
 

@@ -7,8 +7,7 @@ from fedcom.data.extras import optional
 from fedcom.data.files import locate, read
 from fedcom.data.sources import SOURCES, Source
 from fedcom.errors import DataError
-
-from .made import lay, mnist_like, source_of, zip_all, zipped
+from tests.data.made import lay, mnist_like, source_of, zip_all, zipped
 
 
 def test_an_explicit_root_comes_before_the_environment(small_mnist, tmp_path, monkeypatch):

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from fedcom.data.idx import parse_idx
 from fedcom.errors import DataError
-
-from .made import CODES, idx
+from tests.data.made import CODES, idx
 
 
 @pytest.mark.parametrize("code", CODES)

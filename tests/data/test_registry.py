@@ -8,8 +8,7 @@ import torch
 from fedcom.data import DATASETS, PARTITIONS, load
 from fedcom.data.sources import SOURCES
 from fedcom.errors import ConfigError, DataError
-
-from .made import idx, lay, source_of, zip_all
+from tests.data.made import idx, lay, source_of, zip_all
 
 
 @pytest.mark.parametrize("function", [*DATASETS.values(), *PARTITIONS.values()])

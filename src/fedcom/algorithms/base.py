@@ -1,7 +1,7 @@
 """What an algorithm is: the paper's equations on flat vectors, written once for one client or a stack.
 
 The base is local SGD; every other method overrides what its paper changes. The order of a round is in
-fedcom/round.py; compression sits between `upload` and `client_step`, so a client knows what it meant
+fedcom/rounds/round.py; compression sits between `upload` and `client_step`, so a client knows what it meant
 (`upload`) and what the server heard (`sent`).
 """
 

@@ -14,20 +14,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-import fedcom
-from fedcom import card, card_vectors, page, sweep, sweep_report
 from fedcom.algorithms import ALGORITHMS
 from fedcom.cli.options import KEYS, AsJson, Device, Force, Out, Quiet, Settings, Where
 from fedcom.codecs import CODECS
-from fedcom.compare import METHODS, compare, labels
 from fedcom.config import Config, read
 from fedcom.data import DATASETS, PARTITIONS
 from fedcom.errors import ConfigError, FedcomError, unknown
-from fedcom.models import MODELS
-from fedcom.prepare import data_name, prepare
-from fedcom.report import render
+from fedcom.reports import page
+from fedcom.reports.comparison import render
 from fedcom.reproduce import command
-from fedcom.run import claim, clear, execute, fresh_folder
+from fedcom.runs.folder import claim, clear, fresh_folder
+from fedcom.runs.prepare import data_name, prepare
+from fedcom.runs.run import execute
+from fedcom.studies import card_vectors, codec_card, sweep, sweep_report
+from fedcom.studies.compare import METHODS, compare, labels
+from fedcom.tasks.models import MODELS
+from fedcom.version import VERSION
 
 app = typer.Typer(
     help="Communication-efficient federated learning: compare methods by rounds, bytes and accuracy.",
@@ -173,11 +175,12 @@ def codecs_command(
         typer.Option(metavar="FILE", help="Your own vector to measure on, .npy or .safetensors; repeatable."),
     ] = None,
     bits: Annotated[
-        str | None, typer.Option(help="Rates in bits a coordinate, to measure at.", show_default=card.RATES)
+        str | None,
+        typer.Option(help="Rates in bits a coordinate, to measure at.", show_default=codec_card.RATES),
     ] = None,
     dim: Annotated[int, typer.Option(min=1, help="Coordinates of the made-up vectors.")] = card_vectors.DIM,
     repeat: Annotated[
-        int | None, typer.Option(min=2, help="Messages a point.", show_default=str(card.REPEAT))
+        int | None, typer.Option(min=2, help="Messages a point.", show_default=str(codec_card.REPEAT))
     ] = None,
     out: Out = None, force: Force = False, quiet: Quiet = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -185,15 +188,15 @@ def codecs_command(
     if not measure:
         _list_codecs(dim, as_json, {"vector": vector, "bits": bits, "repeat": repeat, "out": out})
         return
-    asked = card.rates(card.RATES if bits is None else bits)
+    asked = codec_card.rates(codec_card.RATES if bits is None else bits)
     out = out or fresh_folder("codecs")
     claim(out, force)
     vectors = card_vectors.vectors(dim, vector or [])
-    found = card.report_card(vectors, asked, repeat or card.REPEAT, out, quiet)
+    found = codec_card.report_card(vectors, asked, repeat or codec_card.REPEAT, out, quiet)
     if as_json:
         print(json.dumps(found.table(), indent=2))
     else:
-        _console().print(*card.render(found))
+        _console().print(*codec_card.render(found))
     print(f"card and figure in {out}", file=sys.stderr if as_json else sys.stdout)
     if found.interrupted:
         raise KeyboardInterrupt
@@ -203,11 +206,11 @@ def _list_codecs(dim: int, as_json: bool, idle: Mapping[str, Any]) -> None:
     for name, value in idle.items():
         if value:
             raise ConfigError(f"--{name} is about measuring; add --measure")
-    entries = card.listing(dim)
+    entries = codec_card.listing(dim)
     if as_json:
         print(json.dumps(entries, indent=2))
     else:
-        _console().print(card.render_listing(entries))
+        _console().print(codec_card.render_listing(entries))
 
 
 _LISTS: dict[str, Mapping[str, Any]] = {
@@ -244,7 +247,7 @@ def _console() -> Console:
 
 def _version(show: bool) -> None:
     if show:
-        print(f"fedcom {fedcom.__version__}")
+        print(f"fedcom {VERSION}")
         raise typer.Exit
 
 

@@ -14,15 +14,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedcom import wire
+from fedcom.codecs import wire
 from fedcom.codecs.base import Codec, Parts, Sizes, q_or_bits
 from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.lowrank import LowRank
 from fedcom.codecs.rotated import Rotated
+from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
-from fedcom.wire import Field
 
 _CHOICE = Field("choice", 1, 8)
 _RANKS = (2, 4)

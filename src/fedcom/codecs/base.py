@@ -15,11 +15,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedcom import settings, wire
+from fedcom import settings
+from fedcom.codecs import wire
+from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
-from fedcom.wire import Field
 
 Parts = dict[str, Tensor]
 Sizes = dict[str, int | Tensor]  # bytes by part: one number for all messages of a stack, or one a message

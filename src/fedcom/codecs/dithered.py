@@ -12,14 +12,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedcom import wire
-from fedcom.codecs import fused, integer_stream
+from fedcom.codecs import wire
 from fedcom.codecs.base import Codec, Parts, Sizes, q_or_bits
-from fedcom.codecs.entropy import STATES
+from fedcom.codecs.coding import integer_stream
+from fedcom.codecs.coding.entropy import STATES
+from fedcom.codecs.kernels import cpu
+from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
-from fedcom.wire import Field
 
 _STEP = Field("step", 1, 32, floating=True)
 _BARE = wire.HEADER + _STEP.nbytes + 20 + STATES  # bytes of a message whose codes are next to nothing
@@ -98,8 +99,8 @@ class Dithered(Codec):
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         codes = parts["codes"]
-        if layout.dtype == torch.float32 and fused.ready(codes, draw):
-            return fused.undithered(codes, parts["step"], draw)
+        if layout.dtype == torch.float32 and cpu.ready(codes, draw):
+            return cpu.undithered(codes, parts["step"], draw)
         codes = codes.to(layout.dtype)
         return (codes - _dither(codes, draw)) * parts["step"].to(layout.dtype)
 
@@ -181,8 +182,8 @@ def _bisected(x: Tensor, sigma: Tensor, rate: float, draw: Draw) -> Tensor:
 def _quantise(x: Tensor, step: Tensor, draw: Draw) -> Tensor:
     """round(x/step + u); a step of zero, of the zero vector, gives zeros."""
     safe = step.clamp(min=torch.finfo(torch.float32).tiny).to(x.dtype)
-    if x.dtype == torch.float32 and fused.ready(x, draw):
-        return fused.dithered(x, safe, _LARGEST, draw)
+    if x.dtype == torch.float32 and cpu.ready(x, draw):
+        return cpu.dithered(x, safe, _LARGEST, draw)
     codes = (x / safe + _dither(x, draw)).round_().nan_to_num_(0).clamp_(-_LARGEST, _LARGEST)
     return codes.to(torch.int32)
 

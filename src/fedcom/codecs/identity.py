@@ -6,9 +6,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedcom.codecs.base import Codec, Parts
+from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.vectors import Layout
-from fedcom.wire import Field
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedcom import wire
+from fedcom.codecs import wire
 from fedcom.codecs.base import Codec, Parts, Sizes, q_or_bits, within
 from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.rotated import Rotated
+from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
-from fedcom.wire import Field
 
 _TOP = 127
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs.base import Codec, Parts
+from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
-from fedcom.wire import Field
 
 _LOWEST, _HIGHEST = -126, 127  # the exponents of float32's normal numbers
 _BROKEN = 255  # the code of a value that is not finite as a float32

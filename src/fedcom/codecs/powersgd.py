@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs.base import Codec, Parts, within
+from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
-from fedcom.wire import Field
 
 _NOTHING = 1e-6  # a direction this much smaller than the largest is rounding
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs.base import Codec, Parts, kept_count, share
+from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.vectors import Layout
-from fedcom.wire import Field
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,19 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedcom import wire
-from fedcom.codecs import fused, fused_gpu, hadamard, lloyd_max, trellis, uniform
+from fedcom.codecs import wire
 from fedcom.codecs.base import Codec, Parts, Sizes, within
-from fedcom.codecs.entropy import STATES
-from fedcom.codecs.kernels import COMPILED, placed
-from fedcom.codecs.lloyd_max import LloydMax
-from fedcom.codecs.trellis import Trellis
-from fedcom.codecs.uniform import Uniform
+from fedcom.codecs.coding import hadamard, lloyd_max, trellis, uniform
+from fedcom.codecs.coding.entropy import STATES
+from fedcom.codecs.coding.lloyd_max import LloydMax
+from fedcom.codecs.coding.trellis import Trellis
+from fedcom.codecs.coding.uniform import Uniform
+from fedcom.codecs.kernels import cpu, gpu
+from fedcom.codecs.kernels.jit import COMPILED, placed
+from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
-from fedcom.wire import Field
 
 _SCALE = Field("scale", 1, 32, floating=True)
 
@@ -87,7 +88,7 @@ class Rotated(Codec):
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         quantiser = self.quantiser(layout)
-        if isinstance(quantiser, Uniform) and fused_gpu.ready(x, draw, hadamard.block(layout.size)):
+        if isinstance(quantiser, Uniform) and gpu.ready(x, draw, hadamard.block(layout.size)):
             codes, size, overlap = _codes_on_gpu(x, quantiser, draw)
         else:
             codes, size, overlap = _codes(x, quantiser, draw)
@@ -98,13 +99,13 @@ class Rotated(Codec):
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         codes, scale, quantiser = parts["codes"], parts["scale"], self.quantiser(layout)
         low, d, b = quantiser.alphabet.low, layout.size, hadamard.block(layout.size)
-        if layout.dtype == torch.float32 and fused.ready(codes, draw):
-            x = fused.unrotate(
+        if layout.dtype == torch.float32 and cpu.ready(codes, draw):
+            x = cpu.unrotate(
                 codes, low, placed(quantiser.centres, codes.device, torch.float32), scale, d, b, draw
             )
-        elif layout.dtype == torch.float32 and fused_gpu.ready(scale, draw, b):
+        elif layout.dtype == torch.float32 and gpu.ready(scale, draw, b):
             centres = placed(quantiser.centres, codes.device, torch.float32)
-            x = fused_gpu.unrotate(codes, low, centres, d, b, draw) * scale
+            x = gpu.unrotate(codes, low, centres, d, b, draw) * scale
         else:
             image = _image(codes, quantiser, layout.dtype)
             x = hadamard.unrotate(image, d, draw) * scale.to(layout.dtype)
@@ -136,19 +137,19 @@ class Rotated(Codec):
 def _codes(x: Tensor, quantiser: Quantiser, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
     """The codes of the rotated vectors, and in float64 |x|^2 and the inner product with what codes mean."""
     y = hadamard.rotate(x, draw)
-    fast = y.dtype == torch.float32 and fused.ready(y, draw)
-    size = fused.power(y) if fast else y.double().square().sum(-1, keepdim=True)
+    fast = y.dtype == torch.float32 and cpu.ready(y, draw)
+    size = cpu.power(y) if fast else y.double().square().sum(-1, keepdim=True)
     codes = quantiser.codes(y, _deviation(size, y.shape[-1]))
     image = _image(codes, quantiser, y.dtype)
-    return codes, size, fused.product(y, image) if fast else (y.double() * image).sum(-1, keepdim=True)
+    return codes, size, cpu.product(y, image) if fast else (y.double() * image).sum(-1, keepdim=True)
 
 
 def _codes_on_gpu(x: Tensor, quantiser: Uniform, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
     n, b = hadamard.padded(x.shape[-1]), hadamard.block(x.shape[-1])
-    y, size = fused_gpu.first_half(x, n, b, draw)
+    y, size = gpu.first_half(x, n, b, draw)
     step, centres = _deviation(size, n) * quantiser.step, placed(quantiser.centres, x.device, x.dtype)
     alphabet = quantiser.alphabet
-    codes, overlap = fused_gpu.second_half(y, b, step, alphabet.low, alphabet.high, centres, draw)
+    codes, overlap = gpu.second_half(y, b, step, alphabet.low, alphabet.high, centres, draw)
     return codes, size, overlap
 
 
@@ -160,5 +161,5 @@ def _deviation(size: Tensor, n: int) -> Tensor:
 def _image(codes: Tensor, quantiser: Quantiser, dtype: torch.dtype) -> Tensor:
     centres = placed(quantiser.centres, codes.device, dtype)
     if COMPILED and codes.device.type == "cpu" and dtype == torch.float32:
-        return fused.image(codes, quantiser.alphabet.low, centres)
+        return cpu.image(codes, quantiser.alphabet.low, centres)
     return centres[(codes - quantiser.alphabet.low).to(torch.int64)]

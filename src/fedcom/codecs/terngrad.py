@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedcom.codecs.base import Codec, Parts, float32_above
-from fedcom.codecs.kernels import placed
+from fedcom.codecs.kernels.jit import placed
+from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
-from fedcom.wire import Field
 
 _WEIGHTS = torch.tensor(
     [81, 27, 9, 3, 1]

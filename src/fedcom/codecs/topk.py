@@ -9,10 +9,10 @@ from torch import Tensor
 from fedcom.codecs.base import Codec, Parts, kept_count, share, width, within
 from fedcom.codecs.identity import Identity
 from fedcom.codecs.integers import Int
+from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
-from fedcom.wire import Field
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Engines: where clients run. All of them run the functions of fedcom/round.py."""
+"""Engines: where clients run. All of them run the functions of fedcom/rounds/round.py."""

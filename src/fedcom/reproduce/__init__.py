@@ -1,9 +1,10 @@
 """The paper's figures, each as one command with a verdict: this is the one place that knows them by name."""
 
 from fedcom.reproduce import fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9, frontier, tracking
+from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Verdict
 from fedcom.reproduce.runner import reproduce
-from fedcom.reproduce.study import Panel, Scale, Study
+from fedcom.reproduce.study import Study
 
 _FIGURES = (fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9)
 _ALL = (*(module.STUDY for module in _FIGURES), *frontier.STUDIES, tracking.STUDY)

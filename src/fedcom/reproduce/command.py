@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedcom.errors import ConfigError, DataError, unknown
-from fedcom.reproduce import STUDIES, page, rates
+from fedcom.reproduce import STUDIES, rates, study_page
+from fedcom.reproduce.panels import Scale
 from fedcom.reproduce.results import Verdict
 from fedcom.reproduce.runner import reproduce
-from fedcom.reproduce.study import Scale
 from fedcom.reproduce.tables.study import play_tables
 
 NAMES = (*STUDIES, "tables")
@@ -29,7 +29,7 @@ def run(
             print(f"rates in {rates.tune(data, scale, out / 'rates', device, quiet)}")
         return
     failed = [error for name in chosen(names) if (error := _reproduce(name, scale, out, device, quiet))]
-    text = page.verdicts_page(page.read_verdicts(out, NAMES))
+    text = study_page.verdicts_page(study_page.read_verdicts(out, NAMES))
     (out / "VERDICTS.md").write_text(text, encoding="utf-8")
     if failed:
         raise failed[0]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedcom.figures import FAINT, INK, Stroke, apart, chart, frame, label, palette, strokes_of, ticks
-from fedcom.report import Curve
+from fedcom.reports.figures import FAINT, INK, Stroke, apart, chart, frame, label, palette, strokes_of, ticks
+from fedcom.runs.curve import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

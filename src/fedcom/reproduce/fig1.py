@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedcom.display import progress
 from fedcom.draws import Draw
-from fedcom.engines.local import Row, Simulation
+from fedcom.engines.simulation import Row, Simulation
 from fedcom.errors import Diverged
-from fedcom.prepare import prepare
 from fedcom.reproduce.drawing import Axis, Sheet, series
+from fedcom.reproduce.panels import Panel, Run, Scale
 from fedcom.reproduce.results import Results, Verdict
-from fedcom.reproduce.study import Panel, Run, Scale, Study, panel
-from fedcom.round import relative_error
+from fedcom.reproduce.study import Study, panel
+from fedcom.rounds.round import relative_error
+from fedcom.runs.display import progress
+from fedcom.runs.prepare import prepare
 
 DRAWS = 8  # of Q, for the mean over it
 

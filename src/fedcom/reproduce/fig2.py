@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.reproduce.drawing import Sheet, lines
+from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Verdict, as_good, better
-from fedcom.reproduce.study import Panel, Scale, Study, panel
+from fedcom.reproduce.study import Study, panel
 
 SAME = "fedcom, fedcomgate's rates"
 

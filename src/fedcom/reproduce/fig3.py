@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from fedcom.compare import METHODS
-from fedcom.engines.local import Row
-from fedcom.figures import palette
+from fedcom.engines.simulation import Row
 from fedcom.formats import MB
-from fedcom.prepare import prepare
+from fedcom.reports.figures import palette
 from fedcom.reproduce.drawing import Sheet, bars
+from fedcom.reproduce.panels import Panel, Run, Scale
 from fedcom.reproduce.results import Results, Verdict
-from fedcom.reproduce.study import Panel, Run, Scale, Study, panel
+from fedcom.reproduce.study import Study, panel
+from fedcom.runs.prepare import prepare
+from fedcom.studies.compare import METHODS
 
 WAYS: dict[str, dict[str, Any]] = {
     "as run": {},

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from fedcom.compare import METHODS
 from fedcom.reproduce.drawing import Sheet, lines
+from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Verdict, alike, as_good, better, common_target, list_of
-from fedcom.reproduce.study import Panel, Scale, Study, panel
+from fedcom.reproduce.study import Study, panel
+from fedcom.studies.compare import METHODS
 
 VIEWS = [("round", "train_loss"), ("uplink_bytes", "train_loss"), ("uplink_bytes", "test_accuracy")]
 TIME = ("modelled_seconds", "test_accuracy")  # drawn where rows have it

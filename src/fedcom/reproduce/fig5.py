@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from fedcom.compare import METHODS
 from fedcom.data.files import at_hand
 from fedcom.reproduce.drawing import Sheet, lines
+from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Verdict, alike, common_target, list_of
-from fedcom.reproduce.study import Panel, Scale, Study, panel
+from fedcom.reproduce.study import Study, panel
+from fedcom.studies.compare import METHODS
 
 SMALL = ("fedpaq", "fedcomgate")
 

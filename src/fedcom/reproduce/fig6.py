@@ -4,13 +4,14 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from fedcom.engines.local import Row, pick_device
-from fedcom.prepare import build_task
+from fedcom.engines.simulation import Row, pick_device
 from fedcom.reproduce.drawing import Sheet, heat
 from fedcom.reproduce.fig5 import authors
+from fedcom.reproduce.panels import Panel, Run, Scale
 from fedcom.reproduce.results import Results, Verdict
-from fedcom.reproduce.study import Panel, Run, Scale, Study, panel
-from fedcom.similarity import similarity
+from fedcom.reproduce.study import Study, panel
+from fedcom.runs.prepare import build_task
+from fedcom.tasks.similarity import similarity
 
 HIGH = 0.5  # a cosine from which clients count as highly correlated
 CLIENTS = 20

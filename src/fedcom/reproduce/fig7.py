@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from fedcom.compare import METHODS
-from fedcom.figures import palette
+from fedcom.reports.figures import palette
 from fedcom.reproduce.drawing import Axis, Point, Sheet, series
+from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Stat, Verdict, list_of, margin
-from fedcom.reproduce.study import Panel, Scale, Study, panel
+from fedcom.reproduce.study import Study, panel
+from fedcom.studies.compare import METHODS
 
 OURS = ("fedgate", "fedcomgate")
 

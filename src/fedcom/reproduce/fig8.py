@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from fedcom.codecs import TopK
-from fedcom.figures import COLOURS
+from fedcom.reports.figures import COLOURS
 from fedcom.reproduce.drawing import Axis, Sheet, series
+from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Stat, Verdict, better, list_of
-from fedcom.reproduce.study import Panel, Scale, Study, panel
+from fedcom.reproduce.study import Study, panel
 
 RATIOS = (0.1, 0.25, 0.5)  # C_r, of the bytes of the dense message
 RULES = {"paper": "memory as printed", "error-feedback": "error feedback", "none": "no memory"}

@@ -3,10 +3,11 @@
 from itertools import pairwise
 from pathlib import Path
 
-from fedcom.report import Curve
 from fedcom.reproduce.drawing import Sheet, lines
+from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Stat, Verdict, better, list_of
-from fedcom.reproduce.study import Panel, Scale, Study, panel
+from fedcom.reproduce.study import Study, panel
+from fedcom.runs.curve import Curve
 
 METHOD, DAMPED = "fedcomgate", "fedcomgate, damped"
 

@@ -5,12 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedcom.compare import METHODS
-from fedcom.figures import COLOURS
 from fedcom.formats import MB
+from fedcom.reports.figures import COLOURS
 from fedcom.reproduce.drawing import Sheet, scatter
+from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Stat, Verdict, as_good, common_target
-from fedcom.reproduce.study import Panel, Scale, Study, panel
+from fedcom.reproduce.study import Study, panel
+from fedcom.studies.compare import METHODS
 
 PAPER, TRACKS, PLAIN = "fedcomgate", "fedcomgate", "fedcom"
 TARGETS = {"mnist": 0.95, "fashion-mnist": 0.8, "cifar-10": 0.45}

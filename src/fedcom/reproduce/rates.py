@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedcom import sweep, sweep_report
 from fedcom.config import Table, dumps
 from fedcom.errors import unknown
-from fedcom.reproduce.study import Panel, Scale, panel
-from fedcom.run import clear
+from fedcom.reproduce.panels import Panel, Scale
+from fedcom.reproduce.study import panel
+from fedcom.runs.folder import clear
+from fedcom.studies import sweep, sweep_report
 
 SEED = 100  # not among the seeds that are reported
 LAST = 5  # evaluations at the end that the score averages

@@ -4,13 +4,11 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedcom.formats import is_number
-from fedcom.report import Curve
-
-if TYPE_CHECKING:
-    from fedcom.reproduce.study import Panel, Scale
+from fedcom.reproduce.panels import Panel, Scale
+from fedcom.runs.curve import Curve
 
 Record = Mapping[str, Any]
 HOLDS, PARTLY, FAILS = "holds", "holds partly", "does not hold here"
@@ -104,9 +102,9 @@ def alike(a: Stat, b: Stat) -> bool:
 class Results:
     """The records of a study, by panel, method, point and seed."""
 
-    panels: "Sequence[Panel]"
+    panels: Sequence[Panel]
     records: Sequence[Record]
-    scale: "Scale"
+    scale: Scale
 
     def runs(self, panel: str, method: str | None = None, **point: Any) -> list[Record]:
         """The runs of a panel, of a method, at some settings of its grid; names without their section."""
@@ -141,7 +139,7 @@ class Results:
         runs = self.runs(panel, method, **point)
         return [Curve(r["method"], r["seed"], r["rows"], r["status"]) for r in runs]
 
-    def panel(self, name: str) -> "Panel":
+    def panel(self, name: str) -> Panel:
         """The panel of that name."""
         return next(p for p in self.panels if p.name == name)
 
@@ -175,7 +173,7 @@ def _first(record: Record, accuracy: float) -> float | None:
     return None if found is None else float(found["uplink_bytes"])
 
 
-def _setting(panel: "Panel", scale: "Scale") -> str:
+def _setting(panel: Panel, scale: Scale) -> str:
     config = panel.config
     data, run = config.data, config.run
     clients = f"{data.clients or 'all'} clients"

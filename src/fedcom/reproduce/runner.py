@@ -8,16 +8,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedcom import sweep
 from fedcom.config import RunConfig
-from fedcom.engines.local import Row, pick_device
+from fedcom.engines.simulation import Row, pick_device
 from fedcom.errors import ConfigError, WireError
-from fedcom.report import write_csv
-from fedcom.reproduce import page
+from fedcom.reports.comparison import write_csv
+from fedcom.reproduce import study_page
+from fedcom.reproduce.panels import Run, Scale
 from fedcom.reproduce.results import Record, Results, Verdict
-from fedcom.reproduce.study import Run, Scale, Study
-from fedcom.run import clear, device_name, write_json
-from fedcom.task import Task
+from fedcom.reproduce.study import Study
+from fedcom.runs.folder import clear, write_json
+from fedcom.runs.run import device_name
+from fedcom.studies import sweep
+from fedcom.tasks.task import Task
 
 Played = tuple[sweep.Trial, str, list[Row]]
 REFUSED = "refused"
@@ -37,7 +39,7 @@ def reproduce(
     verdicts = study.judge(results)
     write_csv(_points(results.records), out / "points.csv")
     write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
-    (out / "README.md").write_text(page.study_page(study, results, verdicts, images), encoding="utf-8")
+    (out / "README.md").write_text(study_page.study_page(study, results, verdicts, images), encoding="utf-8")
     return verdicts
 
 

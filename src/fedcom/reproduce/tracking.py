@@ -5,8 +5,9 @@ from pathlib import Path
 
 from fedcom.config import Table
 from fedcom.reproduce.drawing import RAMP, Axis, Point, Sheet, series
+from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Stat, Verdict, better
-from fedcom.reproduce.study import Panel, Scale, Study, panel
+from fedcom.reproduce.study import Study, panel
 
 WITHOUT, WITH = "fedavg", "fedgate"
 SPLITS = {"1 class": 1, "2 classes": 2, "5 classes": 5, "iid": None}

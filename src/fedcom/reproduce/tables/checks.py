@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS
-from fedcom.links import Links
 from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
+from fedcom.traffic.links import Links
 
 DIM = 32
 NOISE = 0.5**0.5  # sigma

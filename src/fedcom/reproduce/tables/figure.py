@@ -16,7 +16,7 @@ def figure(title: str, checks: Sequence[Check], found: Found, path: Path) -> Non
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    from fedcom.figures import INK, PALE, palette
+    from fedcom.reports.figures import INK, PALE, palette
 
     charts: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
@@ -44,7 +44,7 @@ _WORDS = {"q": "1 + q", "m": "clients m", "kappa": "condition number κ", "epsil
 def _chart(axes: Any, checks: Sequence[Check], found: Found, hues: Mapping[str, str]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    from fedcom.figures import FAINT, INK
+    from fedcom.reports.figures import FAINT, INK
 
     base, factor = checks[0].base, checks[0].factor
     for check in checks:

@@ -1,7 +1,7 @@
 """Rounds to an accuracy: one method at many step sizes and seeds at once, their servers stacked too.
 
-What a run does is `fedcom.round`, as in any engine; only the loop over runs is a tensor's axis here, since
-problems this small cost their overhead alone.
+What a run does is `fedcom.rounds`, as in any engine; only the loop over runs is a tensor's axis here,
+since problems this small cost their overhead alone.
 """
 
 import math
@@ -12,14 +12,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedcom import task
 from fedcom.algorithms import Algorithm
 from fedcom.algorithms.base import Round
 from fedcom.draws import Draw
-from fedcom.ledger import Ledger
-from fedcom.links import Channel, Links
 from fedcom.reproduce.tables.problems import Problem
-from fedcom.round import Heard, Rules, Steps, client_finish, client_work
+from fedcom.rounds.round import Heard, Rules, Steps, client_finish, client_work
+from fedcom.tasks.oracle import Oracle as DataOracle
+from fedcom.traffic.channel import Channel
+from fedcom.traffic.ledger import Ledger
+from fedcom.traffic.links import Links
 from fedcom.vectors import Layout, Vectors
 
 
@@ -71,7 +72,7 @@ class Grid:
         clients = torch.arange(m).repeat(self.runs)
         own = Draw(draw.key.repeat_interleave(m)).fold(clients)
         down = {name: self._rows(x) for name, x in a.broadcast(self.server).items()}
-        oracle = cast(task.Oracle, _Oracle(self.problem, clients, self.problem.chance(own, tau)))
+        oracle = cast(DataOracle, _Oracle(self.problem, clients, self.problem.chance(own, tau)))
         channel = Channel("uplink", [self.bill])
         work = client_work(
             rules, self.client, self.memory, down, oracle, Steps(tau), self._wide(rnd), channel, own

@@ -11,20 +11,20 @@ from typing import Any
 import torch
 
 from fedcom.codecs import Identity
-from fedcom.display import progress
 from fedcom.errors import ConfigError
-from fedcom.links import Links
-from fedcom.report import write_csv
+from fedcom.reports.comparison import write_csv
+from fedcom.reproduce.panels import Scale
 from fedcom.reproduce.results import Verdict
-from fedcom.reproduce.study import Scale
 from fedcom.reproduce.tables.cells import CHECKS
 from fedcom.reproduce.tables.checks import DIM, Check, Setting
 from fedcom.reproduce.tables.figure import figure
 from fedcom.reproduce.tables.measured import Found, Play, holds, plays, points, summary
-from fedcom.reproduce.tables.page import TABLES, of_table, page, setting
 from fedcom.reproduce.tables.rivals import RIVALS
 from fedcom.reproduce.tables.rounds import Grid
-from fedcom.run import clear, write_json
+from fedcom.reproduce.tables.tables_page import TABLES, of_table, page, setting
+from fedcom.runs.display import progress
+from fedcom.runs.folder import clear, write_json
+from fedcom.traffic.links import Links
 
 SEEDS = 3  # runs that stand for one seed: these are small
 

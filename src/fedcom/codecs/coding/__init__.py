@@ -1,0 +1,1 @@
+"""The mathematics behind codecs: quantisers, rotations and entropy coders."""

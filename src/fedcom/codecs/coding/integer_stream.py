@@ -1,0 +1,228 @@
+"""Integers of any size to bytes: small ones are symbols, large ones a symbol and some raw bits.
+
+Magnitudes below 16 are symbols of their own. Above, four symbols an octave name the leading bits, and the
+rest travels raw: within a quarter of an octave the values of any smooth distribution are as good as uniform.
+The frequencies of the symbols are measured and travel in front, 15 bits each.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcom.codecs.coding.entropy import (
+    PRECISION,
+    Codes,
+    Ints,
+    Symbols,
+    decode,
+    encode,
+    histogram,
+    normalise,
+    stream_bytes,
+)
+from fedcom.codecs.kernels.jit import COMPILED, jit
+from fedcom.codecs.wire import Field
+from fedcom.errors import WireError
+
+_EXACT = 16
+_MOST = 2 * (_EXACT + 4 * 27) - 1  # symbols for magnitudes below 2^31, zero without a sign
+_OCTAVES = [(4 + quarter) << octave for octave in range(2, 29) for quarter in range(4)]
+_MAGNITUDES = np.array([*range(_EXACT), *_OCTAVES], np.int32)  # the least of each symbol
+_NONE = np.empty(0, np.int64)
+_VALUES = np.stack([-_MAGNITUDES, np.roll(_MAGNITUDES, -1)], 1).flatten()[:_MOST]
+
+
+def pack(codes: Tensor) -> bytes:
+    """The bytes of one vector of integers below 2^31."""
+    array = codes.cpu().to(torch.int32).numpy()
+    symbols = np.empty(len(array), np.uint8)
+    _cut_small(array, symbols)
+    large = _places(array)
+    raw = np.zeros((_cut_large(array, large, symbols) + 7) // 8, np.uint8)
+    _write_bits(array, large, raw)
+    frequencies = normalise(torch.from_numpy(_count(symbols)))
+    head = len(frequencies).to_bytes(2, "little") + _table(len(frequencies)).pack(frequencies)
+    stream = encode(symbols, frequencies.numpy())
+    return head + len(stream).to_bytes(4, "little") + stream + raw.tobytes()
+
+
+def unpack(body: memoryview, n: int) -> Tensor:
+    """The n integers of a message's bytes."""
+    frequencies, start = _read_table(body)
+    stream = int.from_bytes(body[start : start + 4], "little")
+    start += 4
+    if start + stream > len(body):
+        raise WireError(f"a stream of {stream} bytes does not fit in a message of {len(body)}")
+    codes = decode(body[start : start + stream], frequencies, _VALUES, n)
+    raw = np.frombuffer(body[start + stream :], np.uint8).copy()
+    large = _places(codes) if len(frequencies) >= 2 * _EXACT else _NONE
+    bits = _raw_bits(codes, large)
+    if len(raw) != (bits + 7) // 8:
+        raise WireError(f"{len(raw)} bytes of raw bits where {(bits + 7) // 8} are due")
+    if bits % 8 and raw[-1] >> (bits % 8):
+        raise WireError("a message has stray bits after its raw bits")
+    _read_bits(raw, large, codes)
+    return torch.from_numpy(codes)
+
+
+def nbytes(codes: Tensor) -> Tensor:
+    """The size of each row's bytes, from the counts of its symbols; within a few bytes."""
+    counts, raw = tally(codes.reshape(-1, codes.shape[-1]))
+    frequencies = normalise(counts)
+    used = (counts > 0).long().cumsum(-1).argmax(-1) + 1
+    table = 2 + (used * _table(1).bits + 7) // 8
+    return table + 4 + stream_bytes(counts, frequencies) + (raw + 7) // 8
+
+
+def bits(codes: Tensor) -> Tensor:
+    """The entropy of each row's symbols and raw bits, a coordinate."""
+    counts, raw = tally(codes)
+    share = counts.double() / codes.shape[-1]
+    return -(share * share.clamp(min=1e-300).log2()).sum(-1) + raw.double() / codes.shape[-1]
+
+
+def tally(codes: Tensor) -> tuple[Tensor, Tensor]:
+    """How often each symbol occurs in each row, and how many raw bits the row has."""
+    if not COMPILED or codes.device.type != "cpu":
+        symbols, widths = cut(codes)
+        return histogram(symbols, _MOST), widths.sum(-1)
+    counts = np.zeros((len(codes), _MOST), np.int64)
+    raw = [_tally(row, count) for row, count in zip(codes.to(torch.int32).numpy(), counts, strict=True)]
+    return torch.from_numpy(counts), torch.tensor(raw)
+
+
+def cut(codes: Tensor) -> tuple[Tensor, Tensor]:
+    """The symbol and the number of raw bits of each integer; positive ones have odd symbols."""
+    value = codes.to(torch.int64).abs()
+    octave = torch.frexp(value.double())[1].to(torch.int64) - 1  # 2^octave <= value
+    shift = (octave - 2).clamp(min=0)
+    symbol = torch.where(value < _EXACT, value, _EXACT + 4 * (octave - 4) + ((value >> shift) & 3))
+    widths = torch.where(value < _EXACT, torch.zeros_like(shift), shift)
+    return 2 * symbol - (codes > 0).to(torch.int64), widths
+
+
+def _read_table(body: memoryview) -> tuple[Ints, int]:
+    size = int.from_bytes(body[:2], "little")
+    field = _table(size)
+    if not 1 <= size <= _MOST or len(body) < 2 + field.nbytes + 4:
+        raise WireError(f"a table of {size} symbols does not fit in a message of {len(body)} bytes")
+    return field.unpack(body[2 : 2 + field.nbytes]).numpy(), 2 + field.nbytes
+
+
+def _table(size: int) -> Field:
+    return Field("table", size, PRECISION + 1)
+
+
+def _count(symbols: Symbols) -> Ints:
+    """How often each symbol occurs, up to the last that does."""
+    counts = np.zeros((4, _MOST), np.int64)
+    _add_counts(symbols, counts)
+    total: Ints = counts.sum(0)
+    return total[: int(symbols.max()) + 1]
+
+
+def _places(codes: Codes) -> Ints:
+    """Where magnitudes have raw bits."""
+    places = np.empty(len(codes), np.int64)
+    return places[: _find_large(codes, places)]
+
+
+@jit
+def _cut_small(codes: Codes, symbols: Symbols) -> None:
+    """The symbols of magnitudes below 16; others get one of the two that follow."""
+    for i in range(len(codes)):
+        magnitude = min(abs(codes[i]), np.int32(_EXACT))
+        symbols[i] = np.uint8(np.int32(magnitude + magnitude) - np.int32(codes[i] > 0))
+
+
+@jit
+def _find_large(codes: Codes, places: Ints) -> int:
+    """Write down where magnitudes of 16 or more are, and say how many; most runs of 64 have none."""
+    found = 0
+    for start in range(0, len(codes), 64):
+        some, most = codes[start : start + 64], np.int32(0)
+        for i in range(len(some)):
+            most = max(most, abs(some[i]))
+        for i in range(len(some) if most >= _EXACT else 0):
+            if abs(some[i]) >= _EXACT:
+                places[found] = start + i
+                found += 1
+    return found
+
+
+@jit
+def _cut_large(codes: Codes, large: Ints, symbols: Symbols) -> int:
+    """Correct the symbols of large magnitudes, and say how many raw bits they have."""
+    total = 0
+    for i in large:
+        magnitude = abs(np.int64(codes[i]))
+        width = _width(magnitude)
+        symbol = _EXACT + 4 * (width - 2) + ((magnitude >> width) & 3)
+        symbols[i] = 2 * symbol - (codes[i] > 0)
+        total += width
+    return total
+
+
+@jit
+def _add_counts(symbols: Symbols, counts: Ints) -> None:
+    """Four tables take turns, so that a symbol that comes again does not wait for its count."""
+    whole = len(symbols) // 4 * 4
+    for i in range(0, whole, 4):
+        for j in range(4):
+            counts[j, symbols[i + j]] += 1
+    for i in range(whole, len(symbols)):
+        counts[0, symbols[i]] += 1
+
+
+@jit
+def _width(magnitude: np.int64) -> int:
+    """How many low bits of a magnitude of 16 or more travel raw: all but three."""
+    width = 2
+    while magnitude >> (width + 3):
+        width += 1
+    return width
+
+
+@jit
+def _tally(codes: Codes, counts: Ints) -> int:
+    """Add the symbols of some integers to counts, and say how many raw bits these have."""
+    total = 0
+    for code in codes:
+        symbol = magnitude = abs(np.int64(code))
+        if magnitude >= _EXACT:
+            width = _width(magnitude)
+            symbol = _EXACT + 4 * (width - 2) + ((magnitude >> width) & 3)
+            total += width
+        counts[2 * symbol - (code > 0)] += 1
+    return total
+
+
+@jit
+def _raw_bits(codes: Codes, large: Ints) -> int:
+    total = 0
+    for i in large:
+        total += _width(abs(np.int64(codes[i])))
+    return total
+
+
+@jit
+def _write_bits(codes: Codes, large: Ints, out: NDArray[np.uint8]) -> None:
+    position = 0
+    for i in large:
+        magnitude = abs(np.int64(codes[i]))
+        for j in range(_width(magnitude)):
+            out[position >> 3] |= ((magnitude >> j) & 1) << (position & 7)
+            position += 1
+
+
+@jit
+def _read_bits(data: NDArray[np.uint8], large: Ints, codes: Codes) -> None:
+    """Add the raw bits to their magnitudes; the caller has counted them."""
+    position = 0
+    for i in large:
+        raw = np.int64(0)
+        for j in range(_width(abs(np.int64(codes[i])))):
+            raw |= ((np.int64(data[position >> 3]) >> (position & 7)) & 1) << j
+            position += 1
+        codes[i] += raw if codes[i] > 0 else -raw

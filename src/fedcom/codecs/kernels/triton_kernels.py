@@ -1,0 +1,99 @@
+"""The GPU passes of gpu.py: one program transforms one block of one vector in registers.
+
+This is Triton, a language of its own with Python's syntax; the arguments in capitals are known when a kernel
+is compiled.
+"""
+
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _fold(key, part):
+    """Draw.fold of one part."""
+    z = key.to(tl.uint64) * 0x9E3779B97F4A7C15 + part.to(tl.uint64)
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    return z ^ (z >> 31)
+
+
+@triton.jit
+def _flip(x, i, key):
+    """Random signs of the coordinates i: bit i % 32 of Draw.bits number i // 32."""
+    z = (i >> 5).to(tl.uint32) + key.to(tl.uint32)
+    z = ((z ^ (z >> 17)) * 0xED5AD4BB) ^ (key >> 32).to(tl.uint32)
+    z = (z ^ (z >> 11)) * 0xAC4C1B51
+    z = (z ^ (z >> 15)) * 0x31848BAB
+    z = z ^ (z >> 14)
+    return tl.where((z >> (i & 31).to(tl.uint32)) & 1 == 1, -x, x)
+
+
+@triton.jit
+def _level(x, B: tl.constexpr, h: tl.constexpr):
+    """One level of butterflies, between coordinates h apart."""
+    pairs = tl.permute(tl.reshape(x, (B // (2 * h), 2, h)), (0, 2, 1))
+    left, right = tl.split(pairs)
+    return tl.reshape(tl.permute(tl.join(left + right, left - right), (0, 2, 1)), (B,))
+
+
+@triton.jit
+def _transform(x, B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr):
+    for level in tl.static_range(LEVELS):
+        x = _level(x, B, 1 << level)
+    return x * SCALE
+
+
+@triton.jit
+def first(
+    x, y, power, keys, part, d, R, B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr
+):  # fmt: skip
+    r, c = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    i = r * B + tl.arange(0, B)
+    v = tl.load(x + c * d + i, mask=i < d, other=0.0)
+    wide = v.to(tl.float64)
+    tl.store(power + c * R + r, tl.sum(wide * wide))
+    v = _transform(_flip(v, i, _fold(tl.load(keys + c), part)), B, LEVELS, SCALE)
+    tl.store(y + c * R * B + i, v)
+
+
+@triton.jit
+def second(
+    y, codes, overlap, keys, part, steps, centres, R, low, high,
+    B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
+):  # fmt: skip
+    r, c = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    i = r * B + tl.arange(0, B)
+    v = tl.load(y + c * R * B + (i % R) * B + i // R)  # the rows dealt out column by column
+    v = _transform(_flip(v, i, _fold(tl.load(keys + c), part)), B, LEVELS, SCALE)
+    z = tl.div_rn(v, tl.load(steps + c))
+    z = tl.minimum(tl.maximum(tl.where(z == z, z, 0.0), low), high)
+    code = ((z + 12582912.0) - 12582912.0).to(tl.int32)  # 1.5 * 2^23: to the nearest, ties to even
+    tl.store(codes + c * R * B + i, code)
+    image = tl.load(centres + (code - low))
+    tl.store(overlap + c * R + r, tl.sum(v.to(tl.float64) * image.to(tl.float64)))
+
+
+@triton.jit
+def unsecond(
+    codes, y, keys, part, centres, low, last, R,
+    B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
+):  # fmt: skip
+    r, c = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    i = r * B + tl.arange(0, B)
+    code = tl.load(codes + c * R * B + i) - low
+    v = tl.load(centres + tl.minimum(tl.maximum(code, 0), last))
+    v = _flip(_transform(v, B, LEVELS, SCALE), i, _fold(tl.load(keys + c), part))
+    tl.store(y + c * R * B + (i % R) * B + i // R, v)
+
+
+@triton.jit
+def unfirst(
+    y, x, keys, part, d, R, B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr
+):  # fmt: skip
+    r, c = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    i = r * B + tl.arange(0, B)
+    v = _transform(tl.load(y + c * R * B + i), B, LEVELS, SCALE)
+    v = _flip(v, i, _fold(tl.load(keys + c), part))
+    tl.store(x + c * d + i, v, mask=i < d)

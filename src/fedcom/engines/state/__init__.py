@@ -1,0 +1,1 @@
+"""Where clients' state lives between rounds: in memory, on the host or on disk."""

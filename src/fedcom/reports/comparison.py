@@ -1,0 +1,176 @@
+"""A comparison of runs as one table."""
+
+import csv
+import statistics
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedcom.formats import NOTHING, duration, is_number, megabytes, percent, significant
+from fedcom.runs.curve import Curve, Row, milestones, timed
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Column = tuple[str, Callable[[Row], str]]
+
+BASELINES = ("fedavg", "scaffold")
+_COSTS = ("rounds", "uplink_bytes", "downlink_bytes", "seconds")
+
+
+def compare_table(curves: Sequence[Curve], target: float | None) -> list[dict[str, Any]]:
+    """One flat entry a method, in order of first appearance."""
+    table = [_entry(method, runs, target) for method, runs in by_method(curves).items()]
+    if not timed(row for curve in curves for row in curve.rows):
+        for entry in table:
+            del entry["modelled_seconds"], entry["seconds_to_target"]
+    for name in BASELINES:
+        theirs = next((e["uplink_bytes_to_target"] for e in table if e["method"].lower() == name), None)
+        for entry in table:
+            ours = entry["uplink_bytes_to_target"]
+            entry[f"times_fewer_than_{name}"] = theirs / ours if theirs and ours else None
+    return table
+
+
+def _entry(method: str, runs: Sequence[Curve], target: float | None) -> dict[str, Any]:
+    finals = [run.rows[-1] for run in runs if run.status != "diverged" and run.rows]
+    marks = [milestones(run.rows, target) for run in runs]
+    statuses = [run.status for run in runs]
+    ends = [run.rows[-1]["round"] for run in runs if run.status == "diverged" and run.rows]
+    return {
+        "method": method,
+        "status": statuses[0] if len(set(statuses)) == 1 else "mixed",
+        "runs": len(runs),
+        "diverged": statuses.count("diverged"),
+        "diverged_round": min(ends, default=None),
+        "interrupted": statuses.count("interrupted"),
+        "final_loss": _mean(finals, "train_loss"),
+        "final_loss_spread": _spread(finals, "train_loss"),
+        "final_accuracy": _mean(finals, "test_accuracy"),
+        "final_accuracy_spread": _spread(finals, "test_accuracy"),
+        "worst_client_accuracy": _mean(finals, "worst_client_accuracy"),
+        "uplink_bytes": _mean(finals, "uplink_bytes"),
+        "downlink_bytes": _mean(finals, "downlink_bytes"),
+        "modelled_seconds": _mean(finals, "modelled_seconds"),
+        "reached_target": len(_values(marks, "rounds_to_target")),
+        **{f"{key}_to_target": _mean(marks, f"{key}_to_target") for key in _COSTS},
+    }
+
+
+def by_method(curves: Iterable[Curve]) -> dict[str, list[Curve]]:
+    """The runs of each method, in order of first appearance."""
+    groups: dict[str, list[Curve]] = {}
+    for curve in curves:
+        groups.setdefault(curve.method, []).append(curve)
+    return groups
+
+
+def _values(rows: Iterable[Row], key: str) -> list[float]:
+    return [float(row[key]) for row in rows if is_number(row.get(key))]
+
+
+def _mean(rows: Iterable[Row], key: str) -> float | None:
+    values = _values(rows, key)
+    return statistics.fmean(values) if values else None
+
+
+def _spread(rows: Iterable[Row], key: str) -> float | None:
+    values = _values(rows, key)
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def render(table: Sequence[Row], target: float | None) -> "Table":
+    """The table for a terminal."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = _columns(table, target)
+    if timed(table):  # eighty characters have no room for the time and both ratios
+        shown = [column for column in shown if column[0] != f"fewer than {BASELINES[-1]}"]
+    drawn = Table(box=box.SIMPLE_HEAD, padding=0, caption_justify="left")
+    drawn.caption = "\n".join(_footnotes(table))
+    for heading, _ in shown:
+        name = heading == "method"
+        # Broken by hand: headings are the widest thing in most columns, and eighty characters must do.
+        lines = textwrap.fill(heading, 6, break_long_words=False)
+        drawn.add_column(lines, justify="left" if name else "right", no_wrap=name)
+    for entry in table:
+        # Text and not str: a label such as "fedcom [q8]" must not be read as markup.
+        drawn.add_row(*(Text(cell(entry)) for _, cell in shown))
+    return drawn
+
+
+def markdown(table: Sequence[Row], target: float | None) -> str:
+    """The table for a README."""
+    shown = _columns(table, target)
+    rows = [[heading for heading, _ in shown], [":--", *["--:"] * (len(shown) - 1)]]
+    rows += [[cell(entry).replace("|", "\\|") for _, cell in shown] for entry in table]
+    notes = "\n".join(f"- {note}" for note in _footnotes(table))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{notes}\n"
+
+
+def write_csv(table: Sequence[Row], path: Path) -> None:
+    """The table with every figure unrounded; what is not known is left empty."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(table[0]) if table else [])
+        writer.writeheader()
+        writer.writerows(table)
+
+
+def _columns(table: Sequence[Row], target: float | None) -> list[Column]:
+    """Headings and the text of a cell under each; columns that would be empty throughout are left out."""
+    goal = NOTHING if target is None else f"{100 * target:g}%"
+    wanted: list[Column] = [
+        ("method", lambda e: str(e["method"])),
+        ("loss", _loss),
+        ("accuracy %", lambda e: percent(e["final_accuracy"], e["final_accuracy_spread"])),
+        ("worst tenth %", lambda e: percent(e["worst_client_accuracy"])),
+        ("up MB", lambda e: megabytes(e["uplink_bytes"])),
+        ("down MB", lambda e: megabytes(e["downlink_bytes"])),
+        (f"rounds to {goal}", lambda e: _rounds(e["rounds_to_target"])),
+        (f"up MB to {goal}", _up_to_target),
+        (f"time to {goal}", lambda e: duration(e.get("seconds_to_target"))),
+        *((f"fewer than {name}", _times(f"times_fewer_than_{name}")) for name in BASELINES),
+    ]
+    return [c for c in wanted if c[0] in ("method", "loss") or {c[1](e) for e in table} - {NOTHING}]
+
+
+def _footnotes(table: Sequence[Row]) -> list[str]:
+    """What stands below the table: the units, and which of a method's runs did not finish."""
+    units = "bytes are per client, 1 MB = 10⁶ bytes; ± is the standard deviation over seeds"
+    cut = [e for e in table if e["diverged"] < e["runs"] and e["diverged"] + e["interrupted"]]
+    time = ["time is modelled, by the network section of the config"] if timed(table) else []
+    return [units, *time, *(f"{entry['method']}: {_unfinished(entry)}" for entry in cut)]
+
+
+def _unfinished(entry: Row) -> str:
+    notes, runs = [], entry["runs"]
+    for status in ("diverged", "interrupted"):
+        if entry[status]:
+            notes.append(status if entry[status] == runs else f"{entry[status]} of {runs} {status}")
+            if status == "diverged" and entry["diverged_round"] is not None:
+                notes[-1] += f"{' first' if entry[status] > 1 else ''} at round {entry['diverged_round']}"
+    return ", ".join(notes)
+
+
+def _loss(entry: Row) -> str:
+    if entry["status"] == "diverged":
+        return _unfinished(entry)
+    spread = entry["final_loss_spread"]
+    return significant(entry["final_loss"], 4) + ("" if spread is None else f" ±{significant(spread, 2)}")
+
+
+def _rounds(mean: float | None) -> str:
+    return NOTHING if mean is None else f"{mean:.1f}".removesuffix(".0")
+
+
+def _up_to_target(entry: Row) -> str:
+    reached, runs = entry["reached_target"], entry["runs"]
+    text = megabytes(entry["uplink_bytes_to_target"])
+    return f"{text} ({reached}/{runs})" if 0 < reached < runs else text
+
+
+def _times(key: str) -> Callable[[Row], str]:
+    return lambda entry: NOTHING if entry[key] is None else f"{significant(entry[key], 2)}×"  # noqa: RUF001

@@ -1,0 +1,288 @@
+"""Figures of a comparison over rounds, bytes and time, and of codecs' errors over bits; one colour each."""
+
+import itertools
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedcom.formats import MB, is_number
+from fedcom.reports.comparison import by_method
+from fedcom.runs.curve import Curve, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure, SubFigure
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+UNITS = {
+    "round": ("communication round", 1.0),
+    "uplink_bytes": ("uplink per client (MB)", 1 / MB),
+    "modelled_seconds": ("modelled time (s)", 1.0),
+    "train_loss": ("training loss", 1.0),
+    "test_accuracy": ("test accuracy (%)", 100.0),
+}
+VIEWS = {
+    "loss_rounds": ("Training loss by communication round", "round", "train_loss"),
+    "loss_bytes": ("Training loss by bytes sent", "uplink_bytes", "train_loss"),
+    "accuracy_bytes": ("Test accuracy by bytes sent", "uplink_bytes", "test_accuracy"),
+    "loss_time": ("Training loss by modelled time", "modelled_seconds", "train_loss"),
+    "accuracy_time": ("Test accuracy by modelled time", "modelled_seconds", "test_accuracy"),
+}
+SIZE = (8, 4.8)
+INK, PALE, FAINT = "#333333", "#767676", "#e6e6e6"
+
+# Methods that belong together are kin: the lighter shade sends whole vectors, the darker compresses.
+COLOURS = {
+    "local-sgd": "#6f6f6f",
+    "fedavg": "#d98c00",
+    "fedpaq": "#6e2500",
+    "fedcom": "#b03a00",
+    "qsparse": "#8a8a2b",
+    "fedgate": "#2f97d8",
+    "fedcomgate": "#0b4a9b",
+    "vrl-sgd": "#7c6fe0",
+    "scaffold": "#009e73",
+    "diana": "#cc79a7",
+    "vr-diana": "#8f2a6b",
+}
+SPARE = ("#332288", "#44aa99", "#aa4499", "#661100", "#6699cc", "#117733", "#b59a3c", "#000000", "#cc6677")
+
+
+class Stroke(NamedTuple):
+    """One line of a figure: the mean of a method's finished runs, or one run that was cut short."""
+
+    method: str
+    colour: str
+    status: str
+    points: Array  # x, y, and the lowest and highest y over seeds
+
+
+def figures(curves: Sequence[Curve], out: Path, subtitle: str = "") -> list[Path]:
+    """Draw every view; a figure without a point is left out."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, (title, x, y) in VIEWS.items():
+        strokes = strokes_of(curves, x, y)
+        if strokes:
+            paths.append(out / f"{name}.png")
+            _draw(strokes, (title, subtitle, x, y), paths[-1])
+    return paths
+
+
+def strokes_of(curves: Sequence[Curve], x: str, y: str) -> list[Stroke]:
+    """The lines of some runs: a mean a method, and what was cut short."""
+    strokes, colours = [], palette(curve.method for curve in curves)
+    for method, runs in by_method(curves).items():
+        points = [(run.status, _points(run.rows, x, y)) for run in runs]
+        done = [p for status, p in points if status == "done" and len(p)]
+        lines = [("done", _average(done))] if done else []
+        lines += [(status, p[:, [1, 2, 2, 2]]) for status, p in points if status != "done" and len(p)]
+        strokes += [Stroke(method, colours[method], *line) for line in lines]
+    if x != "round" and _decades(strokes) > 1:
+        strokes = [s._replace(points=s.points[s.points[:, 0] > 0]) for s in strokes]
+    strokes = [stroke for stroke in strokes if len(stroke.points)]
+    return _capped(strokes) if y == "train_loss" and strokes else strokes
+
+
+def _points(rows: Sequence[Row], x: str, y: str) -> Array:
+    """Round, x and y of the rows that can be drawn: a loss to a logarithmic scale, so none that is zero."""
+    keys = ("round", x, y)
+    known = [[row[key] for key in keys] for row in rows if all(is_number(row.get(key)) for key in keys)]
+    points: Array = np.array(known, dtype=float).reshape(-1, 3) * [UNITS[key][1] for key in keys]
+    loss = points[:, 2]
+    return points[(loss > 0) & (loss < 1e30)] if y == "train_loss" else points
+
+
+def _average(runs: Sequence[Array]) -> Array:
+    """Mean and range over seeds; a run that stopped early keeps its last model, so its values are held."""
+    grid = np.unique(np.concatenate([run[:, 0] for run in runs]))
+    x = np.stack([np.interp(grid, run[:, 0], run[:, 1], left=np.nan, right=np.nan) for run in runs])
+    y = np.stack([np.interp(grid, run[:, 0], run[:, 2]) for run in runs])
+    return np.stack([np.nanmean(x, axis=0), y.mean(0), y.min(0), y.max(0)], axis=1)
+
+
+def _decades(strokes: Sequence[Stroke]) -> float:
+    x = [value for stroke in strokes for value in stroke.points[:, 0] if value > 0]
+    return math.log10(max(x) / min(x)) if x else 0.0
+
+
+def _draw(strokes: list[Stroke], view: tuple[str, str, str, str], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE, dpi=160)
+    FigureCanvasAgg(figure)
+    chart(figure, strokes, view)
+    figure.savefig(path)
+
+
+def chart(part: "Figure | SubFigure", strokes: list[Stroke], view: tuple[str, str, str, str]) -> "Axes":
+    """Draw lines on a figure or a part of one; view: title, subtitle, and the keys of x and y."""
+    title, subtitle, x, y = view
+    axes = frame(part, title, subtitle)
+    for stroke in strokes:
+        _trace(axes, stroke)
+    by_decade = x != "round" and _decades(strokes) > 1
+    axes.set(xscale="log" if by_decade else "linear", yscale="log" if y == "train_loss" else "linear")
+    axes.set_xlabel(UNITS[x][0], color=INK)
+    axes.set_ylabel(UNITS[y][0], color=INK)
+    ticks(axes.xaxis, whole=x == "round")
+    ticks(axes.yaxis)
+    label(axes, strokes)
+    return axes
+
+
+def frame(figure: "Figure | SubFigure", title: str, subtitle: str) -> "Axes":
+    """Axes under a title, with room at the right for names."""
+    figure.text(0.015, 0.935, title, size=13, weight="bold", color=INK, parse_math=False)
+    figure.text(0.015, 0.885, subtitle, size=9.5, color=PALE, parse_math=False)
+    axes = figure.add_axes((0.095, 0.12, 0.7, 0.71))
+    axes.spines[:].set_visible(False)
+    axes.margins(x=0.02)
+    axes.grid(color=FAINT, linewidth=0.8)
+    axes.tick_params(length=0, labelcolor=INK)
+    return axes
+
+
+def _capped(strokes: list[Stroke]) -> list[Stroke]:
+    """Stop a run on its way to infinity above the others, lest it press them flat."""
+    sound = [s.points for s in strokes if s.status != "diverged"] or [s.points[:1] for s in strokes]
+    top = 3 * max(points[:, 1].max() for points in sound)
+    shown = [int((s.points[:, 1] < top).cumprod().sum()) + 1 for s in strokes]
+    cut = [np.minimum(s.points[:n], [np.inf, top, top, top]) for s, n in zip(strokes, shown, strict=True)]
+    return [s._replace(points=points) for s, points in zip(strokes, cut, strict=True)]
+
+
+def _trace(axes: "Axes", stroke: Stroke) -> None:
+    x, y, low, high = stroke.points.T
+    mean = stroke.status == "done"
+    axes.plot(x, y, color=stroke.colour, linewidth=2 if mean else 1, solid_capstyle="round")
+    if mean:
+        axes.fill_between(x, low, high, color=stroke.colour, alpha=0.15, linewidth=0)
+    cross = {"marker": "x", "markersize": 8, "markeredgewidth": 2}
+    end: dict[str, Any] = cross if stroke.status == "diverged" else {"marker": "o", "markersize": 4}
+    axes.plot(x[-1:], y[-1:], color=stroke.colour, clip_on=False, zorder=3, **end)
+
+
+def ticks(axis: "Axis", whole: bool = False) -> None:
+    """Ticks a person would choose, written as 0.1, 1, 10 and not as powers of ten."""
+    from matplotlib import ticker
+
+    low, high = axis.get_view_interval()
+    if axis.get_scale() == "log" and high > 5 * low:
+        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+        axis.set_major_formatter(lambda value, _: f"{value:g}".replace("e-0", "e-"))
+    else:
+        axis.set_major_locator(ticker.MaxNLocator(6, integer=whole, steps=[1, 2, 5, 10]))
+        axis.set_major_formatter(ticker.ScalarFormatter(useOffset=False))
+    axis.set_minor_locator(ticker.NullLocator())
+
+
+def label(axes: "Axes", strokes: list[Stroke]) -> None:
+    """Write the methods' names beside the plot, each on a dotted thread from the end of its line."""
+    first = list({s.method: s for s in reversed(strokes)}.values())  # a method's mean, if it has one
+    style: dict[str, Any] = {"size": 9.5, "va": "center", "parse_math": False}
+    texts = [axes.text(0, 0, short(s.method), color=s.colour, **style) for s in first]
+    width, height = np.max([text.get_window_extent().size for text in texts], axis=0)
+    left, bottom, _, tall = axes.get_position().bounds
+    axes.set_position((left, bottom, 0.965 - left - width / axes.figure.bbox.width, tall))
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # what is drawn from here on must not move them
+    tips = axes.transData.transform([s.points[-1, :2] for s in first])
+    places = apart(tips[:, 1], 1.1 * height, axes.bbox.ymin, axes.bbox.ymax)
+    for text, tip, place in zip(texts, tips, places, strict=True):
+        edge, dot = axes.bbox.xmax, axes.figure.dpi / 160
+        thread = [tip, (edge, tip[1]), (edge + 20 * dot, place), (edge + 24 * dot, place)]
+        x, y = axes.transData.inverted().transform(thread).T
+        axes.plot(x[:3], y[:3], ":", color=text.get_color(), linewidth=1, clip_on=False, zorder=1.5)
+        text.set(x=x[3], y=y[3])
+
+
+def apart(heights: Array, gap: float, low: float, high: float) -> Array:
+    """Move labels as little as it takes, keeping their order, until each is a gap from the next."""
+    order = np.argsort(heights, kind="stable")
+    moved = heights[order]
+    for _ in range(500):
+        push = np.maximum(gap - np.diff(moved), 0) / 2
+        moved = np.clip(moved + np.append(0, push) - np.append(push, 0), low, high)
+    return moved[np.argsort(order)]
+
+
+def rate_distortion(points: Sequence[Row], path: Path) -> None:
+    """Draw the codecs' error over bits, a panel a vector; what has no error has no place on the scale."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = [point for point in points if is_number(point["q"]) and point["q"] > 0]
+    vectors = list(dict.fromkeys(point["vector"] for point in shown))
+    hues = itertools.cycle((*COLOURS.values(), *SPARE))
+    colours = dict(zip(dict.fromkeys(point["codec"] for point in points), hues, strict=False))
+    if not vectors:
+        return
+    figure = Figure(figsize=(SIZE[0], SIZE[1] * len(vectors)), dpi=160)
+    FigureCanvasAgg(figure)
+    for vector, part in zip(vectors, figure.subfigures(len(vectors), squeeze=False)[:, 0], strict=True):
+        _panel(part, [point for point in shown if point["vector"] == vector], colours)
+    figure.savefig(path)
+
+
+def _panel(figure: "SubFigure", points: Sequence[Row], colours: Mapping[str, str]) -> None:
+    """One vector's codecs, each a line through its settings."""
+    name, d = points[0]["vector"], points[0]["d"]
+    axes = frame(figure, f"Error by bits sent: {name}", f"{d:,} coordinates · hollow: biased")
+    axes.set_position((0.12, 0.12, 0.7, 0.71))
+    places = np.array([(point["bits"], point["q"]) for point in points])
+    (left, low), (right, high) = places.min(0), places.max(0)
+    axes.set(xscale="log", yscale="log", xlim=(left / 1.15, right * 1.15), ylim=(low / 3, high * 3))
+    strokes = []
+    for codec in dict.fromkeys(point["codec"] for point in points):
+        colour, own = colours[codec], [point for point in points if point["codec"] == codec]
+        line: Array = np.array(sorted((point["bits"], point["q"]) for point in own))
+        face = colour if all(point["unbiased"] for point in own) else "white"
+        axes.plot(*_between(line).T, color=colour, linewidth=1.5)
+        axes.plot(*line.T, "o", color=colour, markersize=5, markerfacecolor=face)
+        strokes.append(Stroke(codec, colour, "done", line))
+    _bound(axes)
+    axes.set_xlabel("bits a coordinate, as sent", color=INK)
+    axes.set_ylabel("q = |Q(x) - x|² / |x|²", color=INK)
+    ticks(axes.xaxis)
+    ticks(axes.yaxis)
+    label(axes, strokes)
+
+
+def _between(points: Array) -> Array:
+    """A codec's line: so many decibels a bit from setting to setting, so that none cuts through the bound."""
+    bits, q = points.T
+    grid = np.geomspace(bits[0], bits[-1], 200)
+    return np.stack([grid, np.exp(np.interp(grid, bits, np.log(q)))], axis=1)
+
+
+def _bound(axes: "Axes") -> None:
+    """Mark where no unbiased codec gets on a Gaussian vector: q below 1/(2^(2R) - 1) at R bits."""
+    bits = np.geomspace(*axes.get_xlim(), 200)
+    with np.errstate(over="ignore"):
+        q = 1 / np.expm1(math.log(4) * bits)
+    axes.plot(bits, q, color=PALE, linewidth=1, zorder=1)
+    axes.fill_between(bits, q, axes.get_ylim()[0], color=FAINT, linewidth=0, zorder=0)
+    words = "on Gaussian vectors\nno unbiased codec gets here"
+    axes.text(0.03, 0.05, words, transform=axes.transAxes, color=INK, size=9.5)
+
+
+def palette(methods: Iterable[str]) -> dict[str, str]:
+    """The colour of each label: fixed for known methods, else picked by the label's checksum."""
+    known = {method: COLOURS.get(method.lower(), "") for method in methods}
+    free = list(SPARE)
+    for method in sorted(method for method, colour in known.items() if not colour):
+        free = free or list(SPARE)
+        known[method] = free.pop(zlib.crc32(method.encode()) % len(free))
+    return known
+
+
+def short(label: str) -> str:
+    """A label cut to what fits beside a figure."""
+    return label if len(label) <= 28 else f"{label[:27]}…"

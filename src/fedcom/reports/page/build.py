@@ -1,0 +1,87 @@
+"""Collected runs as one HTML page that needs nothing else."""
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from fedcom.errors import ConfigError
+from fedcom.reports.page import codecs, sections
+from fedcom.reports.page.collect import Collection, Run, collect
+from fedcom.reports.page.curves import curves
+from fedcom.reports.page.markup import Html, join, script_safe, text
+from fedcom.version import VERSION
+
+MARK = '<meta name="generator" content="fedcom'
+SCRIPTS = ("base.js", "chart.js", "clients.js")
+CLIENTS = 100  # drawn of a partition; the rest would be too thin to see
+
+
+def write(folders: Sequence[Path], out: Path | None = None) -> Path:
+    """Make the page of every run at or below some folders, in the folder if there is one, else here."""
+    out = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder; --out takes a file, such as {out / 'report.html'}")
+    if out.exists() and MARK not in out.read_text(encoding="utf-8", errors="replace")[:1000]:
+        raise ConfigError(f"{out} is there and is no fedcom report; choose another --out")
+    page = build(collect(folders))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(page.encode("utf-8", "replace"))
+    except OSError as error:
+        raise ConfigError(f"cannot write {out}: {error.strerror}; choose another --out") from None
+    return out
+
+
+def build(found: Collection) -> str:
+    """The page."""
+    runs = found.runs
+    data = {"curves": curves(runs), "partitions": _partitions(runs)}
+    return Template(_file("page.html")).substitute(
+        version=text(VERSION), title=text(_title(runs)), lead=text(_lead(runs)),
+        css=_file("page.css"), js=join(map(_file, SCRIPTS)), data=script_safe(data),
+        notices=sections.notices(found.notices), summary=sections.summary(runs),
+        traffic=sections.traffic(runs), codecs=codecs.report_card(runs),
+        settings=sections.settings(runs), repeat=sections.repeat(runs),
+    )  # fmt: skip
+
+
+def _file(name: str) -> Html:
+    return Html(files("fedcom.reports.page").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _title(runs: Sequence[Run]) -> str:
+    names = list(dict.fromkeys(str(run.config.get("data", {}).get("name", "unknown data")) for run in runs))
+    labels = list(dict.fromkeys(run.label for run in runs))
+    who = labels[0] if len(labels) == 1 else f"{len(labels)} methods"
+    return f"{who} on {', '.join(names[:3])}{' and others' * (len(names) > 3)}"
+
+
+def _lead(runs: Sequence[Run]) -> str:
+    """The task in a line, where all runs share it."""
+    counts = [f"{len(runs)} run{'s' * (len(runs) > 1)}"]
+    for section, key, form in (
+        ("data", "clients", "{} clients"), ("data", "partition", "partition {}"),
+        ("model", "name", "model {}"), ("run", "rounds", "{} rounds"),
+    ):  # fmt: skip
+        values = {str(run.config.get(section, {}).get(key)) for run in runs}
+        counts += [form.format(*values)] if len(values) == 1 and values != {"None"} else []
+    return " · ".join(counts)
+
+
+def _partitions(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Every way clients' data was dealt, once, under the first run that has it."""
+    found: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        counts, shown = run.partition.get("label_counts"), run.partition.get("shown")
+        entry = {
+            "counts": counts and counts[:CLIENTS],
+            "shown": shown and shown[:CLIENTS],
+            "clients": run.partition.get("clients"),
+            "similarity": run.similarity or None,
+        }
+        name = f"{run.config.get('data', {}).get('name', run.label)}, seed {run.seed}"
+        if counts or run.similarity:
+            found.setdefault(repr(entry), {"name": name, **entry})
+    return list(found.values())

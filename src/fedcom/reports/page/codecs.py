@@ -1,0 +1,94 @@
+"""The codecs of some runs: what they promise, what was measured, what it cost."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedcom.codecs import CODECS
+from fedcom.codecs.wire import HEADER
+from fedcom.config import pick
+from fedcom.errors import FedcomError
+from fedcom.formats import NOTHING, is_number, significant
+from fedcom.reports.page.collect import Run, Table, figure
+from fedcom.reports.page.markup import Html, table, tag
+
+SCALAR = "q"  # one number a message, not a vector of the model's
+NOTE = (
+    "q = |Q(x) - x|² / |x|², measured on clients' messages; bits as booked, headers included. The last "
+    "column is 1/(4ᴿ - 1), below which no unbiased codec gets on Gaussian vectors at R bits."
+)
+LINK = ("budgets", "bandwidths", "memory")  # keys of a link, not of its codec
+
+
+def report_card(runs: Sequence[Run]) -> Html:
+    """One line a codec and direction; an uplink always, a downlink where it loses something."""
+    lines: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        for way in ("uplink", "downlink"):
+            section = run.config.get(way, {})
+            if "name" in section and (way == "uplink" or section["name"] != "identity"):
+                lines.setdefault((way, *_words(section)), []).append(run)
+    if not lines:
+        return tag("p", "No run's settings name a codec.", class_="quiet")
+    headings = ["codec", "used by", "bias", "q by round", "q, mean", "q, range", "bits a coordinate",
+                "least q at that rate"]  # fmt: skip
+    rows = [_line(way, name, told, group) for (way, name, told), group in lines.items()]
+    return Html(table("Codecs", headings, rows, names=4) + tag("p", NOTE, class_="quiet"))
+
+
+def _words(section: Mapping[str, Any]) -> tuple[str, str]:
+    told = (f"{key} {value}" for key, value in section.items() if key != "name" and key not in LINK)
+    share = ["budgets by client"] if "budgets" in section else []
+    return str(section["name"]), ", ".join([*told, *share])
+
+
+def _line(way: str, name: str, told: str, runs: Sequence[Run]) -> list[object]:
+    known = [run.rows for run in runs if way == "uplink" and run.status != "diverged"]
+    q = [row["q"] for rows in known for row in rows if is_number(row.get("q"))]
+    bits, bias = _bits(way, runs), _bias(runs[0].config[way])
+    least = None if bias == "lossless" else _least(bits)
+    methods = ", ".join(dict.fromkeys(run.label for run in runs))
+    return [
+        Html(tag("span", f"{name}, {way}") + tag("small", told)), tag("span", methods, class_="long"),
+        bias, _spark(known),
+        significant(sum(q) / len(q), 3) if q else NOTHING,
+        f"{significant(min(q), 3)} – {significant(max(q), 3)}" if q and min(q) < max(q) else NOTHING,  # noqa: RUF001
+        significant(bits, 3), significant(least, 3),
+    ]  # fmt: skip
+
+
+def _bias(section: Table) -> str:
+    """Whether the codec is unbiased; unknown for one that is not registered here."""
+    try:
+        own = {key: value for key, value in section.items() if key not in LINK}
+        codec = pick("codec", CODECS, own, "codec")
+    except FedcomError:
+        return NOTHING
+    return "lossless" if codec.lossless else "unbiased" if codec.unbiased else "biased"
+
+
+def _bits(way: str, runs: Sequence[Run]) -> float | None:
+    """Bits a coordinate of the vectors the codec carries; headers say how many messages there were."""
+    size, coordinates = 0.0, 0.0
+    for run in runs:
+        d = run.summary.get("parameters")
+        names = set(run.ledger.get("uplink", ())) - {SCALAR}  # the mean that goes down has the same names
+        if figure(d) and d > 0 and run.ledger:
+            carried = [parts for name, parts in run.ledger[way].items() if name in names]
+            size += sum(sum(parts.values()) for parts in carried)
+            coordinates += d * sum(parts.get("header", 0) / HEADER for parts in carried)
+    return 8 * size / coordinates if coordinates else None
+
+
+def _least(bits: float | None) -> float | None:
+    return 1 / math.expm1(math.log(4) * bits) if bits and bits < 500 else None
+
+
+def _spark(runs: Sequence[Sequence[Table]]) -> Html:
+    """q over the rounds of the first run, a line as wide as a word."""
+    q = [row["q"] for row in (runs[0] if runs else ()) if is_number(row.get("q"))]
+    if len(q) < 2 or max(q) == 0:
+        return Html(NOTHING)
+    points = " ".join(f"{90 * i / (len(q) - 1):.1f},{19 - 18 * v / max(q):.1f}" for i, v in enumerate(q))
+    line = Html(f'<polyline points="{points}"></polyline>')
+    return tag("svg", line, viewBox="-1 -1 92 22", class_="spark", role="img", aria_label="q over the rounds")

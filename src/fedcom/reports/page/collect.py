@@ -1,0 +1,218 @@
+"""Run folders to plain data, whatever state they are in; what could not be read is noted."""
+
+import json
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeGuard, TypeVar
+
+from fedcom.errors import ConfigError
+from fedcom.runs.curve import Curve
+
+Table = dict[str, Any]
+Notice = tuple[str, str]  # what was wrong, where
+T = TypeVar("T")
+_SEED = re.compile(r"seed-\d+")
+_BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's folder held; a file that was missing or broken is empty."""
+
+    folder: Path
+    label: str
+    seed: int
+    status: str  # "done" | "diverged" | "interrupted"
+    rows: list[Table]
+    config: Table
+    summary: Table
+    ledger: Table
+    partition: Table
+    similarity: Table
+    environment: Table
+
+    @property
+    def curve(self) -> Curve:
+        """The run as tables and figures know it."""
+        return Curve(self.label, self.seed, self.rows, self.status)
+
+
+@dataclass
+class Collection:
+    """All runs found, in order, and what was skipped on the way."""
+
+    runs: list[Run] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+
+
+def collect(folders: Sequence[Path]) -> Collection:
+    """Every run at or below some folders."""
+    found = Collection()
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"no folder {folder}; name folders that `fedcom run` or `compare` has written")
+    for folder in dict.fromkeys(path for root in folders for path in _walk(root, found.notices)):
+        found.runs.append(_run(folder, found.notices))
+    if not found.runs:
+        named = ", ".join(map(str, folders)) or "nothing"
+        raise ConfigError(f"no run in {named}; a run's folder holds config.toml and metrics.jsonl")
+    found.runs = _told_apart(found.runs)
+    return found
+
+
+def _walk(root: Path, notices: list[Notice]) -> Iterable[Path]:
+    """The run folders at or below a folder, in order of name."""
+
+    def note(error: OSError) -> None:
+        notices.append((error.strerror or "unreadable", str(error.filename)))
+
+    for place, folders, files in os.walk(root, onerror=note):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if {"config.toml", "metrics.jsonl"} & {*files, *folders}:
+            yield Path(place)
+
+
+def _run(folder: Path, notices: list[Notice]) -> Run:
+    """One folder, each of its files for itself."""
+    config = _read(folder, "config.toml", _config, notices) or {}
+    rows, broken = _read(folder, "metrics.jsonl", _rows, notices) or ([], [])
+    notices += [(f"metrics.jsonl: line {number} is not a row", str(folder)) for number in broken]
+    summary = _read(folder, "summary.json", _table, notices) or {}
+    label = folder.parent.name if _SEED.fullmatch(folder.name) else config.get("algorithm", {}).get("name")
+    status = summary.get("status")
+    cut = not summary and not (folder / "ledger.json").exists()  # a run cut off leaves neither: one notice
+    return Run(
+        folder, _clean(str(label or folder.name or folder.resolve().name)), _seed(config, folder),
+        status if status in ("done", "diverged") else "interrupted", rows, config, summary,
+        {} if cut else _read(folder, "ledger.json", _ledger, notices) or {},
+        _read(folder, "partition.json", _partition, notices) or {},
+        _read(folder, "similarity.json", _similarity, notices) or {},
+        _read(folder, "environment.json", _table, notices) or {},
+    )  # fmt: skip
+
+
+def _read(folder: Path, name: str, parse: Callable[[str], T], notices: list[Notice]) -> T | None:
+    """What a file holds; None, and a notice, where that cannot be told."""
+    try:
+        return parse((folder / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        reason = "missing"
+    except OSError as error:
+        reason = error.strerror or "unreadable"
+    except _BROKEN as error:
+        reason = f"not what it should be ({type(error).__name__}: {error})"
+    notices.append((f"{name}: {reason}", str(folder)))
+    return None
+
+
+def _clean(name: str) -> str:
+    """A name that can be written: a folder's may hold bytes that are no text."""
+    return name.encode("utf-8", "replace").decode()
+
+
+def _seed(config: Table, folder: Path) -> int:
+    told = config.get("run", {}).get("seed")
+    named = re.search(r"\d+", folder.name) if _SEED.fullmatch(folder.name) else None
+    return told if isinstance(told, int) else int(named.group()) if named else 0
+
+
+def _told_apart(runs: list[Run]) -> list[Run]:
+    """Runs of one label differ in their seed alone; where they do not, their folders are their labels."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.label, []).append(run)
+    mixed = {
+        label for label, group in groups.items()
+        if len({_apart_from_seed(run) for run in group}) > 1 or len({run.seed for run in group}) < len(group)
+    }  # fmt: skip
+    homes = {
+        run.folder: run.folder.parent if _SEED.fullmatch(run.folder.name) else run.folder for run in runs
+    }
+    shared = os.path.commonpath([home.resolve().parent for home in homes.values()])
+    return [
+        replace(run, label=_clean(os.path.relpath(homes[run.folder].resolve(), shared)))
+        if run.label in mixed
+        else run
+        for run in runs
+    ]
+
+
+def _apart_from_seed(run: Run) -> str:
+    sections = {**run.config, "run": {**run.config.get("run", {}), "seed": None}}
+    return json.dumps(sections, sort_keys=True, default=str)
+
+
+def _table(text: str) -> Table:
+    table = json.loads(text, parse_constant=lambda _: None)
+    if not isinstance(table, dict):
+        raise TypeError("no table")
+    return table
+
+
+def _config(text: str) -> Table:
+    """Sections of settings; what stands outside a section is no fedcom config."""
+    return {name: section for name, section in tomllib.loads(text).items() if isinstance(section, dict)}
+
+
+def _rows(text: str) -> tuple[list[Table], list[int]]:
+    """The rows that can be read, in order of round, and the numbers of the lines that cannot."""
+    rows, broken = [], []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            row = _table(line)
+            rows.append(
+                {"round": _whole(row["round"]), **{k: v for k, v in row.items() if v is None or figure(v)}}
+            )
+        except _BROKEN:
+            broken.append(number)
+    return sorted(rows, key=lambda row: row["round"]), broken
+
+
+def figure(value: Any) -> TypeGuard[float]:
+    """Whether a value is a number that can be drawn and added up."""
+    return isinstance(value, int | float) and abs(value) < 1e300
+
+
+def _whole(value: Any) -> int:
+    if not figure(value) or value < 0:
+        raise TypeError(f"{value!r} is no count")
+    return math.floor(value)
+
+
+def _ledger(text: str) -> Table:
+    """Bytes by direction, vector and part, and the clients they belong to."""
+    books = _table(text)
+    items = {
+        way: {
+            str(vector): {str(part): _whole(size) for part, size in parts.items()}
+            for vector, parts in books[way]["vectors"].items()
+        }
+        for way in ("uplink", "downlink")
+    }
+    return {"clients": max(1, _whole(books["clients"])), **items}
+
+
+def _partition(text: str) -> Table:
+    table = _table(text)
+    counts = table.get("label_counts")
+    rows = None if counts is None else [[_whole(count) for count in row] for row in counts]
+    if rows and len({len(row) for row in rows}) > 1:
+        raise ValueError("clients with different classes")
+    shown = [_whole(client) for client in table.get("shown") or range(len(rows or ()))]
+    return {"clients": _whole(table["clients"]), "shown": shown, "label_counts": rows}
+
+
+def _similarity(text: str) -> Table:
+    table = _table(text)
+    clients, cosine = [_whole(client) for client in table["clients"]], table["cosine"]
+    if {len(clients)} != {len(cosine), *map(len, cosine)}:
+        raise ValueError("not square")
+    return {
+        "clients": clients,
+        "cosine": [[c if figure(c) else None for c in row] for row in cosine],
+    }

@@ -1,0 +1,93 @@
+"""The curves of a page: means and ranges over seeds, ready to draw."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedcom.formats import is_number
+from fedcom.reports.comparison import by_method
+from fedcom.reports.figures import UNITS, Array, palette
+from fedcom.reports.page.collect import Run
+from fedcom.runs.curve import Row
+
+X = {
+    "round": ("Rounds", *UNITS["round"]),
+    "uplink_bytes": ("Uplink", *UNITS["uplink_bytes"]),
+    "modelled_seconds": ("Modelled time", *UNITS["modelled_seconds"]),
+}
+Y = {
+    "train_loss": ("Loss", *UNITS["train_loss"]),
+    "test_accuracy": ("Accuracy", *UNITS["test_accuracy"]),
+    "worst_client_accuracy": ("Worst tenth", "training accuracy, worst tenth of clients (%)", 100.0),
+}
+Rows = Sequence[Row]
+MOST = 600  # evaluations a curve is drawn through
+
+
+def curves(runs: Sequence[Run]) -> dict[str, Any]:
+    """Axes that some run has values for, and every line to draw on them."""
+    colours = palette(run.label for run in runs)
+    axes = [
+        [
+            {"key": key, "name": name, "title": title}
+            for key, (name, title, _) in choices.items()
+            if any(is_number(row.get(key)) for run in runs for row in run.rows)
+        ]
+        for choices in (X, Y)
+    ]
+    lines = []
+    for method, group in by_method(run.curve for run in runs).items():
+        done = [curve.rows for curve in group if curve.status == "done"]
+        parts: list[tuple[str, list[Rows], int | None]] = [("done", done, None)] if done else []
+        parts += [(curve.status, [curve.rows], curve.seed) for curve in group if curve.status != "done"]
+        for status, rows, seed in parts:
+            views = {y: view for y in Y if (view := _view(rows, y))}
+            lines.append(
+                {"method": method, "status": status, "seed": seed, "runs": len(rows), "views": views}
+            )
+    methods = [{"label": label, "colour": colour} for label, colour in colours.items()]
+    return {"x": axes[0], "y": axes[1], "methods": methods, "lines": lines}
+
+
+def _view(runs: Sequence[Rows], y: str) -> dict[str, list[float | None]]:
+    """One measure of a line over every axis: its mean, and the lowest and highest over seeds."""
+    scored = [[row for row in rows if is_number(row.get(y))] for rows in runs]
+    scored = [rows for rows in scored if rows]
+    if not scored:
+        return {}
+    grid = np.unique([row["round"] for rows in scored for row in rows])
+    grid = grid[np.unique(np.linspace(0, len(grid) - 1, MOST).round().astype(int))]
+    values = np.stack([_held(rows, y, grid) for rows in scored]) * Y[y][2]
+    view = {"mean": values.mean(0), "low": values.min(0), "high": values.max(0)}
+    for x, (_, _, unit) in X.items():
+        known = [_reached([row for row in rows if is_number(row.get(x))], x, grid) for rows in scored]
+        view[x] = _mean(np.stack(known)) * unit
+    return {key: _plain(numbers) for key, numbers in view.items() if np.isfinite(numbers).any()}
+
+
+def _held(rows: Rows, key: str, grid: Array) -> Array:
+    """Values at rounds; a run that stopped early keeps its last model, so its values are held."""
+    values: Array = np.interp(grid, [row["round"] for row in rows], [row[key] for row in rows])
+    return values
+
+
+def _reached(rows: Rows, key: str, grid: Array) -> Array:
+    """How far along an axis a run was at rounds; not a number once it had stopped."""
+    if not rows:
+        return np.full(len(grid), np.nan)
+    past = (grid < rows[0]["round"]) | (grid > rows[-1]["round"])
+    return np.where(past, np.nan, _held(rows, key, grid))
+
+
+def _mean(values: Array) -> Array:
+    """The mean over runs of the numbers there are."""
+    known = np.isfinite(values)
+    total = np.where(known, values, 0).sum(0)
+    mean: Array = np.divide(total, known.sum(0), out=np.full(len(total), np.nan), where=known.any(0))
+    return mean
+
+
+def _plain(numbers: Array) -> list[float | None]:
+    """Six digits will do for a screen."""
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in numbers]

@@ -1,0 +1,81 @@
+"""The runs of a study: tasks, the methods on them and their settings, at a scale."""
+
+import copy
+import json
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from fedcom.config import Config, Table, override
+from fedcom.studies import sweep
+from fedcom.studies.compare import METHODS
+
+QUICK = {"clients": 20, "authors": 100, "rounds": 30, "cifar-10": 10, "eval_every": 5}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the runs are: as in the paper, or so small that a laptop does them."""
+
+    quick: bool = False
+    seeds: int = 3
+    overrides: tuple[str, ...] = ()  # section.key=value, laid over every config
+
+    def of(self, table: Table) -> Table:
+        """A config's table at this scale."""
+        table = copy.deepcopy(table)
+        if self.quick:
+            data, run = table["data"], table["run"]
+            authors = data.get("partition") == "natural"
+            data["clients"] = min(data.get("clients", 10**9), QUICK["authors" if authors else "clients"])
+            run["rounds"] = min(run["rounds"], QUICK.get(data["name"], QUICK["rounds"]))
+            run["eval_every"] = max(1, min(QUICK["eval_every"], run["rounds"]))
+        for text in self.overrides:
+            override(table, text)
+        return table
+
+
+@dataclass(frozen=True)
+class Run(sweep.Trial):
+    """One run of a study; its key changes with any of its settings, so that none is mistaken for another."""
+
+    panel: str = ""
+
+    @property
+    def key(self) -> str:
+        return json.dumps([self.panel, self.method, self.point, self.seed, self.digest])
+
+    @property
+    def digest(self) -> str:
+        """What its rows follow from: runs of several studies that are alike in it are one run."""
+        return sha256(json.dumps(self.config.table(), default=str).encode()).hexdigest()[:16]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts, "panel": self.panel, "config": self.digest}
+
+    @property
+    def title(self) -> str:
+        point = " ".join(f"{key.rpartition('.')[2]} {value}" for key, value in self.point)
+        return f"{self.panel} · {self.method} {point}".rstrip()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One task of a study, the methods that run on it and the settings they are tried at."""
+
+    name: str
+    table: Table
+    methods: tuple[str, ...] = METHODS
+    grid: Table = field(default_factory=dict)
+
+    def runs(self, seeds: int) -> list[Run]:
+        """Every run of the panel."""
+        points = sweep.points(self.grid) if self.grid else [()]
+        trials = sweep.trials_of(self.table, points, self.methods, seeds)
+        return [Run(t.method, t.point, t.seed, t.config, self.name) for t in trials]
+
+    @property
+    def config(self) -> Config:
+        """The settings its methods share."""
+        return Config.of({key: self.table[key] for key in ("data", "model", "run") if key in self.table})

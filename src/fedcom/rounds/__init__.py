@@ -1,0 +1,1 @@
+"""One round, once for every engine."""

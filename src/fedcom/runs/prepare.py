@@ -1,0 +1,122 @@
+"""A config becomes a task and a simulation of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fedcom.config import Config, DataConfig
+from fedcom.data import Dataset, load, split
+from fedcom.data.synthetic import LAID_OUT, population
+from fedcom.draws import Draw
+from fedcom.engines.simulation import Simulation, sample_size
+from fedcom.errors import ConfigError, DataError
+from fedcom.tasks.models import OwnData
+from fedcom.tasks.objective import Objective
+from fedcom.rounds.round import check
+from fedcom.tasks.task import Task
+
+
+def prepare(config: Config, device: str = "auto") -> tuple[Simulation, Config]:
+    """A simulation ready to run, and the config with what suits the data filled in."""
+    if config.data.clients is not None:  # refuse what can be refused before the data is read
+        refuse(config, config.data.clients)
+    task, config = build_task(config)
+    return simulation_of(task, config, device), config
+
+
+def simulation_of(task: Task, config: Config, device: str = "auto") -> Simulation:
+    """The simulation a config describes, on its task."""
+    run = config.run
+    return Simulation(
+        task, config.algorithm, config.links, rounds=run.rounds, participation=run.participation,
+        seed=run.seed, eval_every=run.eval_every, device=device, chunk=run.chunk, engine=run.engine,
+        tf32=run.tf32, storage=run.storage, network=config.network,
+    )  # fmt: skip
+
+
+def refuse(config: Config, clients: int) -> None:
+    """Raise the error of settings that do not go together on so many clients."""
+    check(config.algorithm, config.links, clients, sample_size(config.run.participation, clients))
+
+
+def build_task(config: Config) -> tuple[Task, Config]:
+    """The task a config describes, and the config with what suits the data filled in."""
+    if _lazy(config):
+        return _drawn_task(config)
+    draw = Draw.seeded(config.run.seed)
+    data = _dataset(config, draw)
+    filled = _fill(config.data, data)
+    parts = split(
+        filled.partition or "iid", data.y, data.groups, filled.clients, draw.fold("partition"),
+        classes_per_client=filled.classes_per_client, alpha=filled.alpha,
+    )  # fmt: skip
+    objective = _objective(config, data)
+    return Task.build(objective, data, parts), replace(config, data=replace(filled, clients=len(parts)))
+
+
+def _drawn_task(config: Config) -> tuple[Task, Config]:
+    """The task of clients whose data is drawn when it is asked for."""
+    c = config.data
+    people = population(c.clients or 30, c.alpha, c.beta, config.run.seed)
+    filled = replace(c, name=people.data.name, partition="natural", clients=len(people.sizes), lazy=True)
+    return Task.drawn(_objective(config, people.data), people), replace(config, data=filled)
+
+
+def _lazy(config: Config) -> bool:
+    """Whether samples are drawn when they are asked for: if told to, and for a great many clients."""
+    c = config.data
+    can = data_name(config) == "synthetic" and c.partition in (None, "natural")
+    if c.lazy and not can:
+        raise ConfigError(
+            f"data.lazy draws the samples of data.name=synthetic with data.partition=natural; "
+            f"got {data_name(config)!r} and {c.partition!r}"
+        )
+    return can and (c.lazy if c.lazy is not None else (c.clients or 0) > LAID_OUT)
+
+
+def data_name(config: Config) -> str:
+    """The data set a config means: its own, the model's, or digits."""
+    own = config.model.name if isinstance(config.model, OwnData) else None
+    if own is not None and config.data.name not in (None, own):
+        raise ConfigError(f"model {own} brings its own data; leave data.name out, got {config.data.name!r}")
+    return config.data.name or own or "digits"
+
+
+def _dataset(config: Config, draw: Draw) -> Dataset:
+    c, name = config.data, data_name(config)
+    if isinstance(config.model, OwnData):
+        return config.model.data(c.clients or 20, draw.fold("data"))
+    return load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
+
+
+def _fill(data: DataConfig, found: Dataset) -> DataConfig:
+    """Authors where the data has them, else two classes a client; 20 clients on digits, else 100."""
+    partition = data.partition or ("classes" if found.groups is None else "natural")
+    clients = data.clients
+    if clients is None and partition != "natural":
+        clients = 20 if found.name == "digits" else 100
+    return replace(data, name=found.name, partition=partition, clients=clients)
+
+
+def _objective(config: Config, data: Dataset) -> Objective:
+    """The model's module, initialised by the seed or from a file."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.run.seed)
+        module = config.model.module(tuple(data.x.shape[1:]), data.classes)
+    dtype: torch.dtype = getattr(torch, config.run.dtype)
+    if config.run.init is not None:
+        load_model(module.to(dtype), Path(config.run.init))
+    return Objective(module, config.model.loss(), dtype)
+
+
+def load_model(module: torch.nn.Module, path: Path) -> None:
+    """Read a safetensors file into a module; names and shapes must be the module's."""
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise DataError(f"no model file {path}; `fedcom run` leaves one as model.safetensors")
+    try:
+        module.load_state_dict(load_file(path))
+    except Exception as error:
+        raise DataError(f"{path} does not hold this model: {' '.join(str(error).split())}") from None

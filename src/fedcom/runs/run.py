@@ -1,0 +1,122 @@
+"""A run becomes a folder: config, rows as they come, and what is left at the end."""
+
+import json
+import math
+import platform
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedcom.version import VERSION
+from fedcom.config import Config, dumps
+from fedcom.runs.display import progress
+from fedcom.engines.simulation import Row, Simulation, repeatable
+from fedcom.errors import ConfigError, Diverged
+from fedcom.runs.folder import clear, write_json
+from fedcom.runs.prepare import prepare
+from fedcom.runs.curve import Curve, milestones
+from fedcom.tasks.similarity import chosen, similarity
+
+FILES = ("config.toml", "metrics.jsonl", "summary.json", "ledger.json", "partition.json",
+         "similarity.json", "environment.json", "model.safetensors")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: its curve, and the error that ended it, if one did."""
+
+    curve: Curve
+    error: Diverged | KeyboardInterrupt | None
+
+
+def execute(
+    config: Config, out: Path, *, device: str = "auto", quiet: bool = False, label: str | None = None,
+    callbacks: Sequence[Callable[[Row], None]] = (),
+) -> Outcome:  # fmt: skip
+    """Run a config into a folder; what was measured is kept however the run ends."""
+    simulation, config = prepare(config, device)
+    clear(out, FILES)
+    (out / "config.toml").write_text(dumps(config.table()), encoding="utf-8")
+    write_json(out / "environment.json", environment(simulation))
+    write_json(out / "partition.json", _partition(simulation))
+    write_json(out / "similarity.json", _similarity(simulation))
+    rows: list[Row] = []
+    status, error = "done", None
+    label = label or config.algorithm.name
+    with (out / "metrics.jsonl").open("w") as log, progress(config.run.rounds, label, quiet) as show:
+        try:
+            for row in simulation.run([*callbacks, rows.append, _logger(log), show.update], show.advance):
+                del row
+        except (Diverged, KeyboardInterrupt) as caught:
+            error = caught
+            status = "diverged" if isinstance(caught, Diverged) else "interrupted"
+    curve = Curve(label, config.run.seed, rows, status)
+    _finish(simulation, config, curve, out)
+    return Outcome(curve, error)
+
+
+def environment(simulation: Simulation) -> dict[str, Any]:
+    """What it takes to repeat a run elsewhere."""
+    device = simulation.server.w.device
+    return {
+        "fedcom": VERSION,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "device": device_name(device),
+        "threads": torch.get_num_threads(),
+        "chunk": simulation.chunk,
+        "command": sys.argv,
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or the processor's kind."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
+
+
+def _logger(log: Any) -> Callable[[Row], None]:
+    def write(row: Row) -> None:
+        log.write(json.dumps(row, allow_nan=False) + "\n")
+        log.flush()
+
+    return write
+
+
+def _partition(simulation: Simulation) -> dict[str, Any]:
+    task = simulation.task
+    counts = task.label_counts() if task.classes else None
+    shown = {} if task.shown is None else {"shown": task.shown.tolist()}
+    return {"clients": task.clients, **shown, "sizes": task.shown_sizes.tolist(), "label_counts": counts}
+
+
+def _similarity(simulation: Simulation) -> dict[str, Any]:
+    """Cosines between some clients' gradients at the starting model; null where one is not finite."""
+    task, w = simulation.task, simulation.server.w
+    with repeatable(simulation.tf32):
+        cosine = similarity(task, w).cpu()
+    rows = [[round(c, 4) if math.isfinite(c) else None for c in row] for row in cosine.tolist()]
+    return {"clients": chosen(task, w.numel()).tolist(), "cosine": rows}
+
+
+def _finish(simulation: Simulation, config: Config, curve: Curve, out: Path) -> None:
+    """Write what a run leaves."""
+    from safetensors.torch import save_file
+
+    last = dict(curve.rows[-1]) if curve.rows else {}
+    goals = milestones(curve.rows, config.run.target_accuracy)
+    ending = {"status": curve.status, "rounds_done": simulation.round, "algorithm": config.algorithm.name}
+    size = {"parameters": simulation.server.w.numel()}
+    target = {"target_accuracy": config.run.target_accuracy}
+    write_json(out / "summary.json", last | goals | target | ending | size)
+    write_json(out / "ledger.json", simulation.ledger.as_dict())
+    state = {
+        name: value.detach().cpu().contiguous() for name, value in simulation.module().state_dict().items()
+    }
+    save_file(state, out / "model.safetensors")

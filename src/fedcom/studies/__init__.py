@@ -1,0 +1,1 @@
+"""Many runs as one: comparisons, sweeps, and the codec report card."""

@@ -1,0 +1,107 @@
+"""What the codec report card is measured on: made-up vectors, a real update, or vectors from files."""
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedcom.algorithms.base import Round, Stateless
+from fedcom.config import Config
+from fedcom.data.files import locate
+from fedcom.draws import Draw
+from fedcom.errors import DataError
+from fedcom.rounds.round import Rules, Steps, client_work
+from fedcom.runs.prepare import build_task
+from fedcom.tasks.oracle import Oracle
+from fedcom.traffic.channel import Channel
+from fedcom.traffic.ledger import Ledger
+from fedcom.vectors import Layout
+
+DIM = 200_000
+
+
+class Vector(NamedTuple):
+    """Something to compress."""
+
+    name: str
+    x: Tensor
+    layout: Layout
+    drawn: bool = True  # whether the figure has a panel for it
+
+
+def vectors(dim: int = DIM, files: Sequence[Path] = ()) -> list[Vector]:
+    """What is measured: the vectors in files, or made-up ones and a real update."""
+    return [read_vector(path) for path in dict.fromkeys(files)] or [*made_up(dim), real_update()]
+
+
+def made_up(dim: int) -> list[Vector]:
+    """Gaussian, heavy-tailed (cubed normal) and sparse (1% of a Gaussian) vectors.
+
+    Each is one matrix, as square as dim allows, for codecs that have no use for a shapeless vector.
+    """
+    rows = next(rows for rows in range(math.isqrt(dim), 0, -1) if dim % rows == 0)
+    draw, layout = Draw.seeded(0), Layout(("made-up",), ((rows, dim // rows),))
+    kept = draw.fold("sparse").permutation(dim)[: max(1, round(dim / 100))]
+    x = draw.fold("values").normal(dim)
+    sparse = torch.zeros(dim).index_copy(0, kept, x[kept])
+    named = (("gaussian", x, True), ("heavy-tailed", x**3, False), ("sparse", sparse, False))
+    return [Vector(name, values, layout, drawn) for name, values, drawn in named]
+
+
+def real_update() -> Vector:
+    """D of one client after a first local round of FedAvg: on MNIST if FEDCOM_DATA has it, else on digits."""
+    root = os.environ.get("FEDCOM_DATA")
+    data = {"name": "mnist", "root": root} if _has_mnist(root) else {"name": "digits"}
+    task, config = build_task(Config.of({"data": data, "algorithm": {"name": "fedavg"}}))
+    a, layout, draw = config.algorithm, task.objective.layout, Draw.seeded(0)
+    rules = Rules(a, config.links, layout, task.clients, task.clients)
+    clients, down = torch.zeros(1, dtype=torch.int64), {"w": task.objective.start}
+    oracle = Oracle(task, clients, draw.fold(0).fold(clients), a.batch if isinstance(a.batch, int) else None)
+    tau = a.tau if isinstance(a.tau, int) else a.tau[0]
+    rnd, channel = Round(a.eta, tau, a.eta * tau, 1.0), Channel("uplink", [Ledger(task.clients)])
+    work = client_work(rules, Stateless(), {}, down, oracle, Steps(tau), rnd, channel, oracle.draw)
+    return Vector(f"{task.name} update", work.sent["D"][0], layout)
+
+
+def _has_mnist(root: str | None) -> bool:
+    try:
+        return bool(root) and not locate("mnist", root).missing()
+    except DataError:
+        return False
+
+
+def read_vector(path: Path) -> Vector:
+    """The vector of a file: one array of one or two axes (.npy), or all tensors of a .safetensors."""
+    if path.suffix not in (".npy", ".safetensors"):
+        raise DataError(f"{path} is neither .npy nor .safetensors; save the vector as one of these")
+    if not path.is_file():
+        raise DataError(f"no vector file {path}; numpy.save makes one")
+    try:
+        tensors = _read(path)
+    except Exception as error:
+        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}; save it again") from None
+    if path.suffix == ".npy" and tensors[""].dim() not in (1, 2):
+        raise DataError(f"{path} holds an array of shape {tuple(tensors[''].shape)}; save one or two axes")
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
+    x = torch.cat([torch.zeros(0), *(tensor.reshape(-1).to(torch.float32) for tensor in tensors.values())])
+    if not x.isfinite().all():
+        raise DataError(f"{path} holds NaN, infinity or a number beyond float32; remove or scale it")
+    if not x.any():
+        raise DataError(f"{path} holds no number but zero; its relative error is not defined")
+    return Vector(str(path), x, Layout(tuple(tensors), tuple(tuple(t.shape) for t in tensors.values())))
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    array = np.load(path, allow_pickle=False)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"it holds {array.dtype}, not real numbers")
+    return {"": torch.from_numpy(array.astype(np.float64))}

@@ -1,0 +1,274 @@
+"""The codec report card: real bits, error, bias, gap to the bound and speed of every codec."""
+
+import math
+import platform
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedcom.codecs import CODECS, Codec
+from fedcom.draws import Draw
+from fedcom.errors import ConfigError, FedcomError
+from fedcom.formats import MB, NOTHING, is_number, significant
+from fedcom.reports.comparison import Column, write_csv
+from fedcom.reports.figures import rate_distortion
+from fedcom.runs.curve import Row
+from fedcom.runs.folder import clear, write_json
+from fedcom.studies.card_vectors import DIM, Vector, made_up
+from fedcom.version import VERSION
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.table import Table
+
+RATES = "0.1,0.5,1,2,4,8"
+REPEAT = 8
+FIGURES = ("bits", "q", "bias", "bias_ratio", "gap", "encode_mb_per_s", "decode_mb_per_s")
+FILES = ("card.json", "card.csv", "card.md", "rate_distortion.png")
+
+
+class Setting(NamedTuple):
+    """A codec with parameters: those its rate decides, or its defaults (rate None)."""
+
+    codec: Codec
+    rate: float | None
+    label: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """Every measured point, by vector, and whether measuring was cut short."""
+
+    points: list[dict[str, Any]]
+    repeat: int
+    interrupted: bool = False
+
+    def table(self) -> dict[str, Any]:
+        """The card as plain data."""
+        machine = {"machine": platform.machine(), "threads": 1, "torch": torch.__version__}
+        return {"fedcom": VERSION, **machine, "repeat": self.repeat, "points": self.points}
+
+
+def listing(dim: int = DIM) -> list[dict[str, Any]]:
+    """Every codec at its defaults: parameters, promise, and real bits on a Gaussian vector."""
+    entries, (_, x, layout, _) = [], made_up(dim)[0]
+    for name, kind in CODECS.items():
+        codec = kind()
+        entry = {"codec": name, "parameters": asdict(codec), "unbiased": codec.unbiased}
+        entry |= dict.fromkeys(("variance", "bits"))
+        with suppress(FedcomError):  # it may have no use for a vector of this size
+            promise = codec.variance(layout)
+            entry["variance"] = promise if is_number(promise) else None
+            entry["bits"] = 8 * len(codec.encode(x, layout, Draw.seeded(0))) / dim
+        entries.append({**entry, "description": (kind.__doc__ or "").strip().splitlines()[0]})
+    return entries
+
+
+def rates(text: str) -> list[float]:
+    """The rates of a list such as 0.5,1,2, in order."""
+    try:
+        found = sorted({float(word) for word in text.split(",")})
+    except ValueError:
+        raise ConfigError(
+            f"--bits takes numbers with commas between, such as {RATES}; got {text!r}"
+        ) from None
+    for rate in found:
+        if not 0 < rate <= 32:
+            raise ConfigError(f"--bits must be above 0 and at most 32 bits a coordinate; got {rate:g}")
+    return found
+
+
+def settings(rates: Sequence[float]) -> list[Setting]:
+    """Every codec at every rate it has a setting for; at its defaults where it has none for any."""
+    found = []
+    for kind in CODECS.values():
+        asked = {codec: rate for rate in reversed(rates) if (codec := kind.at(rate)) is not None}
+        choices: dict[Codec, float | None] = {**asked} if asked else {kind(): None}
+        tables = [asdict(codec) for codec in choices]
+        told = [f.name for f in fields(kind) if any(table[f.name] != f.default for table in tables)]
+        for (codec, rate), table in reversed(list(zip(choices.items(), tables, strict=True))):
+            found.append(Setting(codec, rate, _parameters({key: table[key] for key in told})))
+    return found
+
+
+def report_card(
+    vectors: Sequence[Vector], rates: Sequence[float], repeat: int, out: Path, quiet: bool = False
+) -> Card:
+    """Measure everything into a folder; an interrupt keeps what there is."""
+    card = Card([], repeat)
+    try:
+        for point in _measured(vectors, settings(rates), repeat, quiet):
+            card.points.append(point)
+    except KeyboardInterrupt:
+        if not card.points:
+            raise
+        card = Card(card.points, repeat, interrupted=True)
+    clear(out, FILES)
+    write_json(out / "card.json", card.table())
+    write_csv(card.points, out / "card.csv")
+    (out / "card.md").write_text(markdown(card), encoding="utf-8")
+    drawn = {vector.name for vector in vectors if vector.drawn}
+    rate_distortion([point for point in card.points if point["vector"] in drawn], out / FILES[-1])
+    return card
+
+
+def _measured(
+    vectors: Sequence[Vector], choices: Sequence[Setting], repeat: int, quiet: bool
+) -> Iterator[dict[str, Any]]:
+    with _bar(quiet) as bar, _one_thread():
+        task = bar.add_task("", total=len(vectors) * len(choices))
+        for vector in vectors:
+            for codec, rate, label in choices:
+                bar.update(task, description=f"{vector.name}: {codec.name} {label}")
+                about = {"vector": vector.name, "d": vector.layout.size, "codec": codec.name}
+                about |= {"setting": label, "rate": rate, "unbiased": codec.unbiased}
+                try:
+                    yield {**about, **measure(codec, vector, repeat), "note": None}
+                except FedcomError as error:  # a rate that this vector's shapes do not allow, say
+                    yield {**about, **dict.fromkeys(FIGURES), "note": str(error)}
+                bar.advance(task)
+
+
+def measure(codec: Codec, vector: Vector, repeat: int) -> dict[str, float | None]:
+    """One codec on one vector, through real bytes."""
+    draw, x, d = Draw.seeded(0).fold("card"), vector.x, vector.layout.size
+    _send(codec, vector, draw)  # compiles and loads what there is to
+    sent, total = [], torch.zeros(d, dtype=torch.float64)
+    power = float(x.double().square().sum())
+    for i in range(repeat):
+        heard, *figures = _send(codec, vector, draw.fold(i))
+        error = heard.double().sub_(x)
+        total += error
+        sent.append((*figures, float(error @ error) / power))
+    nbytes, encoding, decoding, errors = zip(*sent, strict=True)
+    bits, q = 8 * statistics.fmean(nbytes) / d, statistics.fmean(errors)
+    bias = float(total @ total) / repeat**2 / power
+    ratio = bias * repeat / q if q else None
+    gap = bits - needed(q) if q and codec.unbiased else None
+    speeds = (4 * d / MB / statistics.median(seconds) for seconds in (encoding, decoding))
+    return dict(zip(FIGURES, (bits, q, bias, ratio, gap, *speeds), strict=True))
+
+
+def needed(q: float) -> float:
+    """The bits a coordinate of a Gaussian vector that an unbiased scheme of error q cannot do without."""
+    return math.log1p(1 / q) / math.log(4)
+
+
+def _send(codec: Codec, vector: Vector, draw: Draw) -> tuple[Tensor, int, float, float]:
+    """What is heard of a vector, the bytes of its message, and the seconds to make and to read it."""
+    start = time.perf_counter()
+    message = codec.encode(vector.x, vector.layout, draw)
+    middle = time.perf_counter()
+    heard = codec.decode(message, vector.layout, draw)
+    return heard, len(message), middle - start, time.perf_counter() - middle
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _bar(quiet: bool) -> "Progress":
+    """A bar on a terminal's standard error, nothing elsewhere."""
+    from rich import progress as rich
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    what = rich.TextColumn("{task.description}", markup=False)
+    parts = (what, rich.BarColumn(24), rich.MofNCompleteColumn(), rich.TimeRemainingColumn(compact=True))
+    return rich.Progress(*parts, console=console, disable=quiet or not console.is_terminal, transient=True)
+
+
+POINT: list[Column] = [
+    ("codec", lambda p: str(p["codec"])),
+    ("setting", lambda p: str(p["setting"])),
+    ("bits", lambda p: significant(p["bits"], 3)),
+    ("q", lambda p: significant(p["q"], 3)),
+    ("bias ratio", lambda p: NOTHING if p["bias_ratio"] is None else f"{p['bias_ratio']:.2f}"),
+    ("gap", lambda p: NOTHING if p["gap"] is None else f"{p['gap']:.2f}"),
+    ("encode MB/s", lambda p: significant(p["encode_mb_per_s"], 3)),
+    ("decode MB/s", lambda p: significant(p["decode_mb_per_s"], 3)),
+]
+ENTRY: list[Column] = [
+    ("codec", lambda e: str(e["codec"])),
+    ("parameters", lambda e: _parameters(e["parameters"])),
+    ("unbiased", lambda e: "yes" if e["unbiased"] else "no"),
+    ("promise", lambda e: significant(e["variance"], 3)),
+    ("bits", lambda e: significant(e["bits"], 3)),
+    ("description", lambda e: str(e["description"])),
+]
+
+
+def render(card: Card) -> "list[Table]":
+    """The measured points for a terminal, one table a vector."""
+    return [_table(POINT, points, _title(points), _notes(points)) for points in _by_vector(card)]
+
+
+def render_listing(entries: Sequence[Row]) -> "Table":
+    """The codecs for a terminal."""
+    return _table(ENTRY, entries)
+
+
+def markdown(card: Card) -> str:
+    """The measured points for a page."""
+    lines = []
+    for points in _by_vector(card):
+        rows = [[heading for heading, _ in POINT], [":--", ":--", *["--:"] * (len(POINT) - 2)]]
+        rows += [[cell(point) for _, cell in POINT] for point in points]
+        lines += [_title(points), "", *(f"| {' | '.join(row)} |" for row in rows), ""]
+        lines += [line for note in _notes(points) for line in (f"- {note}", "")]
+    return "\n".join(lines)
+
+
+def _title(points: Sequence[Row]) -> str:
+    return f"{points[0]['vector']}, {points[0]['d']:,} coordinates"
+
+
+def _notes(points: Sequence[Row]) -> list[str]:
+    """What was not measured, and why."""
+    return [f"{p['codec']} {p['setting']}: {p['note']}" for p in points if p["note"]]
+
+
+def _by_vector(card: Card) -> list[list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for point in card.points:
+        groups.setdefault(point["vector"], []).append(point)
+    return list(groups.values())
+
+
+def _table(
+    columns: Sequence[Column], rows: Sequence[Row], title: str = "", notes: Sequence[str] = ()
+) -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left", caption_justify="left")
+    drawn.title, drawn.caption = (
+        Text(title) if title else None,
+        Text("\n".join([*notes, ""])) if notes else None,
+    )
+    for heading, _ in columns:
+        words = heading in ("codec", "setting", "parameters", "unbiased", "description")
+        drawn.add_column(heading, justify="left" if words else "right", no_wrap=heading == "codec")
+    for row in rows:
+        drawn.add_row(*(Text(cell(row)) for _, cell in columns))
+    return drawn
+
+
+def _parameters(table: Row) -> str:
+    """Parameters as they are written in a config."""
+    known = {key: value for key, value in table.items() if value is not None}
+    return " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in known.items())

@@ -1,0 +1,171 @@
+"""A sweep's records as one table and one figure: means over seeds, and the best point of each method."""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedcom.formats import duration, megabytes, percent, significant
+from fedcom.reports.comparison import write_csv
+from fedcom.reports.figures import FAINT, INK, PALE, palette
+from fedcom.runs.curve import timed
+from fedcom.runs.folder import write_json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from rich.table import Table
+
+Record = Mapping[str, Any]
+_MEANS = ("test_accuracy", "train_loss", "uplink_bytes")
+
+
+def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """One entry a method and point; `best` marks a method's best, `edges` its keys at an end of the grid."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record["method"], json.dumps(record["point"])), []).append(record)
+    means = (*_MEANS, "modelled_seconds") if timed(records) else _MEANS
+    table = [_entry(method, runs, means) for (method, _), runs in groups.items()]
+    for method in methods(table):
+        own = [entry for entry in table if entry["method"] == method]
+        scored = [entry for entry in own if entry["score"] is not None]
+        if scored:
+            best = max(scored, key=lambda entry: entry["score"])
+            best |= {"best": True, "edges": _edges(best, own)}
+    return table
+
+
+def methods(table: Sequence[Record]) -> list[str]:
+    """The methods of a table, in order."""
+    return list(dict.fromkeys(entry["method"] for entry in table))
+
+
+def warnings_of(table: Sequence[Record]) -> list[str]:
+    """What a reader should know before trusting a best point."""
+    notes = []
+    for method in methods(table):
+        best = next((e for e in table if e["method"] == method and e["best"]), None)
+        if best is None:
+            notes.append(f"{method}: every point diverged; try smaller rates")
+        elif best["edges"]:
+            at = ", ".join(f"{key}={best['point'][key]:g}" for key in best["edges"])
+            notes.append(
+                f"{method}: the best is at the grid's edge ({at}); a better may lie beyond, widen it"
+            )
+    return notes
+
+
+def write(table: Sequence[Record], out: Path) -> None:
+    """The table as JSON, CSV and Markdown, and the figure."""
+    write_json(out / "table.json", table)
+    flat = [{**{k: v for k, v in e.items() if k not in ("point", "edges")}, **e["point"]} for e in table]
+    write_csv([{key: row.get(key) for key in dict.fromkeys(k for r in flat for k in r)} for row in flat],
+              out / "table.csv")  # fmt: skip
+    (out / "table.md").write_text(_markdown(table), encoding="utf-8")
+    _figure(table, out / "sweep.png")
+
+
+def render(table: Sequence[Record]) -> "Table":
+    """The best point of each method, for a terminal."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=box.SIMPLE_HEAD, padding=0, title="the best of each method", title_justify="left")
+    for i, heading in enumerate(_headings(table)):
+        drawn.add_column(heading, justify="right" if i > 1 else "left")
+    for entry in table:
+        if entry["best"]:
+            drawn.add_row(*map(Text, _cells(entry)))
+    return drawn
+
+
+def _headings(table: Sequence[Record]) -> list[str]:
+    return ["method", "point", "accuracy %", "loss", "up MB", *["time"] * timed(table), "runs"]
+
+
+def _cells(entry: Record) -> list[str]:
+    point = ", ".join(f"{key} {value}" for key, value in entry["point"].items())
+    spread = entry["train_loss_spread"]
+    loss = significant(entry["train_loss"], 4) + ("" if spread is None else f" ±{significant(spread, 2)}")
+    runs = f"{entry['runs']}" + (f", {entry['diverged']} diverged" if entry["diverged"] else "")
+    accuracy = percent(entry["test_accuracy"], entry["test_accuracy_spread"])
+    time = [duration(entry["modelled_seconds"])] if timed([entry]) else []
+    return [entry["method"], point, accuracy, loss, megabytes(entry["uplink_bytes"]), *time, runs]
+
+
+def _markdown(table: Sequence[Record]) -> str:
+    headings = _headings(table)
+    rows = [headings, [":--", ":--", *["--:"] * (len(headings) - 2)]]
+    for entry in table:
+        cells = [cell.replace("|", "\\|") for cell in _cells(entry)]
+        rows.append([f"**{cell}**" if entry["best"] else cell for cell in cells])
+    notes = "".join(f"- {note}\n" for note in [*warnings_of(table), "± is the standard deviation over seeds"])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{notes}"
+
+
+def _entry(method: str, runs: Sequence[Record], means: Sequence[str]) -> dict[str, Any]:
+    done = [run for run in runs if run["status"] == "done"]
+    entry: dict[str, Any] = {"method": method, "point": runs[0]["point"], "runs": len(runs)}
+    entry |= {"diverged": len(runs) - len(done), "best": False, "edges": []}
+    for key in means:
+        values = [run[key] for run in done if run.get(key) is not None]
+        entry[key] = statistics.fmean(values) if values else None
+        entry[f"{key}_spread"] = statistics.stdev(values) if len(values) > 1 else None
+    loss = None if entry["train_loss"] is None else -entry["train_loss"]
+    score = entry["test_accuracy"] if entry["test_accuracy"] is not None else loss
+    return entry | {"score": score if len(done) == len(runs) else None}  # a diverged seed rules a point out
+
+
+def _edges(best: Record, entries: Sequence[Record]) -> list[str]:
+    """The keys whose best value is the smallest or largest of several tried."""
+    tried = {key: {entry["point"][key] for entry in entries} for key in best["point"]}
+    ranges = {k: v for k, v in tried.items() if len(v) > 1 and all(isinstance(x, int | float) for x in v)}
+    return [key for key, values in ranges.items() if best["point"][key] in (min(values), max(values))]
+
+
+def _figure(table: Sequence[Record], path: Path) -> None:
+    """A panel a method: its score over the grid's first key, a line for each choice of the others."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = methods(table)
+    figure = Figure(figsize=(4.6 * len(names) + 0.8, 4.4), dpi=140, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
+    accuracy = any(entry["test_accuracy"] is not None for entry in table)
+    for name, axes in zip(names, panels, strict=True):
+        _panel(axes, [entry for entry in table if entry["method"] == name], accuracy, palette(names)[name])
+        axes.set_title(name, loc="left", color=INK, weight="bold")
+    panels[0].set_ylabel("test accuracy (%)" if accuracy else "training loss", color=INK)
+    figure.savefig(path)
+
+
+def _panel(axes: "Axes", entries: Sequence[Record], accuracy: bool, colour: str) -> None:
+    first, *others = entries[0]["point"] or ["point"]
+    key, scale = ("test_accuracy", 100.0) if accuracy else ("train_loss", 1.0)
+    lines: dict[str, list[tuple[Any, float, float]]] = {}
+    for entry in entries:
+        label = ", ".join(f"{k} {entry['point'][k]}" for k in others)
+        if entry[key] is not None:
+            spread = scale * (entry[f"{key}_spread"] or 0.0)
+            lines.setdefault(label, []).append((entry["point"].get(first, ""), scale * entry[key], spread))
+    numeric = all(isinstance(x, int | float) and x > 0 for line in lines.values() for x, _, _ in line)
+    for i, (label, line) in enumerate(lines.items()):
+        x, y, error = zip(*sorted(line, key=lambda p: p[0]), strict=True)
+        shade = 0.35 + 0.65 * (i + 1) / len(lines)
+        axes.errorbar(x if numeric else [str(v) for v in x], y, error, color=colour, alpha=shade, marker="o",
+                      capsize=2)  # fmt: skip
+        axes.annotate(
+            label, (x[-1], y[-1]), (5, 0), textcoords="offset points", color=PALE, size=8, va="center"
+        )
+    if numeric and lines:
+        tried = sorted({x for line in lines.values() for x, _, _ in line})
+        axes.set_xscale("log")
+        axes.set_xticks(tried, [f"{x:g}" for x in tried])
+        axes.minorticks_off()
+    axes.set_xlabel(first, color=INK)
+    axes.grid(color=FAINT, linewidth=0.8)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, labelcolor=INK)

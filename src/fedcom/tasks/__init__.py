@@ -1,0 +1,1 @@
+"""What is trained: clients' data, the model and its gradients."""

@@ -1,0 +1,111 @@
+"""A module and its loss as functions of one flat vector: the only place that knows torch's modules."""
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedcom.errors import ConfigError, DataError
+from fedcom.tasks.convolve import unfolded
+from fedcom.tasks.dense import Dense
+from fedcom.vectors import Layout, flatten
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The cross-entropy of each sample."""
+    picked = outputs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return outputs.logsumexp(-1) - picked
+
+
+class Objective:
+    """Losses, outputs and per-client gradients of a module at any flat vector of its parameters.
+
+    Args:
+        module: any module without batch statistics or dropout; its trainable parameters are the model. It is
+            copied, not changed.
+        loss: loss(outputs, targets) for a batch, as in torch.nn.functional; a mean over one sample must
+            be that sample's loss. None: cross-entropy.
+    """
+
+    def __init__(self, module: nn.Module, loss: Loss | None = None, dtype: torch.dtype = torch.float32):
+        _refuse_unsuitable(module)
+        self.module = copy.deepcopy(module).to(dtype)
+        self._local, self._unfolded = threading.local(), unfolded(self.module)
+        self.loss = loss
+        self.layout = Layout.of(module, dtype)
+        self.start = flatten(module, dtype)
+        dense = Dense.of(module, self.layout) if loss is None else None
+        self._gradients = dense.gradients if dense else vmap(grad(self._weighted_loss))
+        self.same_in_any_stack = dense is not None  # bit for bit, on a CPU, whoever else is in the stack
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Samples in the model's dtype; whole numbers stay whole where the module embeds them."""
+        embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in self.module.modules())
+        return x if embeds and not x.is_floating_point() else self.targets(x.to(self.layout.dtype))
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Floating-point targets in the model's dtype; classes as they are."""
+        y = y.to(self.layout.dtype) if y.is_floating_point() else y
+        if not torch.isfinite(y).all():
+            raise DataError(f"the data holds NaN, infinity or a number beyond {self.layout.dtype}; scale it")
+        return y
+
+    def outputs(self, w: Tensor, x: Tensor) -> Tensor:
+        """What the module says of a batch at w."""
+        return cast(Tensor, functional_call(self._own_module(), self.layout.tensors(w), (x,)))
+
+    def _own_module(self) -> nn.Module:
+        """The module, to every thread but the first a copy: a call puts its tensors into it for a while."""
+        if threading.current_thread() is threading.main_thread():
+            return self.module
+        if not hasattr(self._local, "module"):
+            self._local.module = copy.deepcopy(self.module)
+        return cast(nn.Module, self._local.module)
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each sample of a batch."""
+        if self.loss is None:
+            return cross_entropy(outputs, y)
+        return vmap(self.loss)(outputs.unsqueeze(1), y.unsqueeze(1)).reshape(len(y))
+
+    def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """One row a client: the gradient at its w of the weighted sum of its samples' losses."""
+        return cast(Tensor, self._gradients(w, x, y, weight))
+
+    def _weighted_loss(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        module = self._unfolded if torch.compiler.is_compiling() else self._own_module()
+        outputs = cast(Tensor, functional_call(module, self.layout.tensors(w), (x,)))
+        return (self.losses(outputs, y) * weight).sum()
+
+    def to(self, device: torch.device) -> "Objective":
+        """The same objective with its constants on a device."""
+        there = Objective(self.module, self.loss, self.layout.dtype)
+        there.module.to(device)
+        there.start = self.start.to(device)
+        return there
+
+
+def _refuse_unsuitable(module: nn.Module) -> None:
+    """Modules whose output depends on more than parameters and input cannot be averaged or repeated."""
+    for name, part in module.named_modules():
+        kind = type(part).__name__
+        if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
+            raise ConfigError(
+                f"{kind} at {name or 'the top'!r} keeps batch statistics, which clients cannot average; "
+                f"use torch.nn.GroupNorm(groups, {part.num_features}) instead"
+            )
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(f"{kind} at {name!r} mixes the samples of a batch; use torch.nn.GroupNorm")
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
+            raise ConfigError(
+                f"{kind} at {name!r} draws from a global generator, so no run could be repeated; "
+                "set p=0 or use weight_decay"
+            )
+    if not any(p.requires_grad for p in module.parameters()):
+        raise ConfigError("the module has no trainable parameter (requires_grad)")

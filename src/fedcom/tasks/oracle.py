@@ -1,0 +1,72 @@
+"""Gradients of clients' losses on their data: all that an algorithm may ask of a task."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedcom.draws import Draw
+from fedcom.tasks.task import Task
+
+_FULL_BLOCK = 256  # samples a client of a full gradient at once
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Gradients of some clients' losses at one local step: all an algorithm may ask of data."""
+
+    task: Task
+    clients: Tensor
+    draw: Draw  # one key a client, for this round
+    batch_size: int | None  # None: the whole of a client's data
+    by_epoch: bool = False  # minibatches without replacement, epoch after epoch
+    weight_decay: float = 0.0
+    step: int | Tensor = 0
+
+    def at(self, step: int) -> "Oracle":
+        """The oracle of another local step; a compiled GPU kernel takes its number as a tensor."""
+        on_gpu = self.clients.is_cuda
+        return replace(self, step=torch.full((), step, device=self.clients.device) if on_gpu else step)
+
+    def batch(self, w: Tensor) -> Tensor:
+        """Minibatch gradients at w, one row a client; the same batch however often it is asked."""
+        if self.batch_size is None:
+            return self.full(w)
+        pick = self._without_replacement if self.by_epoch else self._with_replacement
+        position, valid = pick(self.batch_size)
+        weight = valid.to(w.dtype)
+        return self._decayed(w, self._gradient(w, position, weight / weight.sum(-1, keepdim=True)))
+
+    def full(self, w: Tensor) -> Tensor:
+        """Gradients of the clients' whole losses at w."""
+        g = torch.zeros_like(w)
+        for positions in torch.split(torch.arange(self.task.longest, device=w.device), _FULL_BLOCK):
+            position = positions.expand(len(w), -1)
+            g += self._gradient(w, position, (position < self._sizes).to(w.dtype) / self._sizes)
+        return self._decayed(w, g)
+
+    @property
+    def _sizes(self) -> Tensor:
+        return self.task.sizes[self.clients].unsqueeze(-1)
+
+    def _with_replacement(self, b: int) -> tuple[Tensor, Tensor]:
+        position = self.draw.fold("batch", self.step).integers(self._sizes.squeeze(-1), b)
+        return position, torch.ones_like(position)
+
+    def _without_replacement(self, b: int) -> tuple[Tensor, Tensor]:
+        """The next b samples of each client's shuffle; the last batch of an epoch may be short."""
+        steps = (self._sizes + b - 1) // b
+        epoch, turn = self.step // steps, self.step % steps
+        ranks = self.draw.fold("epoch").fold(epoch.squeeze(-1)).ranks(self.task.longest)
+        absent = torch.arange(self.task.longest, device=ranks.device) >= self._sizes
+        order = ranks.masked_fill(absent, torch.iinfo(torch.int64).max).argsort(-1)
+        slot = turn * b + torch.arange(b, device=ranks.device)
+        return order.gather(-1, slot.clamp(max=self.task.longest - 1)), slot < self._sizes
+
+    def _gradient(self, w: Tensor, position: Tensor, weight: Tensor) -> Tensor:
+        """The gradient of a weighted sum of losses; places a client does not have weigh nothing."""
+        x, y = self.task.samples(self.clients, position)
+        return self.task.objective.gradients(w, x, y, weight)
+
+    def _decayed(self, w: Tensor, g: Tensor) -> Tensor:
+        return g + self.weight_decay * w if self.weight_decay else g

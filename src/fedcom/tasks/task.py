@@ -1,0 +1,157 @@
+"""A task: every client's data, in one tensor or as a function, the objective on it, and what may be asked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedcom.data import Dataset, Population, from_arrays, split
+from fedcom.draws import Draw
+from fedcom.errors import ConfigError
+from fedcom.tasks.objective import Loss, Objective
+
+_EVAL_BLOCK = 4096  # samples evaluated at once
+
+
+class Scores(NamedTuple):
+    """How good one model is: losses and accuracies; None where the task has no classes or no test set."""
+
+    train_loss: float
+    test_accuracy: float | None
+    worst_client_accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Task:
+    """Clients' samples, sorted by client, and the objective they define.
+
+    Args:
+        source: draws the samples of clients too many to be laid out; x and y are then those of `shown`.
+        shown: the clients a model is evaluated on; None: all.
+    """
+
+    objective: Objective
+    x: Tensor
+    y: Tensor
+    sizes: Tensor  # samples of each client
+    test_x: Tensor
+    test_y: Tensor
+    classes: int
+    name: str = "task"
+    source: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    shown: Tensor | None = None
+
+    @classmethod
+    def build(cls, objective: Objective, data: Dataset, parts: Sequence[Tensor]) -> "Task":
+        """Lay the samples of each client side by side; parts are their indices."""
+        sizes = torch.tensor([len(part) for part in parts])
+        if len(parts) == 0 or int(sizes.min()) < 1:
+            raise ConfigError(f"every client needs a sample; the partition's sizes are {sizes.tolist()}")
+        order = torch.cat(list(parts))
+        x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
+        y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
+        return cls(objective, x, y, sizes, test_x, test_y, data.classes, data.name)
+
+    @classmethod
+    def drawn(cls, objective: Objective, population: Population) -> "Task":
+        """A task whose samples are drawn when they are asked for."""
+        data, x = population.data, objective.inputs
+        return cls(
+            objective, x(data.x), objective.targets(data.y), population.sizes, x(data.test_x),
+            objective.targets(data.test_y), data.classes, data.name, population.samples, population.shown,
+        )  # fmt: skip
+
+    @classmethod
+    def from_arrays(
+        cls, module: nn.Module, x: Any, y: Any, test_x: Any = None, test_y: Any = None, *,
+        clients: int | None = None, partition: str = "iid", classes_per_client: int = 2, alpha: float = 0.5,
+        groups: Any = None, loss: Loss | None = None, dtype: torch.dtype = torch.float32, seed: int = 0,
+    ) -> "Task":  # fmt: skip
+        """A task from one's own module and arrays (numpy or torch), dealt to clients by a partition."""
+        data = from_arrays(x, y, test_x, test_y, groups)
+        draw = Draw.seeded(seed).fold("partition")
+        deal = {"classes_per_client": classes_per_client, "alpha": alpha}
+        parts = split(partition, data.y, data.groups, clients, draw, **deal)  # type: ignore[arg-type]
+        return cls.build(Objective(module, loss, dtype), data, parts)
+
+    @classmethod
+    def stacked(cls, tasks: Sequence["Task"]) -> "Task":
+        """The clients of several tasks of one model side by side, to be trained in step."""
+        if len(tasks) == 1:
+            return tasks[0]
+        x, y, sizes = (torch.cat([getattr(task, name) for task in tasks]) for name in ("x", "y", "sizes"))
+        return replace(tasks[0], x=x, y=y, sizes=sizes)
+
+    @property
+    def clients(self) -> int:
+        """m, the number of clients."""
+        return len(self.sizes)
+
+    @cached_property
+    def offsets(self) -> Tensor:
+        """Where each client's samples begin."""
+        return self.sizes.cumsum(0) - self.sizes
+
+    @cached_property
+    def longest(self) -> int:
+        """The most samples a client has."""
+        return int(self.sizes.max())
+
+    def to(self, device: torch.device) -> "Task":
+        """The same task on a device; itself where it is there already."""
+        here = self.x.device
+        if here.type == device.type and device.index in (None, here.index):
+            return self
+        names = ("x", "y", "sizes", "test_x", "test_y")
+        moved = {name: getattr(self, name).to(device) for name in names}
+        return replace(self, objective=self.objective.to(device), **moved)
+
+    def samples(self, clients: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """x and y of some clients, one row of positions a client; past its last sample there is the last."""
+        position = position.minimum(self.sizes[clients].unsqueeze(-1) - 1)
+        if self.source is not None:
+            x, y = self.source(clients, position)
+            return x.to(self.x.dtype), y.to(self.y.dtype)
+        rows = self.offsets[clients].unsqueeze(-1) + position
+        x = self.x.index_select(0, rows.flatten())  # twice as fast on a CPU as indexing by a table
+        return x.reshape(*rows.shape, *x.shape[1:]), self.y[rows]
+
+    @cached_property
+    def shown_sizes(self) -> Tensor:
+        """Samples of each of the clients a model is evaluated on, on the host."""
+        sizes = self.sizes.cpu()
+        return sizes if self.shown is None else sizes[self.shown]
+
+    def label_counts(self) -> list[list[int]]:
+        """How many samples of each class each client has, of those a model is evaluated on."""
+        y = torch.split(self.y.cpu(), self.shown_sizes.tolist())
+        return [torch.bincount(labels, minlength=self.classes).tolist() for labels in y]
+
+    def evaluate(self, w: Tensor, p: Tensor) -> Scores:
+        """The weighted train loss over the data of all clients shown, and accuracies, of one flat vector."""
+        losses, hits = self._score(w, self.x, self.y)
+        share = self.shown_sizes.numpy()
+        starts = share.cumsum() - share
+        by_client = np.add.reduceat(losses, starts) / share
+        p = p.double().cpu()
+        p = p if self.shown is None else p[self.shown] / p[self.shown].sum()
+        train_loss = float(by_client @ p.numpy())
+        if not self.classes:
+            return Scores(train_loss, None, None)
+        worst = np.sort(np.add.reduceat(hits, starts) / share)[: max(1, round(0.1 * len(share)))]
+        test = self._score(w, self.test_x, self.test_y)[1]
+        return Scores(train_loss, float(test.mean()) if len(test) else None, float(worst.mean()))
+
+    @torch.no_grad()
+    def _score(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Each sample's loss, and whether it was classified right, as float64."""
+        losses, hits = [], []
+        for xs, ys in zip(torch.split(x, _EVAL_BLOCK), torch.split(y, _EVAL_BLOCK), strict=True):
+            outputs = self.objective.outputs(w, xs)
+            losses.append(self.objective.losses(outputs, ys).double())
+            hits.append((outputs.argmax(-1) == ys).double() if self.classes else torch.zeros_like(losses[-1]))
+        return torch.cat(losses).cpu().numpy(), torch.cat(hits).cpu().numpy()

@@ -1,0 +1,1 @@
+"""What travels: links and their codecs, the books of every byte, and modelled time."""

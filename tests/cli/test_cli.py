@@ -1,0 +1,324 @@
+"""The command line as a user meets it: what it prints, where, and the code it exits with."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import fedcom
+from fedcom import cli
+from fedcom.config import DataConfig, RunConfig
+from fedcom.runs.run import FILES
+
+COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # would make a terminal of a pipe
+SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=2")
+
+
+class Result(NamedTuple):
+    """What a command left on the screen and to the shell."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs `fedcom ...` in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in COLOUR:
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["fedcom", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert isinstance(ended.value.code, int)
+        return Result(ended.value.code, *(re.sub(r"\x1b\[[\d;]*m", "", text) for text in capfd.readouterr()))
+
+    return call
+
+
+@contextmanager
+def process(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`python -m fedcom ...` as a process of its own, killed if the test fails."""
+    # A test run in the background may ignore SIGINT, and a child would inherit that.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    kept = {name: value for name, value in os.environ.items() if name not in COLOUR}
+    environment = {**kept, "OMP_NUM_THREADS": "1"}
+    try:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "fedcom", *arguments], cwd=folder, env=environment, **pipes
+        )
+    finally:
+        signal.signal(signal.SIGINT, former)
+    with running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def finished(folder: Path, *arguments: str) -> Result:
+    with process(folder, *arguments) as running:
+        out, err = running.communicate(timeout=120)
+        return Result(running.returncode, out, err)
+
+
+def interrupted(folder: Path, log: str, rows: int, *arguments: str) -> Result:
+    """Sends SIGINT once so many rows are in a log."""
+    with process(folder, *arguments) as running:
+        until = time.monotonic() + 120
+        while not ((folder / log).exists() and (folder / log).read_text().count("\n") >= rows):
+            assert running.poll() is None, running.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+        return Result(running.returncode, out, err)
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+# Real processes
+
+
+def test_with_no_argument_it_is_fedcomgate_on_digits(tmp_path: Path) -> None:
+    code, out, err = finished(tmp_path, "run", "run.rounds=2")
+    folder = tmp_path / "runs" / "fedcomgate-digits-001"
+    assert (code, out) == (0, "results in runs/fedcomgate-digits-001\n")
+    assert {path.name for path in folder.iterdir()} == set(FILES)
+    assert [row["round"] for row in rows_of(folder)] == [0, 1, 2]
+    assert [line.split("  ")[1] for line in err.splitlines()] == ["round 0/2", "round 1/2", "round 2/2"]
+    assert "\x1b" not in err  # plain lines where there is no terminal
+
+
+def test_a_diverged_run_exits_with_3_and_advice(tmp_path: Path) -> None:
+    code, out, err = finished(tmp_path, "run", *SMALL, "algorithm.eta=1e30", "-q", "--out", "a")
+    assert (code, out) == (3, "results in a\n")
+    assert err.startswith(
+        "fedcom: the model is no longer finite after round 1 (fedcomgate, eta=1e+30, gamma=4); try"
+    )
+    assert json.loads((tmp_path / "a" / "summary.json").read_text())["status"] == "diverged"
+
+
+def test_an_interrupted_run_exits_with_130_and_keeps_its_rows(tmp_path: Path) -> None:
+    long = ("model.hidden=16", "algorithm.tau=1", "run.rounds=1000000")
+    code, out, err = interrupted(tmp_path, "a/metrics.jsonl", 2, "run", *long, "-q", "--out", "a")
+    assert (code, out, err) == (130, "results in a\n", "")
+    rows, summary = rows_of(tmp_path / "a"), json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert len(rows) >= 2
+    assert summary["status"] == "interrupted"
+    assert summary["round"] == rows[-1]["round"] <= summary["rounds_done"]
+
+
+def test_an_interrupted_comparison_exits_with_130_and_shows_what_it_has(tmp_path: Path) -> None:
+    long = ("methods.fedpaq.tau=1000000", "--methods", "fedavg,fedpaq,fedcom", "-q", "--out", "a")
+    code, out, err = interrupted(tmp_path, "a/fedpaq/seed-0/metrics.jsonl", 1, "compare", *SMALL, *long)
+    assert code == 130
+    assert "round" not in err
+    assert "fedpaq: interrupted" in out
+    table = json.loads((tmp_path / "a" / "table.json").read_text())
+    assert [(entry["method"], entry["status"]) for entry in table] == [
+        ("fedavg", "done"),
+        ("fedpaq", "interrupted"),
+    ]
+    assert (tmp_path / "a" / "loss_rounds.png").is_file()
+    assert not (tmp_path / "a" / "fedcom").exists()
+
+
+# In this process
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch"], "No such command 'nosuch'"),
+        (["run", "--nosuch"], "No such option"),
+        (["evaluate"], "Missing argument 'DIR'"),
+        (["list"], "Missing argument"),
+        (["compare", "--seeds", "0"], "Invalid value for '--seeds'"),
+        (["run", "--device", "tpu"], "Invalid value for '--device'"),
+    ],
+)
+def test_wrong_usage_prints_usage_and_exits_with_2(
+    command: Command, arguments: list[str], message: str
+) -> None:
+    code, out, err = command(*arguments)
+    assert (code, out) == (2, "")
+    assert "Usage: " in err
+    assert message in " ".join(err.split())
+
+
+def test_alone_it_prints_its_help(command: Command) -> None:
+    code, out, err = command()
+    assert code == 2
+    assert "compare" in out + err
+
+
+def test_version(command: Command) -> None:
+    assert command("--version") == (0, f"fedcom {fedcom.__version__}\n", "")
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[\w.-]+", text))
+
+
+def test_every_command_has_help_and_every_key_is_in_it(command: Command) -> None:
+    top = command("--help")
+    assert top.code == 0
+    for name in ("run", "compare", "evaluate", "list"):
+        assert name in words(top.out)
+        assert command(name, "--help")[::2] == (0, "")
+    for name in ("run", "compare"):
+        shown = words(command(name, "--help").out)
+        assert {field.name for config in (RunConfig, DataConfig) for field in fields(config)} <= shown
+        assert {"data", "model", "algorithm", "uplink", "downlink", "run"} <= {
+            word.strip(".:") for word in shown
+        }
+        assert {"--out", "--force", "--device", "--quiet"} <= shown
+
+
+def test_every_key_of_the_methods_in_common_is_in_the_help(command: Command) -> None:
+    assert {field.name for field in fields(fedcom.Algorithm)} <= words(command("run", "--help").out)
+
+
+def test_help_is_not_taken_for_markup(command: Command) -> None:
+    assert "methods.fedavg.eta=0.1" in command("compare", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["algorithm.name=fedcomgat"], 2, "unknown algorithm 'fedcomgat'; did you mean 'fedcomgate'?"),
+        (["algorithm.eta=fast"], 2, "algorithm.eta must be a number; got 'fast'"),
+        (["eta=0.05"], 2, "'eta=0.05' is not an override; write section.key=value, as in algorithm.eta=0.05"),
+        (["algorithm.eta"], 2, "no config file algorithm.eta; overrides are section.key=value"),
+        (["none.toml", "run.rounds=1"], 2, "no config file none.toml; overrides are section.key=value"),
+        (["run.rounds=1", "none.toml"], 2, "'none.toml' is not an override; write section.key=value, as in"),
+        (["."], 2, "cannot read .: Is a directory"),
+        (["run.init=none.safetensors"], 4, "no model file none.safetensors; `fedcom run` leaves one as"),
+        (["data.name=mnist", "data.root=none"], 4, "data.root 'none' does not hold mnist"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line(
+    command: Command, tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    got = command("run", *arguments)
+    assert (got.code, got.out) == (code, "")
+    assert got.err.startswith(f"fedcom: {message}")
+    assert got.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_config_file_comes_first_and_overrides_after_it(command: Command, tmp_path: Path) -> None:
+    Path("my.toml").write_text("[run]\nrounds = 5\n[model]\nhidden = [8]\n[algorithm]\nname = 'fedavg'\n")
+    got = command("run", "my.toml", "run.rounds=1", "algorithm.tau=1", "-q")
+    assert got == (0, "results in runs/fedavg-digits-001\n", "")
+    assert rows_of(tmp_path / "runs" / "fedavg-digits-001")[-1]["round"] == 1
+    again = command("run", "my.toml", "run.rounds=0", "-q")
+    assert again.out == "results in runs/fedavg-digits-002\n"
+
+
+def test_a_folder_is_never_overwritten_unless_forced(command: Command, tmp_path: Path) -> None:
+    command("run", *SMALL, "-q", "--out", "a")
+    Path("a/mine.txt").write_text("mine")
+    before = {path.name: path.read_bytes() for path in Path("a").iterdir()}
+    for arguments in (["run"], ["compare", "--methods", "fedavg"], ["run", "data.name=digit", "--force"]):
+        got = command(*arguments, *SMALL, "-q", "--out", "a")
+        assert got.code == 2
+        assert {path.name: path.read_bytes() for path in Path("a").iterdir()} == before
+    assert command("run", *SMALL, "run.rounds=1", "-q", "--out", "a", "--force").code == 0
+    assert Path("a/mine.txt").read_text() == "mine"
+    assert [row["round"] for row in rows_of(tmp_path / "a")] == [0, 1]
+
+
+def test_evaluate_gives_the_last_rows_figures(command: Command, tmp_path: Path) -> None:
+    command("run", *SMALL, "-q", "--out", "a")
+    last = rows_of(tmp_path / "a")[-1]
+    code, out, err = command("evaluate", "a")
+    assert (code, err) == (0, "")
+    scores = json.loads(out)
+    assert scores.pop("data") == "digits"
+    assert scores == {key: last[key] for key in ("train_loss", "test_accuracy", "worst_client_accuracy")}
+    other = json.loads(command("evaluate", "a", "data.partition=iid", "data.clients=5").out)
+    assert other["test_accuracy"] == last["test_accuracy"]
+    assert other["worst_client_accuracy"] > last["worst_client_accuracy"]
+
+
+def test_evaluate_names_the_file_it_misses(command: Command) -> None:
+    got = command("evaluate", "none")
+    assert (got.code, got.out) == (2, "")
+    assert "none/config.toml" in got.err
+    command("run", *SMALL, "run.rounds=0", "-q", "--out", "a")
+    Path("a/model.safetensors").unlink()
+    got = command("evaluate", "a")
+    assert got.code == 4
+    assert "no model file a/model.safetensors" in got.err
+
+
+def test_compare_prints_its_table_and_goes_on_past_a_diverged_method(command: Command) -> None:
+    wild = ("--methods", "fedavg, wild", "methods.wild.name=fedavg", "methods.wild.eta=1e30")
+    code, out, err = command("compare", *SMALL, *wild, "-q", "--seeds", "2")
+    assert code == 0
+    assert "round" not in err
+    assert re.search(r"wild\s+diverged first at round 0", out)
+    assert re.search(r"fedavg\s+\d", out)
+    places = "table and figures in runs/compare-digits-001\nreport in runs/compare-digits-001/report.html\n"
+    assert out.endswith(places)
+    assert {
+        "table.json",
+        "table.csv",
+        "table.md",
+        "loss_rounds.png",
+        "loss_bytes.png",
+        "accuracy_bytes.png",
+    } <= {path.name for path in Path("runs/compare-digits-001").iterdir()}
+
+
+def test_compare_names_each_run_in_its_progress(command: Command) -> None:
+    got = command("compare", *SMALL, "run.rounds=0", "--methods", "fedavg,fedpaq", "--seeds", "2")
+    labels = [line.split("  ")[0] for line in got.err.splitlines()]
+    assert labels == ["fedavg seed 0", "fedavg seed 1", "fedpaq seed 0", "fedpaq seed 1"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--methods", "fedavg,fedcomgat"], ["data.name=5"], ["--methods", ","]]
+)
+def test_compare_refuses_before_anything_runs(command: Command, tmp_path: Path, arguments: list[str]) -> None:
+    got = command("compare", *arguments)
+    assert (got.code, got.out) == (2, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", cli._LISTS)
+def test_list_names_every_choice_on_a_line(command: Command, what: str) -> None:
+    code, out, err = command("list", what)
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()] == list(cli._LISTS[what])
+    described = json.loads(command("list", what, "--json").out)
+    assert list(described) == list(cli._LISTS[what])
+    assert all(described.values())
+
+
+def test_list_knows_the_nearest(command: Command) -> None:
+    got = command("list", "codec")
+    assert (got.code, got.err) == (2, "fedcom: unknown list 'codec'; did you mean 'codecs'?\n")

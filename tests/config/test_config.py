@@ -1,0 +1,204 @@
+"""From text to a checked config and back; what is wrong is refused by value, rule and remedy."""
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedcom.algorithms import ALGORITHMS, FedCOMGATE
+from fedcom.codecs import CODECS, Identity, Int, TopK
+from fedcom.config import Config, dumps, read
+from fedcom.errors import ConfigError
+from fedcom.tasks.models import MODELS, Mlp
+
+
+def config(*overrides: str) -> Config:
+    return Config.of(read(None, overrides))
+
+
+def test_with_nothing_given_it_is_the_papers_method() -> None:
+    default = config()
+    assert (default.algorithm, default.model) == (FedCOMGATE(), Mlp())
+    assert (default.links.uplink, default.links.downlink) == (Int(bits=8), Identity())
+    assert default.links.downlink_memory
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("algorithm.eta=0.5", 0.5),
+        ("algorithm.eta=2", 2),
+        ("algorithm.eta=1e-3", 0.001),
+        ("algorithm.tau=3", 3),
+        ("algorithm.tau=3,4", (3, 4)),
+        ("algorithm.batch=full", "full"),
+        ("algorithm.batch=20", 20),
+        ("algorithm.damping=auto", "auto"),
+        ("algorithm.option=II", "II"),
+        ("model.hidden=64,32", (64, 32)),
+        ("model.hidden=64", (64,)),
+        ("model.hidden=[64, 32]", (64, 32)),
+        ("data.name=mnist", "mnist"),
+        ('data.name="mnist"', "mnist"),
+        ("data.root=/a/b=c,d e", "/a/b=c,d e"),
+        ("data.root=", ""),
+        ("run.encode=true", True),
+        ("run.dtype=float64", "float64"),
+    ],
+)
+def test_overrides_take_numbers_text_lists_and_booleans(override: str, value: object) -> None:
+    section, key = override.split("=")[0].split(".")
+    got = getattr(getattr(config(override), section), key)
+    assert (got, type(got)) == (value, type(value))
+
+
+def test_overrides_come_after_the_file_and_the_last_one_wins(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[algorithm]\neta = 0.5\ntau = 3\n[data]\nname = 'größer'\n", "utf-8")
+    table = read(tmp_path / "a.toml", ["algorithm.eta=1", "algorithm.eta=0.25", "methods.mine.uplink.bits=4"])
+    assert table["algorithm"] == {"eta": 0.25, "tau": 3}
+    assert table["data"] == {"name": "größer"}
+    assert table["methods"] == {"mine": {"uplink": {"bits": 4}}}
+
+
+def test_parameters_alone_refine_the_methods_own_codec() -> None:
+    assert config("uplink.bits=4").links.uplink == Int(bits=4)
+    assert config("algorithm.name=qsparse", "uplink.ratio=0.5").links.uplink == TopK(ratio=0.5, values="int")
+    assert config("algorithm.name=qsparse", "uplink.name=topk").links.uplink == TopK(ratio=0.1, values="int")
+    assert config("algorithm.name=fedavg", "uplink.name=int").links.uplink == Int()
+    assert not config("downlink.name=topk", "downlink.memory=none").links.downlink_memory
+
+
+REFUSED = [
+    # unknown names: the nearest, or all
+    ("algorithm.name=fedcomgat", "unknown algorithm 'fedcomgat'; did you mean 'fedcomgate'?"),
+    ("algorithm.name=zzz", "known: diana, fedavg, fedcom, "),
+    ("algorithm.name=1,2", "unknown algorithm [1, 2]"),
+    ("uplink.name=topp", "unknown codec 'topp'; did you mean 'topk'?"),
+    ("downlink.name=natrual", "unknown codec 'natrual'; did you mean 'natural'?"),
+    ("model.name=mpl", "unknown model 'mpl'; did you mean 'mlp'?"),
+    ("algoritm.eta=1", "unknown section 'algoritm'; did you mean 'algorithm'?"),
+    ("algorithm.etta=1", "algorithm fedcomgate has no key 'etta'; did you mean 'eta'?"),
+    ("algorithm.nmae=fedavg", "algorithm fedcomgate has no key 'nmae'; did you mean 'name'?"),
+    ("data.client=3", "data has no key 'client'; did you mean 'clients'?"),
+    ("run.round=3", "run has no key 'round'; did you mean 'rounds'?"),
+    ("uplink.bit=3", "uplink int has no key 'bit'; did you mean 'bits'?"),
+    ("run.x=3", "run has no key 'x'; known: chunk, dtype, "),
+    # keys of others
+    ("algorithm.name=fedavg algorithm.damping=1", "fedavg has no key 'damping'; it is a key of fedcomgate"),
+    ("algorithm.shift_rate=1", "fedcomgate has no key 'shift_rate'; it is a key of diana, vr-diana"),
+    ("uplink.ratio=0.1", "uplink int has no key 'ratio'; it is a key of topk, randk"),
+    ("model.name=logistic model.hidden=64", "model logistic has no key 'hidden'; it is a key of mlp"),
+    # types
+    ("algorithm.eta=fast", "algorithm.eta must be a number; got 'fast'"),
+    ("algorithm.eta=true", "algorithm.eta must be a number; got True"),
+    ("algorithm.eta=", "algorithm.eta must be a number; got ''"),
+    ("algorithm.eta.x=1", "algorithm.eta must be a number; got {'x': 1}"),
+    ("algorithm.tau=2.5", "algorithm.tau must be a whole number or whole numbers, such as 200,200; got 2.5"),
+    ("algorithm.batch=half", "algorithm.batch must be a whole number or 'full'; got 'half'"),
+    ("algorithm.memory=some", "must be 'none' or 'error-feedback' or 'paper'; got 'some'"),
+    ("model.hidden=a,b", "model.hidden must be whole numbers, such as 200,200; got 'a,b'"),
+    ("model.hidden=1.5,2", "model.hidden must be whole numbers"),
+    ("data.name=5", "data.name must be text; got 5"),
+    ("run.rounds=2.5", "run.rounds must be a whole number; got 2.5"),
+    ("run.rounds=true", "run.rounds must be a whole number; got True"),
+    ("run.encode=yes", "run.encode must be true or false; got 'yes'"),
+    ("run.dtype=float16", "run.dtype must be 'float32' or 'float64'; got 'float16'"),
+    ("downlink.memory=no", "downlink.memory must be 'error-feedback' or 'none'; got 'no'"),
+    # ranges
+    ("algorithm.eta=0", "algorithm: eta must be above 0; got 0"),
+    ("algorithm.eta=nan", "eta must be a number; got nan"),
+    ("algorithm.gamma=-1", "gamma must be above 0; got -1"),
+    ("algorithm.tau=0", "tau must be 1 or more; got 0"),
+    ("algorithm.tau=1,0", "tau must be 1 or more; got (1, 0)"),
+    ("algorithm.epochs=0", "epochs must be 1 or more; got 0"),
+    ("algorithm.decay=2", "decay must be in (0, 1]; got 2"),
+    ("algorithm.damping=0", 'damping must be "auto" or in (0, 1]; got 0'),
+    ("algorithm.name=diana algorithm.tau=5", "diana fixes tau at 1; got 5"),
+    ("algorithm.name=local-sgd algorithm.gamma=2", "local-sgd fixes gamma at 1.0; got 2"),
+    ("uplink.bits=0", "uplink: bits must be between 1 and 16; got 0"),
+    ("uplink.name=topk uplink.ratio=0", "uplink: ratio must be above 0 and at most 1; got 0"),
+    ("model.hidden=0", "hidden needs one positive width a layer, such as 200,200; got (0,)"),
+    ("data.clients=0", "data: clients must be 1 or more; got 0"),
+    ("run.rounds=-1", "run: rounds must be 0 or more; got -1"),
+    ("run.eval_every=0", "run: eval_every must be 1 or more; got 0"),
+    ("run.chunk=0", "run: chunk must be 1 or more; got 0"),
+    ("run.seed=-1", "run: seed must be 0 or more; got -1"),
+    ("run.seed=99999999999999999999", "run: seed must be below 2^62; got 99999999999999999999"),
+    ("run.target_accuracy=95", "run: target_accuracy is a share, such as 0.9; got 95"),
+    # overrides that are none
+    ("eta=0.05", "'eta=0.05' is not an override; write section.key=value, as in algorithm.eta=0.05"),
+    ("algorithm.eta", "'algorithm.eta' is not an override"),
+    ("algorithm=fedavg", "'algorithm=fedavg' is not an override"),
+    (".eta=1", "'.eta=1' is not an override"),
+    ("run.seed=1 run.seed.x.y=2", "'run.seed.x.y=2' sets a key of seed, but seed is 1, not a section"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), REFUSED, ids=[case[0] for case in REFUSED])
+def test_what_is_wrong_is_refused_by_value_and_rule(overrides: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(*overrides.split())
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_file_that_is_missing_not_text_or_not_toml(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("[algorithm\n")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    for name, message in {
+        "none.toml": "no config file ",
+        "bad.toml": "bad.toml is not TOML: ",
+        "bytes.toml": "bytes.toml is not TOML: ",
+        ".": "cannot read ",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            read(tmp_path / name)
+
+
+def test_a_section_that_is_a_value(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("algorithm = 'fedavg'\n")
+    with pytest.raises(ConfigError, match=r"algorithm is a section; write algorithm\.key=value, not"):
+        Config.of(read(tmp_path / "a.toml"))
+    with pytest.raises(ConfigError, match="but algorithm is 'fedavg', not a section"):
+        read(tmp_path / "a.toml", ["algorithm.eta=1"])
+
+
+def back(made: Config) -> Config:
+    return Config.of(tomllib.loads(dumps(made.table())))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_method_survives_being_written(name: str) -> None:
+    made = config(f"algorithm.name={name}", "algorithm.eta=1e-05", "run.target_accuracy=0.123456789012345")
+    assert back(made) == made
+    assert {f.name for f in fields(made.algorithm)} >= set(made.table()["algorithm"]) - {"name"}
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_every_codec_survives_being_written(name: str) -> None:
+    made = config(f"uplink.name={name}", f"downlink.name={name}", "downlink.memory=none")
+    assert back(made) == made
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_survives_being_written(name: str) -> None:
+    assert back(config(f"model.name={name}")) == config(f"model.name={name}")
+
+
+def test_lists_options_and_booleans_survive_being_written() -> None:
+    made = config(
+        "algorithm.tau=3,4", "algorithm.batch=full", "algorithm.option=II", "algorithm.epochs=1",
+        "algorithm.damping=0.5", "run.encode=true", "run.init=a b.safetensors", "run.chunk=2",
+        "model.hidden=7", "data.clients=2",
+    )  # fmt: skip
+    assert back(made) == made
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f")))
+def test_any_text_survives_being_written(text: str) -> None:
+    table: dict[str, Any] = {"run": {"init": text}}
+    assert tomllib.loads(dumps(table)) == table

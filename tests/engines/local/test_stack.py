@@ -1,0 +1,204 @@
+"""Runs played in step, groups of clients, threads: none of them changes a number."""
+
+import platform
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedcom import Links, Simulation, Task
+from fedcom.algorithms import ALGORITHMS, FedCOM, FedCOMGATE, Scaffold
+from fedcom.codecs import Dithered, Int, RandK, Rotated, TopK
+from fedcom.engines.local.players import player
+from fedcom.engines.local.stack import Stack
+from fedcom.engines.local.threads import spread
+from fedcom.engines.simulation import runs_that_fit, together
+from fedcom.errors import ConfigError, Diverged
+from tests.conftest import after, mlp_task
+
+
+def digits(seed: int = 0) -> Task:
+    torch.manual_seed(seed)
+    x, y = torch.randn(240, 12), torch.randint(0, 4, (240,))
+    module = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
+    return Task.from_arrays(module, x, y, x[:20], y[:20], clients=8, seed=seed)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_runs_in_step_are_the_runs_alone(name: str, participation: float) -> None:
+    kind = ALGORITHMS[name]
+    tau = {} if "tau" in kind.fixed else {"tau": 3}
+
+    def make(seed: int) -> Simulation:
+        gamma = {} if "gamma" in kind.fixed else {"gamma": 1.0 + seed}
+        algorithm = kind(eta=0.02 * (seed + 1), **gamma, **tau)
+        return Simulation(mlp_task(seed=seed), algorithm, rounds=4, participation=participation, seed=seed,
+                          device="cpu")  # fmt: skip
+
+    stacked = [make(seed) for seed in range(3)]
+    play = together(stacked)
+    stacked[0]._stack.workers = 2  # which several runs do without
+    for _ in range(4):
+        play.step()
+    for seed, run in enumerate(stacked):
+        alone = make(seed)
+        for _ in range(4):
+            alone.step()
+        assert torch.allclose(run.server.w, alone.server.w, rtol=1e-12, atol=1e-14)
+        assert run.ledger.as_dict() == alone.ledger.as_dict()
+        assert run.q == pytest.approx(alone.q, rel=1e-9, abs=1e-12)
+        for mine, other in zip(run.client_states(), alone.client_states(), strict=True):
+            assert torch.allclose(mine, other, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "codec", [Dithered(q=0.1), Rotated(2.0), TopK(0.2), RandK(0.3)], ids=lambda c: c.name
+)
+def test_each_run_of_a_stack_is_billed_its_own_bytes(codec: Any) -> None:
+    runs = [
+        Simulation(
+            mlp_task(seed=s), FedCOMGATE(tau=2, gamma=1.0), Links(codec), rounds=2, seed=s, device="cpu"
+        )
+        for s in range(3)
+    ]
+    play = together(runs)
+    play.step()
+    play.step()
+    for seed, run in enumerate(runs):
+        alone = after(mlp_task(seed=seed), FedCOMGATE(tau=2, gamma=1.0), Links(codec), rounds=2, seed=seed)
+        assert run.ledger.total("uplink") == alone.ledger.total("uplink")
+
+
+@pytest.mark.parametrize(
+    "algorithm", [FedCOM(tau=3), FedCOMGATE(tau=3, gamma=1.0), Scaffold(tau=3, gamma=1.0)]
+)
+def test_groups_of_any_size_give_the_same_bits_on_a_cpu(algorithm: Any) -> None:
+    whole = after(digits(), algorithm, Links(Int(8)), rounds=4, chunk=8)
+    for chunk in (1, 3):
+        cut = after(digits(), algorithm, Links(Int(8)), rounds=4, chunk=chunk)
+        assert torch.equal(cut.server.w, whole.server.w)
+        assert cut.ledger.as_dict() == whole.ledger.as_dict()
+
+
+def test_threads_give_the_same_bits_and_are_used() -> None:
+    algorithm = FedCOMGATE(tau=3, gamma=1.0)
+    alone = after(digits(), algorithm, rounds=3, chunk=1)
+    both = Simulation(digits(), algorithm, rounds=3, device="cpu", chunk=1)
+    both._stack.workers = 2
+    seen, work = set(), both._stack._work
+    both._stack._work = lambda *a: (seen.add(threading.get_ident()), work(*a))[1]  # type: ignore[method-assign]
+    for _ in range(3):
+        both.step()
+    assert threading.get_ident() not in seen
+    assert torch.equal(both.server.w, alone.server.w)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_threads_leave_torch_as_it_was(workers: int) -> None:
+    def seen(_: int) -> bool:
+        return bool(torch.backends.mkldnn.enabled)
+
+    before = seen(0)
+    on_arm = platform.machine() in ("aarch64", "arm64")
+    assert list(spread(seen, [0, 1, 2], workers)) == [before and not on_arm] * 3
+    with pytest.raises(ZeroDivisionError):
+        list(spread(lambda item: 1 // item, [1, 0, 2], workers))
+    assert seen(0) == before
+
+
+def test_threads_have_groups_of_like_size() -> None:
+    stack = Simulation(digits(), FedCOMGATE(), device="cpu", chunk=3)._stack
+    for workers, sizes in ((1, [2, 3, 3]), (2, [2, 2, 2, 2]), (8, [1] * 8)):
+        stack.workers = workers
+        groups = stack._groups()
+        assert [rows.stop - rows.start for rows in groups] == sizes
+        assert [row for rows in groups for row in range(rows.start, rows.stop)] == list(range(8))
+
+
+def test_one_run_of_a_stack_may_diverge() -> None:
+    runs = [
+        Simulation(digits(), FedCOM(tau=3, eta=eta, decay=1.0), rounds=40, device="cpu")
+        for eta in (0.05, 1e6)
+    ]
+    play = together(runs)
+    for _ in range(40):
+        play.step()
+    assert runs[0].row()["train_loss"] < 2
+    with pytest.raises(Diverged, match="eta=1e"):
+        runs[1].row()
+
+
+def test_runs_whose_clients_differ_in_steps_play_alone() -> None:
+    task = mlp_task(sizes=[12, 7, 9, 12, 5, 8])
+    runs = [Simulation(task, FedCOM(epochs=1, batch=4), rounds=2, seed=s, device="cpu") for s in range(2)]
+    with pytest.raises(ConfigError, match="play alone"):
+        together(runs)
+    assert together(runs[:1]) is runs[0].player
+
+
+def test_engines_of_a_gpu_are_refused_on_a_cpu() -> None:
+    with pytest.raises(ConfigError, match="this is a CPU"):
+        Simulation(digits(), FedCOM(), device="cpu", engine="graph").step()
+
+
+def test_a_cpu_gains_nothing_from_stacking() -> None:
+    assert runs_that_fit(Simulation(digits(), FedCOM(), device="cpu")) == 1
+
+
+def test_a_rehearsal_leaves_no_trace() -> None:
+    simulation = after(digits(), FedCOMGATE(tau=2, gamma=1.0), rounds=2)
+    stack = simulation._stack
+    before = (
+        simulation.server.w.clone(),
+        simulation.client_states().delta.clone(),
+        simulation.ledger.as_dict(),
+    )
+    stack.rehearse()
+    assert torch.equal(simulation.server.w, before[0])
+    assert torch.equal(simulation.client_states().delta, before[1])
+    assert simulation.ledger.as_dict() == before[2]
+    assert isinstance(player(stack, "auto"), Stack)
+
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@on_gpu
+@pytest.mark.parametrize("codec", [Int(8), Rotated(2.0), Dithered(q=0.1), TopK(0.2)], ids=lambda c: c.name)
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_a_replayed_round_is_the_round(codec: Any, participation: float) -> None:
+    runs = [
+        Simulation(
+            digits(),
+            FedCOMGATE(tau=3, gamma=1.0),
+            Links(codec),
+            rounds=6,
+            device="cuda",
+            engine=engine,
+            participation=participation,
+        )
+        for engine in ("eager", "graph")
+    ]
+    for run in runs:
+        list(run.run())
+    eager, graph = runs
+    assert graph.player.refused is None  # type: ignore[attr-defined]
+    assert torch.equal(eager.server.w, graph.server.w)
+    assert eager.ledger.as_dict() == graph.ledger.as_dict()
+
+
+@on_gpu
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_compiled_rounds_agree(name: str) -> None:
+    kind = ALGORITHMS[name]
+    tau = {} if "tau" in kind.fixed else {"tau": 3}
+    runs = [
+        Simulation(digits(), kind(eta=0.02, gamma=1.0, **tau), rounds=5, device="cuda", engine=engine)
+        for engine in ("eager", "compiled")
+    ]
+    for run in runs:
+        list(run.run())
+    assert torch.allclose(runs[0].server.w, runs[1].server.w, rtol=1e-3, atol=1e-4)

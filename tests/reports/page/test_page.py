@@ -1,0 +1,296 @@
+"""The report page: what it collects, what it survives, and that no text breaks out of it."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedcom.cli import app
+from fedcom.config import read
+from fedcom.errors import ConfigError
+from fedcom.reports import page
+from fedcom.reports.figures import palette
+from fedcom.reports.page.build import build
+from fedcom.reports.page.collect import collect
+from fedcom.reports.page.curves import MOST, curves
+from fedcom.studies.compare import compare
+
+EVIL = "</script><img src=x onerror=alert(1)>&\"'"
+ROW = {"round": 0, "train_loss": 2.0, "test_accuracy": 0.1, "uplink_bytes": 0.0, "downlink_bytes": 0.0}
+
+
+def make(folder: Path, rows: list[dict[str, Any]] | None = None, seed: int = 0, **changes: Any) -> Path:
+    """A run's folder written by hand: two clients, ten parameters, one message each way and client."""
+    folder.mkdir(parents=True)
+    later = {
+        "round": 1,
+        "train_loss": 1.0,
+        "test_accuracy": 0.6,
+        "uplink_bytes": 18e6,
+        "downlink_bytes": 56e6,
+    }
+    rows = rows or [ROW, later | {"q": 0.5}]
+    uplink = {"D": {"header": 32, "codes": 4}}
+    downlink = {"w": {"header": 32, "values": 80}}
+    files = {
+        "summary.json": {"status": "done", "parameters": 10},
+        "ledger.json": {"clients": 2, "uplink": {"vectors": uplink}, "downlink": {"vectors": downlink}},
+        "partition.json": {"clients": 2, "sizes": [3, 4], "label_counts": [[3, 0], [0, 4]]},
+        "similarity.json": {"clients": [0, 1], "cosine": [[1.0, -0.5], [-0.5, 1.0]]},
+        "environment.json": {"torch": "2", "command": ["/somewhere/fedcom", "run", "run.seed=0"]},
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(changes.get(name.split(".")[0], content)))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = f'[algorithm]\nname = "fedpaq"\n[uplink]\nname = "int"\nbits = 2\n[run]\nseed = {seed}\n'
+    (folder / "config.toml").write_text(config + "target_accuracy = 0.5\n" + changes.get("more", ""))
+    return folder
+
+
+def html(*folders: Path) -> str:
+    return build(collect(folders))
+
+
+def shown(*folders: Path) -> str:
+    """The text of the page, without its script and style."""
+    text = re.sub(r"<(script|style).*?</\1>", "", html(*folders), flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]*>", " ", text).split())
+
+
+def test_labels_are_those_of_a_comparison_and_seeds_are_together(tmp_path: Path) -> None:
+    for label, seed in (("one", 0), ("one", 1), ("two", 0)):
+        make(tmp_path / label / f"seed-{seed}", seed=seed)
+    found = collect([tmp_path])
+    assert [(run.label, run.seed) for run in found.runs] == [("one", 0), ("one", 1), ("two", 0)]
+    assert found.notices == []
+    assert "one done 2 1.000 ±0 60.00 ±0.00 18.0 56.0 1 18.0" in shown(tmp_path)
+
+
+def test_a_run_of_its_own_is_called_by_its_method(tmp_path: Path) -> None:
+    assert [run.label for run in collect([make(tmp_path / "mine")]).runs] == ["fedpaq"]
+
+
+def test_runs_that_differ_in_more_than_their_seed_are_told_apart(tmp_path: Path) -> None:
+    make(tmp_path / "a" / "x" / "seed-0")
+    make(tmp_path / "b" / "x" / "seed-0", more='[data]\nname = "other"\n')
+    assert [run.label for run in collect([tmp_path]).runs] == ["a/x", "b/x"]
+    assert "a/x — b/x other" in shown(tmp_path)  # the setting that differs
+
+
+def test_the_same_folder_twice_is_one_run(tmp_path: Path) -> None:
+    run = make(tmp_path / "a")
+    assert len(collect([run, run, tmp_path]).runs) == 1
+
+
+def test_curves_have_the_mean_and_range_over_seeds_and_the_methods_colour(tmp_path: Path) -> None:
+    for seed, loss in ((0, 1.0), (1, 3.0)):
+        rows = [ROW, {**ROW, "round": 1, "train_loss": loss, "uplink_bytes": 2e6, "modelled_seconds": 7.0}]
+        make(tmp_path / "fedpaq" / f"seed-{seed}", rows, seed)
+    drawn = curves(collect([tmp_path]).runs)
+    (line,) = drawn["lines"]
+    view = line["views"]["train_loss"]
+    assert (view["mean"], view["low"], view["high"]) == ([2, 2], [2, 1], [2, 3])
+    assert (view["uplink_bytes"], view["modelled_seconds"]) == ([0, 2], [None, 7])
+    assert [axis["key"] for axis in drawn["x"]] == ["round", "uplink_bytes", "modelled_seconds"]
+    assert drawn["methods"] == [{"label": "fedpaq", "colour": palette(["fedpaq"])["fedpaq"]}]
+
+
+def test_there_is_no_time_axis_without_times_and_no_accuracy_without_classes(tmp_path: Path) -> None:
+    make(tmp_path / "a", [{"round": 0, "train_loss": 1.0, "test_accuracy": None}])
+    drawn = curves(collect([tmp_path]).runs)
+    assert [axis["key"] for way in ("x", "y") for axis in drawn[way]] == ["round", "train_loss"]
+
+
+def test_long_curves_are_thinned_but_keep_their_ends(tmp_path: Path) -> None:
+    make(tmp_path / "a", [{"round": i, "train_loss": 1.0 + i} for i in range(5000)])
+    view = curves(collect([tmp_path]).runs)["lines"][0]["views"]["train_loss"]
+    assert len(view["mean"]) == MOST
+    assert (view["round"][0], view["round"][-1]) == (0, 4999)
+
+
+def test_bits_are_those_booked_and_the_bound_is_that_of_their_rate(tmp_path: Path) -> None:
+    text = shown(make(tmp_path / "a"))
+    # 36 bytes in two messages of ten coordinates: 14.4 bits each; 1 / (4^14.4 - 1)
+    assert "int, uplink bits 2 fedpaq unbiased — 0.500 — 14.4 2.14e-09" in text
+
+
+def test_bytes_are_itemised_per_client(tmp_path: Path) -> None:
+    text = shown(make(tmp_path / "a"))
+    assert "fedpaq uplink D header 1.600e-05 88.89" in text
+    assert "fedpaq downlink w values 4.000e-05 71.43" in text
+
+
+def test_commands_that_repeat_a_run(tmp_path: Path) -> None:
+    text = shown(make(tmp_path / "a b"))
+    assert "fedcom run run.seed=0" in text
+    assert f"fedcom run &#x27;{tmp_path / 'a b' / 'config.toml'}&#x27;" in text
+
+
+def broken(folder: Path) -> None:
+    """Everything that can be wrong with a run's files, one run each."""
+    make(folder / "sound" / "seed-0")
+    wild = [ROW, {**ROW, "round": 1, "train_loss": 1e200}]
+    make(folder / "wild" / "seed-0", wild, summary={"status": "diverged"})
+    (make(folder / "cut" / "seed-0") / "summary.json").unlink()
+    with (make(folder / "torn" / "seed-0") / "metrics.jsonl").open("a") as log:
+        log.write('{"round": 2, "train\n[1]\n{"round": "x"}\n{"round": 3, "train_loss": NaN}\n')
+    for name in ("config.toml", "metrics.jsonl", "ledger.json", "partition.json", "similarity.json"):
+        make(folder / f"bytes {name}" / "seed-0").joinpath(name).write_bytes(b"\xff\x00{[")
+        make(folder / f"list {name}" / "seed-0").joinpath(name).write_text("[1, 2]")
+        make(folder / f"none {name}" / "seed-0").joinpath(name).unlink()
+    folders = make(folder / "folder" / "seed-0")
+    (folders / "metrics.jsonl").unlink()
+    (folders / "metrics.jsonl").mkdir()
+    make(
+        folder / "odd" / "seed-0", ledger={"clients": 0, "uplink": 3},
+        partition={"clients": 2, "label_counts": [[1], []]}, similarity={"clients": [0], "cosine": [[1, 2]]},
+        environment={"command": "fedcom"},
+    )  # fmt: skip
+    (folder / "empty").mkdir()
+    (folder / "empty" / "metrics.jsonl").touch()
+    os.symlink(folder / "nowhere", folder / "gone")
+
+
+def test_whatever_is_wrong_with_runs_the_page_comes_out_and_says_so(tmp_path: Path) -> None:
+    broken(tmp_path)
+    found = collect([tmp_path])
+    status = {run.label: run.status for run in found.runs}
+    assert len(status) == 22
+    told = [status[label] for label in ("sound", "wild", "cut", "torn")]
+    assert told == ["done", "diverged", "interrupted", "done"]
+    torn = next(run for run in found.runs if run.label == "torn")
+    assert [row["round"] for row in torn.rows] == [0, 1, 3]
+    noted = {(what, Path(where).parent.name) for what, where in found.notices}
+    for number in (3, 4, 5):
+        assert (f"metrics.jsonl: line {number} is not a row", "torn") in noted
+    assert ("summary.json: missing", "cut") in noted
+    assert ("metrics.jsonl: Is a directory", "folder") in noted
+    assert not any(where in ("sound", "wild") for _, where in noted)
+    text = shown(tmp_path)
+    assert "Some files were missing or could not be read; the rest is shown." in text
+    assert "summary.json: missing" in text
+    assert "wild diverged at round 1" in text
+
+
+ODD = (None, True, -1, 1e308, 10**400, "x", [], [[]], {}, {"a": "b"})
+
+
+def places(thing: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to everything in a nest of tables and lists."""
+    yield path
+    if isinstance(thing, dict | list):
+        for key in thing if isinstance(thing, dict) else range(len(thing)):
+            yield from places(thing[key], (*path, key))
+
+
+def planted(thing: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copy = thing.copy()
+    copy[path[0]] = planted(thing[path[0]], path[1:], value)
+    return copy
+
+
+@pytest.mark.parametrize("name", ["summary", "ledger", "partition", "similarity", "environment", "metrics"])
+def test_no_value_anywhere_keeps_the_page_from_coming_out(tmp_path: Path, name: str) -> None:
+    run = make(tmp_path / "a")
+    (path,) = run.glob(f"{name}.json*")
+    content = json.loads(path.read_text().splitlines()[-1])
+    for place in places(content):
+        for odd in ODD:
+            path.write_text(json.dumps(planted(content, place, odd)))
+            assert "fedpaq" in html(run)
+
+
+@pytest.mark.parametrize("section", ["run", "uplink", "algorithm", "data", "downlink"])
+def test_no_setting_keeps_the_page_from_coming_out(tmp_path: Path, section: str) -> None:
+    run = make(tmp_path / "fedpaq" / "seed-0")
+    for odd in ("3", "true", "-1.5", "[1, [2]]", '{ a = { b = "c" } }', "1979-05-27", "inf", '"x"'):
+        for key in ("name", "seed", "bits", "target_accuracy", "clients", "budgets"):
+            (run / "config.toml").write_text(f"[{section}]\n{key} = {odd}\n")
+            assert "fedpaq" in html(run)
+        (run / "config.toml").write_text(f"{section} = {odd}\n")
+        assert "fedpaq" in html(run)
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
+    run = make(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")) / "seed-0")
+    assert b"<h1>? on" in page.write([run], tmp_path / "page.html").read_bytes()
+
+
+@pytest.mark.parametrize("folder", ["", "nowhere"])
+def test_no_run_is_an_error_that_says_what_a_run_is(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "table.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"no run in .*config\.toml" if not folder else "no folder"):
+        collect([tmp_path / folder])
+
+
+class Tags(HTMLParser):
+    """Counts elements as a browser would, scripts' content aside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        assert not {"src", "onerror", "onload"} & {name for name, _ in attrs}
+        assert all(not (value or "").startswith("http") for _, value in attrs)
+
+
+def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
+    label = EVIL.replace("/", "\N{DIVISION SLASH}")
+    evil = json.dumps(EVIL)
+    make(
+        tmp_path / label / "seed-0", environment={EVIL: EVIL, "command": [EVIL]},
+        more=f"[data]\nname = {evil}\nroot = {evil}\n[{evil}]\n{evil} = {evil}\n",
+    )  # fmt: skip
+    make(tmp_path / "other" / EVIL.replace("/", "") / "seed-0", ledger={EVIL: 1})
+    text = html(tmp_path)
+    tags = Tags()
+    tags.feed(text)
+    assert "img" not in tags.seen
+    assert tags.seen.count("script") == 2
+    assert text.count("</script") == 2
+    data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
+    assert data
+    assert json.loads(data.group(1))["curves"]["methods"][0]["label"] == label
+
+
+def test_the_command_writes_beside_the_runs_and_spares_other_files(tmp_path: Path) -> None:
+    run = make(tmp_path / "a")
+    for _ in range(2):  # a former report may be overwritten
+        assert f"report in {run / 'report.html'}" in CliRunner().invoke(app, ["report", str(run)]).output
+    assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    page.write([run], tmp_path / "new" / "page.html")
+    assert (tmp_path / "new" / "page.html").is_file()
+    before = (run / "config.toml").read_text()
+    with pytest.raises(ConfigError, match="is no fedcom report"):
+        page.write([run], run / "config.toml")
+    assert (run / "config.toml").read_text() == before
+    with pytest.raises(ConfigError, match="is a folder"):
+        page.write([run], tmp_path)
+
+
+def test_a_comparison_leaves_a_report_of_its_own_runs_alone(tmp_path: Path) -> None:
+    make(tmp_path / "old" / "seed-0")
+    table = read(
+        None, ["model.hidden=8", "algorithm.tau=1", "run.rounds=1", "uplink.bits=4", "data.clients=4"]
+    )
+    compare(table, ["fedavg", "fedcomgate"], tmp_path, device="cpu", quiet=True)
+    drawn = collect([tmp_path / "fedavg", tmp_path / "fedcomgate"])
+    assert drawn.notices == []
+    similarity = drawn.runs[0].similarity
+    assert similarity["clients"] == [0, 1, 2, 3]
+    assert similarity["cosine"][2][2] == pytest.approx(1)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "2 methods on digits" in text
+    assert ">old<" not in text
+    # 8x8 digits, 8 hidden units, 10 classes
+    assert drawn.runs[0].summary["parameters"] == 64 * 8 + 8 + 8 * 10 + 10

@@ -1,0 +1,304 @@
+"""Studies: plans that are valid, runs that are not run twice, and verdicts that follow from the numbers."""
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedcom.cli import app
+from fedcom.errors import ConfigError, DataError
+from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, drawing, rates, reproduce
+from fedcom.reproduce.panels import Run
+from fedcom.reproduce.results import FAILS, HOLDS, PARTLY, Results, Stat, alike, better
+from fedcom.reproduce.study import experiment
+from fedcom.reproduce.study_page import read_verdicts, verdicts_page
+from fedcom.studies import sweep
+from fedcom.studies.compare import METHODS
+
+ROOT = Path(__file__).parents[2]
+TINY = ("data.name=digits", "data.clients=10", "model.hidden=8", "run.rounds=4")
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
+@pytest.mark.parametrize("name", STUDIES)
+def test_plans_are_valid(name: str, quick: bool) -> None:
+    panels = STUDIES[name].plan(Scale(quick, 2))
+    runs = [run for panel in panels for run in panel.runs(2)]
+    assert len({run.key for run in runs}) == len(runs)
+    assert {run.seed for run in runs} == {0, 1}
+    if quick:
+        assert all(run.config.run.rounds <= 30 for run in runs)
+        assert all((run.config.data.clients or 0) <= 100 for run in runs)
+
+
+def test_rates_come_from_their_file_and_the_configs_own_win() -> None:
+    (panel, *_) = STUDIES["fig4"].plan(Scale(overrides=("methods.fedgate.eta=0.33",)))
+    found = {run.method: run.config.algorithm for run in panel.runs(1)}
+    kept = tomllib.loads(experiment("rates/mnist.toml").read_text())["methods"]
+    assert found["fedavg"].eta == kept["fedavg"]["eta"]
+    assert found["fedcomgate"].gamma == kept["fedcomgate"]["gamma"]
+    assert found["fedgate"].eta == 0.33
+
+
+def test_a_run_of_other_settings_is_another_run() -> None:
+    one, two = (STUDIES["fig4"].plan(Scale(overrides=(text,)))[0].runs(1)[0] for text in
+                ("run.rounds=3", "run.rounds=4"))  # fmt: skip
+    assert one.key != two.key
+    assert one.key == replace(one).key
+
+
+def study(judge: Any = lambda results: [], measure: Any = None) -> Study:
+    table = {"data": {"name": "digits", "clients": 5}, "model": {"name": "mlp", "hidden": [8]},
+             "algorithm": {"tau": 2, "batch": 10}, "run": {"rounds": 4, "eval_every": 2}}  # fmt: skip
+    panels = [Panel("one", table, ("fedavg", "fedcomgate"))]
+    return Study("s", "S", ("a claim",), lambda scale: panels, lambda results, out: [], judge, measure)
+
+
+def test_what_was_played_is_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Results] = []
+    one = study(lambda results: seen.append(results) or [])  # type: ignore[func-returns-value]
+    reproduce(one, Scale(seeds=1), tmp_path, "cpu", True)
+    log = tmp_path / "results.jsonl"
+    log.write_text(log.read_text() + '{"key": "[cut')
+    played: list[str] = []
+    real = sweep.play
+    monkeypatch.setattr(sweep, "play", lambda t, *a: (played.extend(r.seed for r in t), real(t, *a))[1])
+    reproduce(one, Scale(seeds=2), tmp_path, "cpu", True)
+    assert played == [1, 1]
+    reproduce(one, Scale(seeds=2), tmp_path, "cpu", True)
+    assert played == [1, 1]
+    assert [row["round"] for row in seen[-1].records[0]["rows"]] == [0, 2, 4]
+    assert seen[-1].records[0] == seen[0].records[0]
+    assert len((tmp_path / "points.csv").read_text().splitlines()) == 1 + 4 * 3
+
+
+def test_a_run_of_another_study_beside_it_is_not_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reproduce(study(), Scale(seeds=1), tmp_path / "one", "cpu", True)
+    monkeypatch.setattr(sweep, "play", lambda *a: pytest.fail("played again"))
+    seen: list[Results] = []
+    two = study(lambda results: seen.append(results) or [])  # type: ignore[func-returns-value]
+    reproduce(replace(two, name="t"), Scale(seeds=1), tmp_path / "two", "cpu", True)
+    assert [r["rows"][-1]["round"] for r in seen[0].records] == [4, 4]
+
+
+def test_a_refused_run_is_marked_and_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[str] = []
+
+    def refuse(run: Run, device: str, quiet: bool) -> Any:
+        raise ConfigError("no such thing")
+
+    def judge(results: Results) -> list[Verdict]:
+        seen.extend(r["status"] for r in results.records)
+        return [Verdict.of("c", [results.final("one", "fedavg").mean > 0], "", "")]
+
+    (verdict,) = reproduce(study(judge, refuse), Scale(seeds=1), tmp_path, "cpu", True)
+    assert seen == ["refused", "refused"]
+    assert verdict.outcome == FAILS
+    assert "no such thing" in capsys.readouterr().err
+    assert not (tmp_path / "results.jsonl").read_text().strip()
+
+
+def test_differences_count_beyond_the_spread() -> None:
+    high, low = Stat((0.9, 0.91), "test_accuracy"), Stat((0.89, 0.895), "test_accuracy")
+    wide, gone = Stat((0.85, 0.95), "test_accuracy"), Stat((0.9, None), "test_accuracy", "diverged")
+    assert better(high, low)
+    assert not better(low, high)
+    assert alike(high, wide)
+    assert better(low, gone)
+    assert not better(gone, low)
+    assert better(Stat((0.1,), "train_loss"), Stat((0.2,), "train_loss"))
+    assert str(gone) == "diverged"
+    assert str(high) == "90.50 ± 0.71%"
+
+
+def made_up(name: str, score: Any) -> Results:
+    """Results of a study in which every run ends at what `score` says of it."""
+    panels = STUDIES[name].plan(Scale(seeds=2))
+    records = []
+    for panel in panels:
+        for run in panel.runs(2):
+            accuracy = score(run)
+            rows = [
+                {"round": r, "test_accuracy": accuracy * r / 10, "train_loss": 1.1 - accuracy * r / 10,
+                 "uplink_bytes": r * run.config.table().get("uplink", {}).get("bits", 32),
+                 "downlink_bytes": 1.0 * r}
+                for r in (0, 5, 10)
+            ]  # fmt: skip
+            records.append({**run.facts, "status": "done" if accuracy else "diverged", "rows": rows})
+    return Results(panels, records, Scale(seeds=2))
+
+
+@pytest.mark.parametrize("name", [name for name, one in STUDIES.items() if one.measure is None])
+def test_runs_that_all_diverge_are_drawn_and_judged(name: str, tmp_path: Path) -> None:
+    found = made_up(name, lambda run: 0)
+    found = replace(found, records=[{**r, "rows": r["rows"][:1]} for r in found.records])
+    images = STUDIES[name].draw(found, tmp_path)
+    assert all((tmp_path / image).is_file() for image in images)
+    assert HOLDS not in [v.outcome for v in STUDIES[name].judge(found) if "degrade" not in v.claim]
+
+
+def outcomes(name: str, score: Any) -> list[str]:
+    return [verdict.outcome for verdict in STUDIES[name].judge(made_up(name, score))]
+
+
+def test_figure_2_asks_whether_tracking_removes_an_error() -> None:
+    tracks = {"fedcomgate": 0.95}
+    assert outcomes("fig2", lambda r: tracks.get(r.method, 0.8) if r.panel[1] == "e" else 0.9) == [
+        HOLDS,
+        HOLDS,
+    ]
+    assert outcomes("fig2", lambda r: 0.9 if r.panel[1] == "e" else tracks.get(r.method, 0.8)) == [
+        FAILS,
+        FAILS,
+    ]
+
+
+def test_figure_4_asks_for_alike_and_for_better() -> None:
+    tracking = dict.fromkeys(METHODS[2:], 0.95)
+    assert outcomes("fig4", lambda r: tracking.get(r.method, 0.8))[:4] == [HOLDS, HOLDS, HOLDS, HOLDS]
+    assert outcomes("fig4", lambda r: 1 - tracking.get(r.method, 0.2))[2] == FAILS
+    assert outcomes("fig4", lambda r: {"scaffold": 0.5}.get(r.method, 0.9))[0] == PARTLY
+    assert outcomes("fig4", lambda r: {"fedcomgate": 0}.get(r.method, 0.9))[0] == FAILS
+
+
+def test_figure_7_compares_what_is_lost() -> None:
+    def lossy(method: str) -> Any:
+        drop = {method: 0.5}
+        return lambda r: 0.9 - drop.get(r.method, 0.1) * (1 - dict(r.point)["run.participation"])
+
+    assert outcomes("fig7", lossy("scaffold"))[:3] == [HOLDS, HOLDS, FAILS]
+    assert outcomes("fig7", lossy("fedpaq"))[:3] == [HOLDS, FAILS, HOLDS]
+    assert outcomes("fig7", lambda r: 0.9)[:3] == [FAILS, FAILS, FAILS]
+
+
+def test_figure_8_tells_the_rules_apart() -> None:
+    found = outcomes("fig8", lambda r: 0.5 if r.method.startswith("memory") else 0.9)
+    assert found[:4] == [FAILS, HOLDS, HOLDS, PARTLY]
+
+
+def test_figure_9_wants_noise_to_hurt_and_steps_to_help() -> None:
+    def score(sign: float) -> Any:
+        keys = {"tau": 0.015, "uplink.zero_point_noise": -0.005}
+        return lambda r: 0.5 + sign * sum(keys[key] * value for key, value in r.point)
+
+    assert outcomes("fig9", score(1)) == [HOLDS, HOLDS, HOLDS]
+    assert outcomes("fig9", score(-1)) == [FAILS, FAILS, FAILS]
+
+
+def test_the_frontier_and_tracking_flip_too() -> None:
+    assert outcomes("frontier-mnist", lambda r: 0.96)[0] == HOLDS
+    assert outcomes("frontier-mnist", lambda r: {"fedcomgate": 0.99}.get(r.method, 0.6))[0] == FAILS
+    assert set(outcomes("tracking", lambda r: {"fedgate": 0.9}.get(r.method, 0.6))) == {HOLDS}
+    assert set(outcomes("tracking", lambda r: {"fedavg": 0.9}.get(r.method, 0.6))) == {FAILS}
+
+
+@pytest.mark.parametrize("name", ["fig1", "fig3", "fig9"])
+def test_the_command_leaves_figure_points_page_and_verdicts(name: str, tmp_path: Path) -> None:
+    options = ["--quick", "--out", str(tmp_path), "-q", "--device", "cpu"]
+    done = CliRunner().invoke(app, ["reproduce", name, *TINY, *options])
+    assert done.exit_code == 0, done.output
+    folder = tmp_path / name
+    assert 3000 < (folder / f"{name}.png").stat().st_size < 150_000
+    verdicts = json.loads((folder / "verdicts.json").read_text())
+    page = (folder / "README.md").read_text()
+    assert all(v["outcome"] in (HOLDS, PARTLY, FAILS) and v["setting"].startswith("quick") for v in verdicts)
+    assert all(v["claim"] in page for v in verdicts)
+    assert "data.name=digits" in page
+    assert len((folder / "points.csv").read_text().splitlines()) > 4
+
+
+def test_missing_data_is_told_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def absent(run: Run, device: str, quiet: bool) -> Any:
+        raise DataError("not here; get it there")
+
+    monkeypatch.setitem(STUDIES, "fig1", study(measure=absent))
+    monkeypatch.setitem(STUDIES, "fig2", study())
+    with pytest.raises(DataError):
+        command.run(["fig1", "fig2"], True, None, tmp_path, "cpu", True)
+    assert "fig1 needs data: not here; get it there" in capsys.readouterr().err
+    assert (tmp_path / "fig2" / "verdicts.json").is_file()
+    assert "## fig2" in (tmp_path / "VERDICTS.md").read_text()
+    assert command.chosen(["frontier"]) == [f"frontier-{d}" for d in ("mnist", "fashion-mnist", "cifar-10")]
+    with pytest.raises(ConfigError, match="did you mean 'fig1'"):
+        command.chosen(["fig11"])
+
+
+def test_rates_are_tuned_and_widened_at_an_edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rates.widened([0.1, 0.2], 0.2) == [0.1, 0.2, 0.4]
+    assert rates.widened([1.0, 2.0, 4.0], 1.0) == [0.5, 1.0, 2.0, 4.0]
+    monkeypatch.setattr(rates, "METHODS", ("fedavg",))
+    monkeypatch.setattr(rates, "SEEDS", 3)
+    monkeypatch.setitem(rates.GRIDS, "mnist", {"eta": [0.01, 0.02], "gamma": [1.0]})
+    longer = (*TINY, "model.hidden=16", "run.rounds=12", "run.eval_every=2")
+    path = rates.tune("mnist", Scale(True, 1, longer), tmp_path, "cpu", True)
+    found = tomllib.loads(path.read_text())
+    assert found["tuning"]["seed"] == rates.SEED
+    assert found["methods"]["fedavg"]["eta"] > 0.02
+    assert "widened" in found["found"]["fedavg"]["note"]
+    (best,) = (
+        entry for entry in json.loads((tmp_path / "mnist" / "table.json").read_text()) if entry["best"]
+    )
+    assert best["runs"] == 3
+    assert round(100 * best["test_accuracy"], 2) == found["found"]["fedavg"]["accuracy"]
+
+
+@pytest.mark.parametrize("data", rates.GRIDS)
+def test_committed_rates_have_the_form_that_tuning_writes(data: str) -> None:
+    path = ROOT / "experiments" / "rates" / f"{data}.toml"
+    found = tomllib.loads(path.read_text())
+    assert set(found["methods"]) == {*rates.METHODS, *rates.SAME}
+    best = {m: {"accuracy": None, **found["methods"][m], **found["found"][m]} for m in found["methods"]}
+    tuning = found["tuning"]
+    grid = {key: tuning[key] for key in ("eta", "gamma")}
+    assert path.read_text() == rates.text(data, grid, tuning["seed"], tuning["chosen_by"], best)
+
+
+def test_committed_verdicts_are_those_of_the_studies() -> None:
+    kept = read_verdicts(ROOT / "docs" / "results", command.NAMES)
+    assert kept
+    assert (ROOT / "experiments" / "VERDICTS.md").read_text() == verdicts_page(kept)
+
+
+def test_figure_6_counts_who_is_alike() -> None:
+    panels = STUDIES["fig6"].plan(Scale(seeds=1))
+
+    def results(near: float, apart: float) -> Results:
+        cosine = {"authors": near, "classes": apart}
+        records = [
+            {**run.facts, "status": "done", "rows": [
+                {"client": i, **{f"with {j}": 1.0 if i == j else cosine[run.panel] for j in range(6)}}
+                for i in range(6)
+            ]}
+            for panel in panels for run in panel.runs(1)
+        ]  # fmt: skip
+        return Results(panels, records, Scale(seeds=1))
+
+    assert [v.outcome for v in STUDIES["fig6"].judge(results(0.4, 0.0))] == [HOLDS, HOLDS]
+    assert [v.outcome for v in STUDIES["fig6"].judge(results(-0.1, 0.6))] == [FAILS, FAILS]
+
+
+def test_names_of_points_do_not_cover_one_another() -> None:
+    names = [f"name {i}" for i in range(6)]
+    places = {name: (10.0 ** (i / 20), 90 + i / 20) for i, name in enumerate(names)}
+    part = drawing.Sheet(1, 1).parts[0]
+    drawing.scatter(
+        part,
+        places,
+        names[:1],
+        {},
+        dict.fromkeys(names, "black"),
+        "",
+        "",
+        dict(zip(names, names, strict=True)),
+    )
+    boxes = [text.get_window_extent() for text in part.axes[0].texts]
+    assert len(boxes) == len(names)
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])

@@ -1,0 +1,289 @@
+"""A run's folder: what is in it, that it adds up, that it can be run again, and how runs end."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedcom.runs import prepare as preparing
+from fedcom.config import Config, read
+from fedcom.engines.simulation import Row
+from fedcom.errors import ConfigError, DataError, Diverged
+from fedcom.runs.prepare import prepare
+from fedcom.runs.run import FILES, Outcome, execute
+from fedcom.runs.folder import claim, clear, fresh_folder, write_json
+
+SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=4", "run.eval_every=3", "run.target_accuracy=0.2")
+SCORES = ("train_loss", "test_accuracy", "worst_client_accuracy")
+
+
+def config(*overrides: str) -> Config:
+    return Config.of(read(None, [*SMALL, *overrides]))
+
+
+def run(out: Path, *overrides: str, **options: Any) -> Outcome:
+    return execute(config(*overrides), out, device="cpu", quiet=True, **options)
+
+
+def rows_of(folder: Path) -> list[Row]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_time(rows: list[Row]) -> list[Row]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def loaded(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of FedCOMGATE on half the clients; never written to."""
+    out = tmp_path_factory.mktemp("runs") / "a" / "b"
+    assert run(out, "run.participation=0.5").error is None
+    return out
+
+
+def test_the_folder_holds_what_it_should_and_nothing_else(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == set(FILES)
+
+
+def test_rows_are_those_of_round_0_every_eval_every_and_the_end(folder: Path) -> None:
+    rows = rows_of(folder)
+    assert [row["round"] for row in rows] == [0, 3, 4]
+    for key in (
+        "train_loss",
+        "test_accuracy",
+        "uplink_bytes",
+        "downlink_bytes",
+        "uplink_bytes_total",
+        "seconds",
+    ):
+        assert all(isinstance(row[key], int | float) for row in rows)
+    assert rows[0]["uplink_bytes_total"] == 0
+    assert [row["uplink_bytes"] * 20 for row in rows] == [row["uplink_bytes_total"] for row in rows]
+    assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
+
+
+def test_the_summary_is_the_last_row_and_the_milestones_flat(folder: Path) -> None:
+    rows, summary = rows_of(folder), loaded(folder / "summary.json")
+    assert rows[-1].items() <= summary.items()
+    assert not any(isinstance(value, dict | list) for value in summary.values())
+    assert summary["best_accuracy"] == max(row["test_accuracy"] for row in rows)
+    first = next(row for row in rows if row["test_accuracy"] >= 0.2)
+    assert summary["rounds_to_target"] == first["round"]
+    assert summary["uplink_bytes_to_target"] == first["uplink_bytes"]
+    assert summary["downlink_bytes_to_target"] == first["downlink_bytes"]
+    assert (summary["status"], summary["rounds_done"], summary["algorithm"]) == ("done", 4, "fedcomgate")
+
+
+def test_the_ledger_adds_up_to_the_last_row(folder: Path) -> None:
+    ledger, last = loaded(folder / "ledger.json"), rows_of(folder)[-1]
+    assert ledger["clients"] == 20
+    for direction in ("uplink", "downlink"):
+        items = [nbytes for vector in ledger[direction]["vectors"].values() for nbytes in vector.values()]
+        assert sum(items) == ledger[direction]["total"] == last[f"{direction}_bytes_total"] > 0
+
+
+def test_the_partition_and_the_environment_are_told(folder: Path) -> None:
+    partition = loaded(folder / "partition.json")
+    assert partition["clients"] == len(partition["sizes"]) == 20
+    assert sum(partition["sizes"]) == 1438
+    assert [sum(counts) for counts in partition["label_counts"]] == partition["sizes"]
+    assert {"fedcom", "python", "torch", "numpy", "device", "command"} <= set(
+        loaded(folder / "environment.json")
+    )
+
+
+def test_the_config_is_resolved_and_runs_again_to_the_same_numbers(folder: Path, tmp_path: Path) -> None:
+    again = Config.of(read(folder / "config.toml"))
+    assert (again.data.name, again.data.clients, again.data.partition) == ("digits", 20, "classes")
+    assert prepare(again, "cpu")[1] == again
+    execute(again, tmp_path / "again", device="cpu", quiet=True)
+    assert without_time(rows_of(tmp_path / "again")) == without_time(rows_of(folder))
+    for name in ("config.toml", "ledger.json", "partition.json", "model.safetensors"):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_saved_model_is_where_the_next_run_starts(tmp_path: Path, dtype: str) -> None:
+    run(tmp_path / "a", f"run.dtype={dtype}")
+    run(tmp_path / "b", f"run.dtype={dtype}", f"run.init={tmp_path}/a/model.safetensors", "run.rounds=0")
+    last, first = rows_of(tmp_path / "a")[-1], rows_of(tmp_path / "b")[0]
+    assert [first[key] for key in SCORES] == [last[key] for key in SCORES]
+
+
+def test_a_model_file_that_is_missing_or_not_this_models_is_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("not a model")
+    cases = {
+        tmp_path / "none": "no model file {}; `fedcom run` leaves one",
+        tmp_path: "no model file {}",
+        tmp_path / "text": "{} does not hold this model: ",
+        folder / "model.safetensors": "{} does not hold this model: ",
+    }
+    for path, message in cases.items():
+        with pytest.raises(DataError) as caught:
+            prepare(config(f"run.init={path}", "model.hidden=8"))
+        assert message.format(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert caught.value.exit_code == 4
+
+
+def test_a_row_goes_to_every_callback(tmp_path: Path) -> None:
+    seen: list[Row] = []
+    outcome = run(tmp_path / "a", callbacks=[seen.append])
+    assert seen == outcome.curve.rows == rows_of(tmp_path / "a")
+
+
+def test_an_interrupted_run_keeps_what_it_measured(tmp_path: Path) -> None:
+    def stop(row: Row) -> None:
+        if row["round"] == 3:
+            raise KeyboardInterrupt
+
+    outcome = run(tmp_path / "a", callbacks=[stop])
+    assert isinstance(outcome.error, KeyboardInterrupt)
+    summary = loaded(tmp_path / "a" / "summary.json")
+    assert (summary["status"], summary["round"], summary["rounds_done"]) == ("interrupted", 0, 3)
+    assert [row["round"] for row in rows_of(tmp_path / "a")] == [0]
+    assert (tmp_path / "a" / "model.safetensors").is_file()
+
+
+def test_a_diverged_run_keeps_what_it_measured_as_json(tmp_path: Path) -> None:
+    outcome = run(tmp_path / "a", "algorithm.eta=1e30", "run.eval_every=1")
+    assert isinstance(outcome.error, Diverged)
+    assert outcome.error.exit_code == 3
+    assert "no longer finite after round" in str(outcome.error)
+    assert loaded(tmp_path / "a" / "summary.json")["status"] == "diverged"
+    assert rows_of(tmp_path / "a")[0]["round"] == 0
+
+
+def test_json_holds_no_nan(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "a.json", {"loss": math.nan})
+
+
+def test_a_fresh_folder_does_not_exist_yet(tmp_path: Path) -> None:
+    first = fresh_folder("fedavg-digits", tmp_path)
+    first.mkdir()
+    assert [first.name, fresh_folder("fedavg-digits", tmp_path).name] == [
+        "fedavg-digits-001",
+        "fedavg-digits-002",
+    ]
+
+
+def test_a_folder_that_holds_something_is_refused_unless_forced(tmp_path: Path) -> None:
+    claim(tmp_path / "new", force=False)
+    claim(tmp_path, force=False)
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is not empty; choose another --out, or --force"):
+        claim(tmp_path, force=False)
+    claim(tmp_path, force=True)
+    with pytest.raises(ConfigError, match=r"mine\.txt is a file, not a folder"):
+        claim(tmp_path / "mine.txt", force=True)
+    with pytest.raises(ConfigError, match=r"cannot write to .*; choose another --out"):
+        clear(tmp_path / "mine.txt" / "below", FILES)
+
+
+def test_a_second_run_replaces_the_first_ones_files_and_no_others(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "summary.json").write_text("old")
+    run(tmp_path, "run.rounds=0")
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert loaded(tmp_path / "summary.json")["round"] == 0
+
+
+@pytest.mark.parametrize(
+    "bad", ["data.name=digit", "run.init=none.safetensors", "data.classes_per_client=11"]
+)
+def test_a_run_that_cannot_begin_leaves_the_former_one_alone(tmp_path: Path, bad: str) -> None:
+    (tmp_path / "summary.json").write_text("old")
+    with pytest.raises((ConfigError, DataError)):
+        run(tmp_path, bad)
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+REFUSED = [
+    ("data.name=digit", "unknown data set 'digit'; did you mean 'digits'?"),
+    ("data.partition=class", "unknown partition 'class'; did you mean 'classes'?"),
+    ("data.partition=natural", "partition 'natural' needs a data set with authors"),
+    ("data.classes_per_client=11", "classes_per_client is 11, but the data has 10 classes; lower it"),
+    ("data.clients=5000", "clients must be from 1 to the number of samples, 1438; got 5000"),
+    ("run.participation=0", "participation must be in (0, 1] and sample a client; got 0 of 20 clients"),
+    ("run.participation=1.5", "got 1.5 of 20 clients"),
+    ("run.participation=nan", "participation must be a number; got nan"),
+    ("run.participation=0.04", "got 0.04 of 20 clients"),
+    (
+        "run.participation=0.05",
+        "fedcomgate tracks differences between clients and needs two a round; got 1 of 20",
+    ),
+    (
+        "run.participation=0.5 algorithm.option=I",
+        "option I replays the server's step and needs full participation",
+    ),
+    ("algorithm.tau=1,2,3", "tau needs one number, or one a client (20); got 3"),
+    ("algorithm.name=fedavg uplink.name=int", "its twin with a codec is fedpaq (algorithm.name=fedpaq)"),
+    ("algorithm.name=fedgate uplink.name=topk", "its twin with a codec is fedcomgate"),
+    ("algorithm.name=fedavg downlink.name=int", "set algorithm.option=I (full participation)"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), REFUSED, ids=[case[0] for case in REFUSED])
+def test_what_does_not_go_together_is_refused(overrides: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        prepare(config(*overrides.split()), "cpu")
+    assert message in str(caught.value)
+
+
+def test_what_can_be_refused_without_the_data_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "load", lambda *_, **__: pytest.fail("the data was read"))
+    with pytest.raises(ConfigError, match="needs two a round"):
+        prepare(config("data.clients=10", "run.participation=0.1", "data.name=mnist"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name", "partition", "clients"),
+    [
+        ("data.partition=iid data.clients=7", "digits", "iid", 7),
+        ("data.name=synthetic", "synthetic", "natural", 30),
+        ("data.name=synthetic data.clients=5", "synthetic", "natural", 5),
+        ("model.name=quadratic", "quadratic", "natural", 20),
+        ("model.name=quadratic data.clients=4", "quadratic", "natural", 4),
+    ],
+)
+def test_gaps_are_filled_with_what_suits_the_data(
+    overrides: str, name: str, partition: str, clients: int
+) -> None:
+    table = read(None, overrides.split())
+    simulation, filled = prepare(Config.of(table), "cpu")
+    assert (filled.data.name, filled.data.partition, filled.data.clients) == (name, partition, clients)
+    assert simulation.task.clients == clients
+
+
+def test_a_model_with_data_of_its_own_takes_no_other() -> None:
+    with pytest.raises(
+        ConfigError, match=r"quadratic brings its own data; leave data\.name out, got 'digits'"
+    ):
+        prepare(Config.of(read(None, ["model.name=quadratic", "data.name=digits"])))
+
+
+def test_the_start_depends_on_the_seed_alone_and_no_generator_is_touched() -> None:
+    before = torch.get_rng_state()
+    one, same, other = (
+        prepare(config(*extra), "cpu")[0].server.w
+        for extra in ((), ("algorithm.name=fedavg", "data.partition=iid"), ("run.seed=1",))
+    )
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_device_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match="device must be auto, cpu or cuda; got 'tpu'"):
+        prepare(config(), "tpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="torch sees no GPU; use device=cpu or auto"):
+            prepare(config(), "cuda")

@@ -1,0 +1,104 @@
+"""Sweeps: the grid, what is resumed, what is best, and what is said of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedcom.cli import app
+from fedcom.errors import ConfigError
+from fedcom.studies import sweep, sweep_report
+
+TABLE = {
+    "data": {"name": "digits", "clients": 5},
+    "model": {"name": "mlp", "hidden": [8]},
+    "algorithm": {"tau": 2, "batch": 10},
+    "run": {"rounds": 3},
+}
+
+
+def test_points_are_all_combinations() -> None:
+    grid = {"eta": [0.1, 0.2], "gamma": 1.0, "uplink": {"bits": [2, 4]}}
+    found = [dict(point) for point in sweep.points(grid)]
+    assert len(found) == 4
+    assert found[1] == {"eta": 0.1, "gamma": 1.0, "uplink.bits": 4}
+    with pytest.raises(ConfigError, match="needs a grid"):
+        sweep.points({})
+    with pytest.raises(ConfigError, match="section of the grid 'uplnk'"):
+        sweep.points({"uplnk": {"bits": [2]}})
+
+
+def test_a_sweep_runs_every_point_and_seed_once(tmp_path: Path) -> None:
+    records = sweep.sweep(TABLE, {"eta": [0.05, 0.1], "uplink": {"bits": [2, 8]}}, ["fedcomgate"], tmp_path,
+                          seeds=2, quiet=True, device="cpu")  # fmt: skip
+    assert len(records) == 8
+    assert {(r["point"]["eta"], r["point"]["uplink.bits"], r["seed"]) for r in records} == {
+        (eta, bits, seed) for eta in (0.05, 0.1) for bits in (2, 8) for seed in (0, 1)
+    }
+    by_bits = {r["point"]["uplink.bits"]: r["uplink_bytes"] for r in records}
+    assert by_bits[8] > 3 * by_bits[2]
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = {"eta": [0.05, 0.1]}
+    before = sweep.sweep(TABLE, grid, ["fedavg"], tmp_path, quiet=True, device="cpu")
+    log = tmp_path / "results.jsonl"
+    log.write_text(log.read_text().splitlines()[0] + '\n{"key": "[cut')
+    played: list[str] = []
+    real = sweep._play
+    monkeypatch.setattr(
+        sweep, "_play", lambda trials, *a: (played.extend(t.key for t in trials), real(trials, *a))[1]
+    )
+    after = sweep.sweep(TABLE, grid, ["fedavg"], tmp_path, quiet=True, device="cpu")
+    assert [r["train_loss"] for r in after] == [r["train_loss"] for r in before]
+    assert played == [after[1]["key"]]
+    with pytest.raises(ConfigError, match="another sweep"):
+        sweep.sweep(TABLE, {"eta": [0.3]}, ["fedavg"], tmp_path, quiet=True, device="cpu")
+
+
+def test_a_key_a_method_does_not_have_is_left_out_for_it(tmp_path: Path) -> None:
+    records = sweep.sweep(TABLE, {"eta": [0.1], "damping": [0.5, 1.0]}, ["fedavg", "fedcomgate"], tmp_path,
+                          quiet=True, device="cpu")  # fmt: skip
+    assert [r["method"] for r in records] == ["fedavg", "fedcomgate", "fedcomgate"]
+
+
+def test_a_key_no_method_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="key 'etaa' to sweep; did you mean 'eta'"):
+        sweep.sweep(TABLE, {"etaa": [0.1]}, ["fedavg"], tmp_path, quiet=True, device="cpu")
+
+
+def record(eta: float, seed: int, accuracy: float | None, status: str = "done") -> dict[str, object]:
+    scores = {"test_accuracy": accuracy, "train_loss": 1.0, "uplink_bytes": 10.0} if status == "done" else {}
+    return {"method": "m", "point": {"eta": eta}, "seed": seed, "status": status, **scores}
+
+
+def test_the_best_is_the_mean_over_seeds_and_an_edge_is_told() -> None:
+    records = [
+        record(0.1, 0, 0.9), record(0.1, 1, 0.5),
+        record(0.2, 0, 0.8), record(0.2, 1, 0.8),
+        record(0.4, 0, 0.99), record(0.4, 1, None, "diverged"),
+    ]  # fmt: skip
+    table = sweep_report.summary(records)
+    (best,) = [entry for entry in table if entry["best"]]
+    assert best["point"] == {"eta": 0.2}  # 0.4 lost a seed, and 0.1 has a mean of 0.7
+    assert best["test_accuracy"] == pytest.approx(0.8)
+    assert best["edges"] == []
+    edge = sweep_report.summary(records[:4])
+    assert "grid's edge (eta=0.2)" in sweep_report.warnings_of(edge)[0]
+    lost = sweep_report.summary([record(0.4, 1, None, "diverged")])
+    assert "every point diverged" in sweep_report.warnings_of(lost)[0]
+
+
+def test_the_command_writes_a_table_and_a_figure(tmp_path: Path) -> None:
+    out = tmp_path / "s"
+    settings = ["data.clients=5", "model.hidden=8", "run.rounds=2", "grid.eta=0.05,0.1", "grid.gamma=1,2"]
+    options = ["--methods", "fedavg,fedcomgate", "--out", str(out), "-q", "--device", "cpu"]
+    done = CliRunner().invoke(app, ["sweep", *settings, *options])
+    assert done.exit_code == 0, done.output
+    assert "fedcomgate" in done.stdout
+    table = json.loads((out / "table.json").read_text())
+    assert len(table) == 8
+    assert sum(entry["best"] for entry in table) == 2
+    assert (out / "sweep.png").stat().st_size > 5000
+    assert "grid's edge" in (out / "table.md").read_text()

@@ -1,0 +1,192 @@
+"""Modules as functions of flat vectors, and the models the command line knows."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedcom import ConfigError, DataError, FedAvg, Simulation, Task
+from fedcom.draws import Draw
+from fedcom.tasks.models import MODELS, Cnn, Logistic, Mlp, Quadratic
+from fedcom.tasks.objective import Objective
+from tests.conftest import close, quadratic_task
+
+
+def reference_gradient(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    module.zero_grad()
+    F.cross_entropy(module(x), y).backward()
+    return torch.cat(
+        [p.grad.reshape(-1) for p in module.parameters() if p.requires_grad and p.grad is not None]
+    )
+
+
+@pytest.mark.parametrize("model", [Mlp((7, 5)), Logistic(), Cnn()], ids=lambda m: m.name)
+def test_stacked_gradients_are_autograds_client_by_client(model: Mlp, draw: Draw) -> None:
+    shape = (1, 8, 8)
+    objective = Objective(model.module(shape, 4), dtype=torch.float64)
+    x = draw.normal(3 * 6 * 64, torch.float64).reshape(3, 6, *shape)
+    y = draw.fold("y").integers(4, 18).reshape(3, 6)
+    w = objective.start + 0.1 * draw.fold(torch.arange(3)).normal(objective.layout.size, torch.float64)
+    stacked = objective.gradients(w, x, y, torch.full((3, 6), 1 / 6, dtype=torch.float64))
+    for j in range(3):
+        for name, value in objective.layout.tensors(w[j]).items():
+            objective.module.get_parameter(name).data.copy_(value)
+        assert close(stacked[j], reference_gradient(objective.module, x[j], y[j]))
+
+
+def test_mcmahans_cnn_has_its_published_size() -> None:
+    assert Objective(Cnn().module((1, 28, 28), 10)).layout.size == 1_663_370
+
+
+def test_the_papers_mlps_have_their_sizes() -> None:
+    assert Objective(Mlp().module((1, 28, 28), 10)).layout.size == 199_210
+    assert Objective(Mlp((500, 500)).module((3, 32, 32), 10)).layout.size == 1_792_010
+
+
+def test_only_trainable_parameters_are_the_model(draw: Draw) -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    module[0].weight.requires_grad_(False)
+    frozen = module[0].weight.clone()
+    x, y = draw.normal(80).reshape(20, 4), draw.integers(2, 20)
+    simulation = Simulation(
+        Task.from_arrays(module, x, y, clients=4), FedAvg(tau=2, batch=4), rounds=2, device="cpu"
+    )
+    assert simulation.server.w.numel() == 3 + 6 + 2
+    list(simulation.run())
+    assert torch.equal(simulation.module()[0].weight, frozen)  # type: ignore[index]
+    assert not torch.equal(simulation.server.w, simulation.task.objective.start)
+
+
+def test_any_loss_on_any_targets(draw: Draw) -> None:
+    """Least squares by federated averaging of one full step: gradient descent on the pooled loss."""
+    x = draw.normal(90, torch.float64).reshape(30, 3)
+    y = x @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64)
+    task = Task.from_arrays(nn.Linear(3, 1), x, y, clients=5, loss=F.mse_loss, dtype=torch.float64)
+    simulation = Simulation(task, FedAvg(eta=0.1, tau=1, batch="full", decay=1.0), rounds=200, device="cpu")
+    first, *_, last = simulation.run()
+    pooled = float(F.mse_loss(task.objective.outputs(task.objective.start, x), y).detach())
+    assert first["train_loss"] == pytest.approx(pooled, rel=1e-12)
+    assert last["train_loss"] < 1e-10 < first["train_loss"]
+    assert last["test_accuracy"] is None
+
+
+@pytest.mark.parametrize(
+    ("layer", "remedy"),
+    [
+        (nn.BatchNorm1d(4), r"torch.nn.GroupNorm\(groups, 4\)"),
+        (nn.InstanceNorm1d(4, track_running_stats=True), "GroupNorm"),
+        (nn.BatchNorm1d(4, track_running_stats=False), "GroupNorm"),
+        (nn.Dropout(0.5), "p=0"),
+    ],
+)
+def test_modules_that_cannot_be_federated_are_refused_with_the_remedy(layer: nn.Module, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        Objective(nn.Sequential(nn.Linear(4, 4), layer))
+
+
+def test_modules_that_can_are_taken() -> None:
+    Objective(nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4), nn.Dropout(0.0), nn.LayerNorm(4)))
+
+
+def test_data_beyond_the_runs_dtype_is_refused(draw: Draw) -> None:
+    x, y = 1e300 * draw.normal(60, torch.float64).reshape(20, 3), draw.integers(2, 20)
+    Task.from_arrays(nn.Linear(3, 2), x, y, clients=4, dtype=torch.float64)
+    with pytest.raises(DataError, match=r"beyond torch.float32"):
+        Task.from_arrays(nn.Linear(3, 2), x, y, clients=4)
+
+
+def test_whole_numbers_reach_an_embedding_and_become_floats_elsewhere(draw: Draw) -> None:
+    tokens, y = draw.fold("x").integers(9, 60).reshape(20, 3), draw.integers(2, 20)
+    text = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 2))
+    dense = nn.Sequential(nn.Linear(3, 2))
+    for module in (text, dense):
+        simulation = Simulation(
+            Task.from_arrays(module, tokens, y, clients=4), FedAvg(), rounds=1, device="cpu"
+        )
+        assert [row["round"] for row in simulation.run()] == [0, 1]
+
+
+def test_a_module_without_parameters_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no trainable parameter"):
+        Objective(nn.ReLU())
+
+
+def test_the_quadratic_is_what_it_says() -> None:
+    """Minimum 0 at the weighted optimum, curvature within [mu, L], gradient noise of variance sigma^2."""
+    model = Quadratic(dim=6, L=2.0, mu=0.5, sigma=0.7, samples=400)
+    data = model.data(5, Draw.seeded(1))
+    a, z = data.x.reshape(5, 400, 2, 6).unbind(2)
+    assert float(a.min()) == 0.5
+    assert float(a.max()) == 2.0
+    b = z.mean(1)
+    optimum = Quadratic.optimum(a[:, 0], b)
+    module, loss = model.module((), 0), model.loss()
+    module.w.data = optimum  # type: ignore[union-attr]
+    losses = loss(module(data.x), data.y).detach()
+    assert float(losses.mean()) == pytest.approx(0, abs=1e-12)
+    noise = a * (optimum - z) - a * (optimum - b[:, None])
+    assert float(noise.square().sum(-1).mean()) == pytest.approx(0.49, rel=0.1)
+    assert float((a[:, 0] * (optimum - b)).sum(0).abs().max()) < 1e-12
+
+
+def test_quadratic_gradient_descent_converges_at_the_known_rate() -> None:
+    task = quadratic_task(sigma=0.0, L=1.0, mu=0.1)
+    simulation = Simulation(task, FedAvg(eta=1.0, tau=1, batch="full", decay=1.0), rounds=150, device="cpu")
+    first, *_, last = simulation.run()
+    assert last["train_loss"] <= first["train_loss"] * (1 - 0.1) ** (2 * 150) * 10 + 1e-15
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "message"),
+    [
+        ("mlp", {"hidden": ()}, "hidden"),
+        ("mlp", {"hidden": (3, 0)}, "hidden"),
+        ("quadratic", {"mu": 2.0, "L": 1.0}, "0 < mu <= L; got mu=2.0, L=1.0"),
+    ],
+)
+def test_model_parameters_out_of_range(name: str, table: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MODELS[name](**table)
+
+
+def test_a_cnn_wants_images() -> None:
+    with pytest.raises(ConfigError, match=r"\(60,\)"):
+        Cnn().module((60,), 10)
+
+
+def test_the_users_module_is_not_changed_and_tasks_can_be_shared(draw: Draw) -> None:
+    module = nn.Linear(4, 2)
+    before = module.weight.clone()
+    task = Task.from_arrays(module, draw.normal(80).reshape(20, 4), draw.integers(2, 20), clients=4)
+    first, second = (Simulation(task, FedAvg(eta=eta), rounds=2, device="cpu") for eta in (0.1, 0.5))
+    trained = []
+    for simulation in (first, second):
+        list(simulation.run())
+        trained.append(simulation.module().weight)
+    assert torch.equal(module.weight, before)
+    assert not torch.equal(trained[0], trained[1])
+
+
+def test_threads_do_not_see_one_anothers_parameters() -> None:
+    """A call puts its parameters into the module for a while; two that meet inside must not share one."""
+    meeting = threading.Barrier(2, timeout=30)
+
+    class Meets(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            meeting.wait()
+            y = x + self.w
+            meeting.wait()  # none leaves before both have read
+            return y
+
+    objective = Objective(Meets())
+    with ThreadPoolExecutor(2) as pool:
+        values = [torch.tensor([1.0]), torch.tensor([2.0])]
+        outputs = list(pool.map(lambda w: objective.outputs(w, torch.zeros(1)), values))
+    assert [float(x) for x in outputs] == [1.0, 2.0]

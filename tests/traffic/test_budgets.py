@@ -1,0 +1,69 @@
+"""Clients with budgets of their own: slow ones send less, and one damping serves all."""
+
+import pytest
+import torch
+
+from fedcom import ConfigError, FedCOMGATE, Int, Links, Natural, Rotated, Simulation
+from fedcom.config import Config, read
+from fedcom.traffic.links import budgets_from
+from tests.conftest import after, close, mlp_task
+
+RATES = {"eta": 0.05, "gamma": 1.0, "tau": 3, "batch": 5}
+BUDGETS = (2.0, 8.0, 2.0, 4.0, 8.0, 4.0)
+
+
+def test_each_client_sends_what_its_budget_allows() -> None:
+    """d = 66 in 4 tensors: 16 + 32 + ceil(66 bits/8) bytes a message, and a scalar of 24."""
+    simulation = after(mlp_task(), FedCOMGATE(**RATES), Links(Int(8), budgets=BUDGETS), rounds=3)  # type: ignore[arg-type]
+    messages = sum(48 + -(-66 * int(bits) // 8) + 24 for bits in BUDGETS)
+    assert simulation.ledger.total("uplink") == 3 * messages
+
+
+def test_the_invariant_holds_and_chunks_change_nothing() -> None:
+    runs = [
+        after(mlp_task(), FedCOMGATE(**RATES), Links(Int(8), budgets=BUDGETS), rounds=4, chunk=chunk)  # type: ignore[arg-type]
+        for chunk in (6, 2)
+    ]
+    delta = runs[0].client_states().delta
+    assert close(runs[0].weights @ delta, torch.zeros_like(delta[0]))
+    assert close(runs[0].server.w, runs[1].server.w)
+
+
+def test_equal_budgets_are_the_codec_itself() -> None:
+    plain = after(mlp_task(), FedCOMGATE(**RATES), Links(Int(4)))  # type: ignore[arg-type]
+    shared = after(mlp_task(), FedCOMGATE(**RATES), Links(Int(8), budgets=(4.0,) * 6))  # type: ignore[arg-type]
+    assert torch.equal(plain.server.w, shared.server.w)
+
+
+def test_bits_follow_bandwidths() -> None:
+    assert budgets_from([1, 4, 8], 2.0) == (0.25, 1.0, 2.0)
+    with pytest.raises(ConfigError, match="above 0"):
+        budgets_from([1, 0], 2.0)
+
+
+def test_from_a_config() -> None:
+    settings = ["data.clients=3", "uplink.name=rotated", "uplink.bits=2", "uplink.bandwidths=1,4,8"]
+    config = Config.of(read(None, settings))
+    assert config.links.budgets == (0.25, 1.0, 2.0)
+    assert Config.of(config.table()).links == config.links
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("uplink.budgets=1,2 uplink.bandwidths=1,2", "not both"),
+        ("uplink.name=natural uplink.budgets=1,2", "natural has none"),
+        ("uplink.budgets=1,x", "uplink.budgets must be numbers"),
+        ("uplink.budgets=1,99", "between 1 and 16; got 99"),
+    ],
+)
+def test_what_is_refused(settings: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.of(read(None, settings.split()))
+
+
+def test_one_budget_a_client() -> None:
+    with pytest.raises(ConfigError, match=r"one number a client \(6\); got 2"):
+        Simulation(mlp_task(), FedCOMGATE(), Links(Rotated(1.0), budgets=(1.0, 2.0)), device="cpu")
+    with pytest.raises(ConfigError, match="natural"):
+        after(mlp_task(), FedCOMGATE(), Links(Natural(), budgets=(1.0,) * 6), rounds=1)
