@@ -1,8 +1,8 @@
 """What an algorithm is: the paper's equations on flat vectors, written once for one client or a stack.
 
 The base is local SGD; every other method overrides what its paper changes. The order of a round is in
-fedcom/rounds/round.py; compression sits between `upload` and `client_step`, so a client knows what it meant
-(`upload`) and what the server heard (`sent`).
+fedcom/rounds/round.py. Compression sits between `upload` and `client_step`, so that a client knows what it
+meant to say, what the server heard of it, and what the mean over all clients was.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,16 @@ from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors, descend
 
 Auto = Literal["auto"]
-Memory = Literal["none", "error-feedback", "paper"]
 
 
 class Oracle(Protocol):
-    """What an algorithm may ask of data at one local step."""
+    """Gradients at one local step: all that an algorithm may ask of data.
+
+    w holds one row per client, and so does what comes back.
+    """
+
+    def at(self, step: int) -> "Oracle":
+        """The oracle of another local step."""
 
     def batch(self, w: Tensor) -> Tensor:
         """The minibatch gradient at w; the same minibatch however often it is asked."""
@@ -32,7 +37,7 @@ class Oracle(Protocol):
 class Round(NamedTuple):
     """The public facts of one round."""
 
-    eta: float | Tensor  # the local rate of this round; a column where clients of several runs differ
+    eta: float | Tensor  # the local rate of this round; a column where rows belong to several runs
     tau: float  # the nominal number of local steps
     path: float | Tensor  # the sum of a client's step sizes, eta * tau_j; a column where they differ
     share: float | Tensor  # the weight of the sampled clients among all: n/m for uniform weights
@@ -57,13 +62,14 @@ class Algorithm:
     Args:
         eta: local rate of round 0; round r uses eta * decay^r.
         gamma: global rate.
-        tau: local steps, one number or one a client; epochs, where given, decides instead.
+        tau: local steps: one number for all clients, or one number per client.
+        epochs: passes over a client's own data; where given, it decides the local steps instead of tau.
         batch: minibatch size, or "full".
+        decay: what eta is multiplied by after every round.
         weights: of the clients in the mean: "uniform" or by "size".
+        weight_decay: this times w is added to every gradient.
         option: what goes down. "I": the mean alone, clients repeat the server's step (full participation);
             "II": the server's vectors. None: I at full participation for methods that need the mean, else II.
-        memory: what a client does with what its codec dropped: "none", "error-feedback", or the rule as
-            the "paper" prints it.
     """
 
     eta: float = 0.05
@@ -75,13 +81,13 @@ class Algorithm:
     weights: Literal["uniform", "size"] = "uniform"
     weight_decay: float = 0.0
     option: Literal["I", "II"] | None = None
-    memory: Memory = "none"
 
     name: ClassVar[str]
-    uplink: ClassVar[Mapping[str, Any]] = {"name": "identity"}  # the default codec
+    uplink: ClassVar[Mapping[str, Any]] = {"name": "identity"}  # the default codec, and memory if any
     compresses: ClassVar[str | None] = None  # None: it may; else the name of the method that does
     uploads: ClassVar[tuple[str, ...]] = ("D",)  # the names of the vectors that go up
     feedback: ClassVar[bool] = False  # must clients hear the mean after the round?
+    uses_meant: ClassVar[bool] = False  # does client_step look at what the client meant?
     fixed: ClassVar[Mapping[str, Any]] = {}  # hyper-parameters the method does not leave open
 
     def __post_init__(self) -> None:
@@ -132,8 +138,15 @@ class Algorithm:
         """The server's update from the mean of what it heard."""
         return server._replace(w=server.w - rnd.eta * self.gamma * mean["D"])
 
-    def client_step(self, client: Any, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
-        """The client's update once the round is known; sent is what the server heard of this client."""
+    def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
+        """The client's update once the round is known.
+
+        Args:
+            meant: what `upload` returned, before clipping, memory and codec; empty unless `uses_meant` is
+                set, since keeping it until the round ends costs memory.
+            sent: what the server heard of this client.
+            mean: the mean of what it heard of all.
+        """
         return client
 
     def smoothing(self) -> float | Auto:

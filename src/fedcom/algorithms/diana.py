@@ -54,7 +54,7 @@ class Diana(Algorithm):
         server = super().server_step(server, {"D": server.h + mean["D"]}, rnd)
         return server._replace(h=server.h + rnd.alpha * rnd.share * mean["D"])
 
-    def client_step(self, client: Any, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
+    def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
         return client._replace(h=client.h + rnd.alpha * sent["D"])
 
     def smoothing(self) -> float | Auto:

@@ -1,8 +1,7 @@
 """Federated averaging (McMahan et al., 2017), with a global rate that is 1 unless given."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedcom.algorithms.base import Algorithm
 
@@ -13,4 +12,3 @@ class FedAvg(Algorithm):
 
     name: ClassVar[str] = "fedavg"
     compresses: ClassVar[str | None] = "fedpaq"
-    fixed: ClassVar[Mapping[str, Any]] = {"memory": "none"}

@@ -23,7 +23,6 @@ class FedCOMGATE(FedGATE):
     name: ClassVar[str] = "fedcomgate"
     uplink: ClassVar[Mapping[str, Any]] = {"name": "int", "bits": 8}
     compresses: ClassVar[str | None] = None
-    fixed: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
         super().__post_init__()

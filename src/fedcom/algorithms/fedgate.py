@@ -1,8 +1,7 @@
 """FedGATE (Algorithm 3): federated averaging with local gradient tracking."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -24,7 +23,6 @@ class FedGATE(Algorithm):
 
     name: ClassVar[str] = "fedgate"
     compresses: ClassVar[str | None] = "fedcomgate"
-    fixed: ClassVar[Mapping[str, Any]] = {"memory": "none"}
     feedback: ClassVar[bool] = True
 
     def init_client(self, w: Tensor) -> Tracker:
@@ -33,5 +31,7 @@ class FedGATE(Algorithm):
     def local_step(self, w: Tensor, client: Tracker, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
         return descend(w, rnd.eta, oracle.batch(w) - client.delta)
 
-    def client_step(self, client: Tracker, sent: Vectors, mean: Vectors, rnd: Round) -> Tracker:
+    def client_step(
+        self, client: Tracker, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round
+    ) -> Tracker:
         return client._replace(delta=client.delta + rnd.alpha * (sent["D"] - mean["D"]) / rnd.tau)

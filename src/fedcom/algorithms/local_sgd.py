@@ -13,4 +13,4 @@ class LocalSGD(Algorithm):
 
     name: ClassVar[str] = "local-sgd"
     compresses: ClassVar[str | None] = "fedpaq"
-    fixed: ClassVar[Mapping[str, Any]] = {"gamma": 1.0, "memory": "none"}
+    fixed: ClassVar[Mapping[str, Any]] = {"gamma": 1.0}

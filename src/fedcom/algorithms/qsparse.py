@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedcom.algorithms.base import Memory
 from fedcom.algorithms.fedcom import FedCOM
 
 
@@ -13,8 +12,12 @@ class Qsparse(FedCOM):
     """Qsparse-local-SGD: top-k of the update, quantised, with error feedback (gamma is 1)."""
 
     gamma: float = 1.0
-    memory: Memory = "error-feedback"
 
     name: ClassVar[str] = "qsparse"
-    uplink: ClassVar[Mapping[str, Any]] = {"name": "topk", "ratio": 0.1, "values": "int"}
+    uplink: ClassVar[Mapping[str, Any]] = {
+        "name": "topk",
+        "ratio": 0.1,
+        "values": "int",
+        "memory": "error-feedback",
+    }
     fixed: ClassVar[Mapping[str, Any]] = {"gamma": 1.0}

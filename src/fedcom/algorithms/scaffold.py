@@ -51,7 +51,9 @@ class Scaffold(Algorithm):
         server = super().server_step(server, mean, rnd)
         return server._replace(c=server.c + rnd.share * mean["dc"])
 
-    def client_step(self, client: Control, sent: Vectors, mean: Vectors, rnd: Round) -> Control:
+    def client_step(
+        self, client: Control, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round
+    ) -> Control:
         return client._replace(c=client.c + sent["dc"])
 
     def unit(self, vector: str, rnd: Round) -> float | Tensor:

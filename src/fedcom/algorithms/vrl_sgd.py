@@ -14,4 +14,4 @@ class VRLSGD(FedGATE):
     gamma: float = 1.0
 
     name: ClassVar[str] = "vrl-sgd"
-    fixed: ClassVar[Mapping[str, Any]] = {"gamma": 1.0, "memory": "none"}
+    fixed: ClassVar[Mapping[str, Any]] = {"gamma": 1.0}

@@ -36,9 +36,11 @@ KEYS = "\n\n".join((
     "data: name, root (folder of its files), clients, partition, classes_per_client (of partition classes), "
     "alpha (of dirichlet and synthetic), beta (of synthetic), lazy (draw synthetic's samples as needed)",
     "model: name, hidden (widths, such as 64,32)",
-    "algorithm: name, eta, gamma, tau, epochs, batch, decay, weights, weight_decay, option, memory, and the "
+    "algorithm: name, eta, gamma, tau, epochs, batch, decay, weights, weight_decay, option, and the "
     "method's own, such as damping",
-    "uplink, downlink: name and the codec's own, such as bits or ratio; downlink.memory",
+    "uplink, downlink: name and the codec's own, such as bits or ratio; memory (of what the codec drops: "
+    "none, error-feedback or, up, paper); uplink also clip (largest norm of what a client sends), budgets "
+    "(bits of each client) or bandwidths",
     "run: rounds, participation (share of clients a round), seed, eval_every, dtype, target_accuracy, init "
     "(a model.safetensors to start from), chunk (clients computed at once), engine (eager, graph or "
     "compiled), tf32 (fast matrix products of less precision on a GPU), store (of clients' state: auto, "

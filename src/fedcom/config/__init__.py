@@ -1,8 +1,10 @@
 """TOML tables and `section.key=value` overrides to frozen dataclasses, and back."""
 
+import copy
 import json
 import re
 import tomllib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -12,10 +14,10 @@ from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS, Codec
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, nearest, unknown
-from fedcom.rounds.round import twin
+from fedcom.rounds.rules import memory_of, twin
 from fedcom.settings import convert
 from fedcom.tasks.models import MODELS, Model
-from fedcom.traffic.links import Links, budgets_from, with_bits
+from fedcom.traffic.links import DownlinkMemory, Links, Memory, budgets_from, with_bits
 from fedcom.traffic.network import Network, over_preset
 
 Table = dict[str, Any]
@@ -78,8 +80,17 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class UplinkConfig:
-    """What clients may send: bits for each of them, or bandwidths to share out the codec's bits by."""
+    """What surrounds the uplink's codec, and what clients may send.
 
+    Args:
+        memory: what clients do with what their codec drops; None: the method's own way.
+        clip: the largest norm of what a client sends; None: no limit.
+        budgets: bits per coordinate of each client.
+        bandwidths: of each client, to share out the codec's bits by.
+    """
+
+    memory: Memory | None = None
+    clip: float | None = None
     budgets: tuple[float, ...] | None = None
     bandwidths: tuple[float, ...] | None = None
 
@@ -102,7 +113,7 @@ class UplinkConfig:
 class DownlinkConfig:
     """What a lossy downlink does with what it drops."""
 
-    memory: Literal["error-feedback", "none"] = "error-feedback"
+    memory: DownlinkMemory = "error-feedback"
 
 
 @dataclass(frozen=True)
@@ -119,22 +130,25 @@ class Config:
     @classmethod
     def of(cls, table: Table) -> "Config":
         """Check a table and make it a config."""
+        table = renamed(table)
         check_sections(table)
         algorithm = _named("algorithm", ALGORITHMS, "fedcomgate", table)
         run = build(RunConfig, table.get("run", {}), "run")
         down = dict(table.get("downlink", {}))
         memory = build(DownlinkConfig, {k: down.pop(k) for k in ("memory",) if k in down}, "downlink").memory
         up = dict(table.get("uplink", {}))
-        if algorithm.compresses is not None and up and "name" not in up:
+        if algorithm.compresses is not None and "name" not in up and set(up) - {"memory"}:
             raise twin(algorithm, f"got uplink settings {up}")
-        share = build(UplinkConfig, {k: up.pop(k) for k in ("budgets", "bandwidths") if k in up}, "uplink")
-        uplink = _codec("uplink", up, algorithm.uplink)
+        around = build(UplinkConfig, {k: up.pop(k) for k in _keys(UplinkConfig) if k in up}, "uplink")
+        uplink = _codec("uplink", up, {k: v for k, v in algorithm.uplink.items() if k != "memory"})
         links = Links(
             uplink=uplink,
-            budgets=share.bits(uplink),
             downlink=_codec("downlink", down, {"name": "identity"}),
-            downlink_memory=memory == "error-feedback",
+            uplink_memory=around.memory,
+            downlink_memory=memory,
+            clip=around.clip,
             encode=run.encode,
+            budgets=around.bits(uplink),
         )
         data = build(DataConfig, table.get("data", {}), "data")
         network = build(Network, over_preset(table["network"]), "network") if "network" in table else None
@@ -142,13 +156,14 @@ class Config:
 
     def table(self) -> Table:
         """The config as plain data, every default spelled out."""
-        down = {"memory": "error-feedback" if self.links.downlink_memory else "none"}
+        links = self.links
+        up = {"memory": memory_of(self.algorithm, links), "clip": links.clip, "budgets": links.budgets}
         table: Table = {
             "data": asdict(self.data),
             "model": _plain(self.model),
             "algorithm": _plain(self.algorithm),
-            "uplink": _plain(self.links.uplink) | {"budgets": self.links.budgets},
-            "downlink": _plain(self.links.downlink) | down,
+            "uplink": _plain(links.uplink) | up,
+            "downlink": _plain(links.downlink) | {"memory": links.downlink_memory},
             "run": asdict(self.run),
             **({} if self.network is None else {"network": asdict(self.network)}),
         }
@@ -156,6 +171,22 @@ class Config:
 
 
 _SECTIONS = ("data", "model", "algorithm", "uplink", "downlink", "run", "network", "methods")
+
+
+def renamed(table: Table) -> Table:
+    """A table with keys of former versions under their present names, each with a warning."""
+    table = copy.deepcopy(table)
+    methods = table.get("methods")
+    places = [("algorithm", table.get("algorithm"), "uplink", table)]
+    for label, own in methods.items() if isinstance(methods, dict) else ():
+        places.append((f"methods.{label}", own, f"methods.{label}.uplink", own))
+    for old, section, new, parent in places:
+        if isinstance(section, dict) and "memory" in section:
+            warnings.warn(f"{old}.memory is {new}.memory now; please write it so", stacklevel=2)
+            value, uplink = section.pop("memory"), parent.setdefault("uplink", {})
+            if isinstance(uplink, dict) and uplink.setdefault("memory", value) != value:
+                raise ConfigError(f"{old}.memory and {new}.memory differ; keep {new}.memory alone")
+    return table
 
 
 def check_sections(table: Table) -> None:
@@ -181,7 +212,7 @@ def read(path: str | Path | None, overrides: Sequence[str] = ()) -> Table:
             raise ConfigError(f"{path} is not TOML: {error}") from None
     for text in overrides:
         override(table, text)
-    return table
+    return renamed(table)
 
 
 def dumps(table: Table) -> str:

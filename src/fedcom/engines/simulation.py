@@ -1,10 +1,10 @@
-"""The local engine: a run on one device, its sampled clients stacked, in chunks that fit its memory."""
+"""A federated run in one process: the face of the engines, for one run or for several in step."""
 
 import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,12 +14,15 @@ from torch import Tensor, nn
 from fedcom import vectors
 from fedcom.algorithms import Algorithm
 from fedcom.draws import Draw
-from fedcom.engines.local.players import Engine, Player, player
-from fedcom.engines.local.stack import Run, Stack
+from fedcom.engines.base import Engine, Options
+from fedcom.engines.choice import check_engine, make_engine
+from fedcom.engines.local.eager import repeatable
 from fedcom.engines.state.placement import clients_that_fit
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, Diverged, WireError
-from fedcom.rounds.round import Rules, Steps
+from fedcom.rounds.cohort import Cohort
+from fedcom.rounds.rules import Measure, Rules, relative_error
+from fedcom.rounds.state import RunState
 from fedcom.tasks.task import Task
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.links import Links
@@ -43,76 +46,92 @@ class Simulation:
         eval_every: rounds between two evaluations.
         device: "cpu", "cuda" or "auto".
         chunk: clients computed at once; None: as many as fit in memory and suit the processor.
-        engine: "eager"; "graph": rounds are replayed as one CUDA graph; "compiled": that of fused kernels,
-            which pays from some thousand rounds on; "auto": graph on a GPU.
+        engine: "eager"; "graph": rounds are replayed as one CUDA graph; "compiled": that of fewer, larger
+            kernels, which pays from some thousand rounds on; "auto": graph on a GPU.
         tf32: matrix products on a GPU at ten bits of precision.
         storage: where clients' state is kept.
         network: speeds that rows give modelled seconds for.
+        measure: how far what the server heard is from what clients meant, one number per client: q.
     """
 
     def __init__(
-        self, task: Task, algorithm: Algorithm, links: Links | None = None, *, rounds: int = 100,
-        participation: float = 1.0, seed: int = 0, eval_every: int = 1, device: str = "auto",
-        chunk: int | None = None, engine: Engine = "auto", tf32: bool = False,
-        storage: Storage | None = None, network: Network | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        task: Task,
+        algorithm: Algorithm,
+        links: Links | None = None,
+        *,
+        rounds: int = 100,
+        participation: float = 1.0,
+        seed: int = 0,
+        eval_every: int = 1,
+        device: str = "auto",
+        chunk: int | None = None,
+        engine: str = "auto",
+        tf32: bool = False,
+        storage: Storage | None = None,
+        network: Network | None = None,
+        measure: Measure = relative_error,
+    ) -> None:
+        check_engine(engine)
         self.task, self.algorithm = task.to(pick_device(device)), algorithm
-        self.rounds, self.eval_every, self.tf32 = rounds, eval_every, tf32
-        layout, m = task.objective.layout, task.clients
-        rules = Rules(algorithm, links or Links.of(algorithm), layout, m, sample_size(participation, m))
-        server = algorithm.init_server(self.task.objective.start.clone())
-        weights = client_weights(algorithm, self.task)
-        steps, tau = local_steps(algorithm, self.task)
-        draw = Draw.seeded(seed)
-        self._run = Run(rules, server, weights, steps, tau, draw, Ledger(m), network=network)
-        self._seconds, self._index = 0.0, 0
-        self._engine, self._storage = engine, storage
-        self._stack = Stack.of([self._run], self.task, chunk, storage, rounds)
+        self.rounds, self.eval_every = rounds, eval_every
+        self.engine_name = engine
+        self.options = Options(chunk, rounds, storage or Storage(), tf32)
+        links, layout = links or Links.of(algorithm), task.objective.layout
+        cohort = Cohort.of(algorithm, self.task.sizes, participation)
+        rules = Rules(algorithm, links, layout, cohort.clients, cohort.sampled, measure)
+        kept = rules.first_kept(self.task.objective.start.clone())
+        self.state = RunState(rules, cohort, kept, Draw.seeded(seed), Ledger(cohort.clients), network)
+        self._index, self._seconds = 0, 0.0
 
     @cached_property
-    def player(self) -> Player:
-        """What steps through the rounds."""
-        return player(self._stack, self._engine)
+    def engine(self) -> Engine:
+        """What plays the rounds, made when it is first needed."""
+        return make_engine(self.engine_name, [self.state], self.task, self.options)
+
+    def join(self, engine: Engine, index: int) -> None:
+        """Have an engine of several runs play this one, which is its run of that index."""
+        self.engine, self._index = engine, index
 
     @property
     def rules(self) -> Rules:
         """What goes through which codec."""
-        return self._run.rules
+        return self.state.rules
 
     @property
     def server(self) -> Any:
         """The server's state: `.w`, the model, and what else the algorithm keeps."""
-        return self._run.server
+        return self.state.server
 
     @property
     def weights(self) -> Tensor:
         """p_j, the weights of the clients."""
-        return self._run.weights
+        return self.state.cohort.weights
 
     @property
     def ledger(self) -> Ledger:
         """Every byte so far."""
-        return self._run.ledger
+        return self.state.ledger
 
     @property
     def round(self) -> int:
         """How many rounds are done."""
-        return self._stack.round
+        return self.engine.round
 
     @property
     def q(self) -> float | None:
         """The measured q of the last round."""
-        return float(self._stack.q[self._index]) if self.round else None
+        return self.engine.gauge(self._index).q if self.round else None
 
     @property
     def alpha(self) -> float | None:
         """The damping of the last round."""
-        return float(self._stack.alpha[self._index]) if self.round else None
+        return self.engine.gauge(self._index).alpha if self.round else None
 
     @property
     def chunk(self) -> int:
         """How many clients are computed at once."""
-        return self._stack.group
+        return self.engine.chunk
 
     def run(
         self,
@@ -135,9 +154,10 @@ class Simulation:
         """The figures of this moment."""
         started = time.perf_counter()
         self.check()
-        with repeatable(self.tf32):
+        with repeatable(self.options.tf32):
             scores = self.task.evaluate(self.server.w, self.weights)
         up, down = self.ledger.total("uplink"), self.ledger.total("downlink")
+        gauge = self.engine.gauge(self._index)
         self._seconds += time.perf_counter() - started
         return {
             "round": self.round,
@@ -146,18 +166,17 @@ class Simulation:
             "downlink_bytes": down / self.rules.clients,
             "uplink_bytes_total": up,
             "downlink_bytes_total": down,
-            "q": _finite(self.q),
-            "damping": _finite(self.alpha),
+            "q": _finite(gauge.q if self.round else None),
+            "damping": _finite(gauge.alpha if self.round else None),
             "seconds": self._seconds,
-            **self._stack.clock.read(self._index),
+            **gauge.time,
         }
 
     def step(self) -> None:
         """One round."""
         started = time.perf_counter()
         try:
-            with repeatable(self.tf32):
-                self.player.step()
+            self.engine.step()
         except WireError:  # a client's vector was not finite, so that it could not be sent
             raise self._diverged(self.round + 1) from None
         if self.server.w.device.type == "cpu" or self.round % _CHECK_EVERY == 0:
@@ -166,26 +185,24 @@ class Simulation:
 
     def check(self) -> None:
         """Raise Diverged where the model is no longer finite."""
-        sound = int(self._stack.sound[self._index])
+        sound = self.engine.sound(self._index)
         if sound < self.round:
             raise self._diverged(sound + 1)
 
     def sample(self) -> Tensor:
         """The clients of this round, in order."""
-        return self._run.sample(self.round)
+        return self.state.sample(self.round)
 
     def client_states(self, clients: Tensor | None = None) -> Any:
         """What the algorithm keeps of some clients, or all, stacked; a tracker's `.delta`, for example."""
-        return self._stack.store.look(self._places(clients))[0]
+        return self.engine.look(self._index, self._numbers(clients))[0]
 
     def client_memory(self, clients: Tensor | None = None) -> Vectors:
         """What the codec of some clients, or all, dropped and its memory keeps, in the model's units."""
-        return self._stack.store.look(self._places(clients))[1]
+        return self.engine.look(self._index, self._numbers(clients))[1]
 
-    def _places(self, clients: Tensor | None) -> Tensor:
-        """Where clients of this run are in the stack."""
-        m = self.rules.clients
-        return self._index * m + (torch.arange(m) if clients is None else clients.cpu())
+    def _numbers(self, clients: Tensor | None) -> Tensor:
+        return torch.arange(self.rules.clients) if clients is None else clients
 
     def module(self) -> nn.Module:
         """A copy of the module with the model as it stands."""
@@ -207,21 +224,19 @@ _ADVICE = (
 )
 
 
-def together(simulations: Sequence[Simulation]) -> Player:
+def together(simulations: Sequence[Simulation]) -> Engine:
     """Let new runs of equal shapes play in step, as one stack; what steps all of them."""
     first = simulations[0]
     if len(simulations) > 1 and not all(map(_stackable, simulations)):
         raise ConfigError("runs with local steps, drawn samples or budgets of each client's own play alone")
-    if len({simulation._run.network for simulation in simulations}) > 1:
+    if len({simulation.state.network for simulation in simulations}) > 1:
         raise ConfigError("runs played in step share one network")
-    everyone = len(simulations) * first.rules.sampled
     task = Task.stacked([simulation.task for simulation in simulations])
-    runs = [simulation._run for simulation in simulations]
-    stack = Stack.of(runs, task, everyone, first._storage, first.rounds)
-    play = player(stack, first._engine)
+    options = replace(first.options, chunk=len(simulations) * first.rules.sampled)
+    engine = make_engine(first.engine_name, [each.state for each in simulations], task, options)
     for i, simulation in enumerate(simulations):
-        simulation._stack, simulation._index, simulation.player = stack, i, play
-    return play
+        simulation.join(engine, i)
+    return engine
 
 
 def runs_that_fit(simulation: Simulation) -> int:
@@ -233,21 +248,9 @@ def runs_that_fit(simulation: Simulation) -> int:
 
 def _stackable(simulation: Simulation) -> bool:
     """Whether other seeds give the same shapes: not where steps, samples or codecs are a client's own."""
-    links, steps = simulation.rules.links, simulation._run.steps
+    links, steps = simulation.rules.links, simulation.state.cohort.steps
     own_steps = steps.each is not None or simulation.algorithm.epochs is not None
     return not (own_steps or links.encode or links.budgets is not None or simulation.task.source is not None)
-
-
-@contextmanager
-def repeatable(tf32: bool) -> Iterator[None]:
-    """Convolutions that give the same bits twice, as matrix products do anyway; in TF32 only if asked."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32):
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def pick_device(name: str) -> torch.device:
@@ -259,36 +262,6 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda, but torch sees no GPU; use device=cpu or auto")
     return torch.device(name)
-
-
-def sample_size(participation: float, clients: int) -> int:
-    """n, the number of clients sampled each round."""
-    n = math.floor(participation * clients + 1e-9) if 0 < participation <= 1 else 0
-    if n < 1:
-        raise ConfigError(
-            f"participation must be in (0, 1] and sample a client; got {participation} of {clients} clients"
-        )
-    return n
-
-
-def client_weights(algorithm: Algorithm, task: Task) -> Tensor:
-    """p_j, the clients' weights in the objective and in the mean; they sum to one."""
-    p = task.sizes.double() if algorithm.weights == "size" else torch.ones_like(task.sizes).double()
-    return p / p.sum()
-
-
-def local_steps(algorithm: Algorithm, task: Task) -> tuple[Steps, float]:
-    """How many local steps each client takes, and the nominal number, tau."""
-    tau, sizes = algorithm.tau, task.sizes
-    if algorithm.epochs is not None:
-        b = task.longest if algorithm.batch == "full" else algorithm.batch
-        steps = algorithm.epochs * ((sizes + b - 1) // b)
-    elif isinstance(tau, int):
-        return Steps(tau), tau
-    else:
-        steps = torch.tensor(tau, device=sizes.device)
-    most, mean = int(steps.max()), float(steps.double().mean())
-    return Steps(most, None if mean == most else steps.unsqueeze(-1)), mean
 
 
 def _finite(value: float | None) -> float | None:

@@ -16,7 +16,7 @@ from fedcom.reproduce.drawing import Axis, Sheet, series
 from fedcom.reproduce.panels import Panel, Run, Scale
 from fedcom.reproduce.results import Results, Verdict
 from fedcom.reproduce.study import Study, panel
-from fedcom.rounds.round import relative_error
+from fedcom.rounds.rules import relative_error
 from fedcom.runs.display import progress
 from fedcom.runs.prepare import prepare
 
@@ -47,9 +47,8 @@ class Ear:
 def measure(run: Run, device: str, quiet: bool) -> tuple[str, list[Row]]:
     """G_q of every round, the size of the mean update, and the measured q."""
     config = replace(run.config, run=replace(run.config.run, engine="eager"))  # a replayed round has no ears
-    simulation, _ = prepare(config, device)
     ear, rows = Ear(), list[Row]()
-    simulation._run.rules = replace(simulation.rules, error=ear)
+    simulation, _ = prepare(config, device, ear)
     with progress(simulation.rounds, run.title, quiet) as show:
         try:
             for _ in range(simulation.rounds):

@@ -26,8 +26,7 @@ def sparsified() -> dict[str, dict[str, object]]:
     return {
         label(rule, ratio): {
             "name": "fedcomgate",
-            "memory": rule,
-            "uplink": {"name": "topk", "ratio": kept[ratio]},
+            "uplink": {"name": "topk", "ratio": kept[ratio], "memory": rule},
         }
         for rule in RULES
         for ratio in RATIOS

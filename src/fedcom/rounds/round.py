@@ -1,145 +1,76 @@
-"""One round, as every engine runs it: clients' work, the server's work, and what clients do after it.
+"""One round, as every engine runs it. This file alone has its order.
 
-down  = broadcast(server)                                 the server's vectors, dense
-sent  = client_work(...)     local steps, upload, codec   for every sampled client
-mean  = server_work(...)     the weighted mean, downlink codec, server_step
-client_finish(...)           client_step, once the mean is known
+    begin     the server's vectors go down                              broadcast
+    work      local steps, upload, stages and codec of every client     client_work
+    collect   the weighted mean of what was heard                       Mean
+    hear      the mean goes down, and the server takes its step         server_work
+    finish    clients update what they keep, knowing the mean           client_finish
+
+`play` is that order; the functions below are its parts. An engine decides where the parts run: on stacked
+clients, threads, a GPU, other processes or real devices.
 """
 
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from fedcom.algorithms import Algorithm
-from fedcom.algorithms.base import Round
-from fedcom.codecs import Codec, Identity
+from fedcom.algorithms.base import Oracle, Round
+from fedcom.codecs import Identity
 from fedcom.draws import Draw
-from fedcom.errors import ConfigError
-from fedcom.tasks.oracle import Oracle
+from fedcom.rounds.cohort import Steps
+from fedcom.rounds.rules import Kept, Rules
 from fedcom.traffic.channel import Channel
-from fedcom.traffic.links import Links
 from fedcom.vectors import Layout, Vectors
 
-_SCALAR = "q"  # the measured q, one number a message, where damping needs it
+_SCALAR = "q"  # the measured q, one number per message, where damping needs it
 _DENSE = Identity()
 
-
-class Steps(NamedTuple):
-    """How many local steps clients take: the most, and a column of one number each where they differ."""
-
-    most: int
-    each: Tensor | None = None
+B = TypeVar("B")
+W = TypeVar("W")
+M = TypeVar("M")
+H = TypeVar("H")
 
 
-class Work(NamedTuple):
-    """What some clients did in a round and have not yet committed."""
+class Players(Protocol[B, W, M, H]):
+    """How an engine does each part of a round, for one run or for several in step."""
 
-    client: Any
-    memory: Vectors
-    sent: Vectors
-    q: Tensor  # |Q(x) - x|^2 / |x|^2 of each client, the mean over its vectors
+    def begin(self) -> B:
+        """What clients start from: the facts of the round, and what they were sent."""
 
+    def work(self, begun: B) -> Iterator[W]:
+        """What groups of clients did, in the order of the clients."""
 
-class Heard(NamedTuple):
-    """What the server made of a round, as the clients hear it."""
+    def collect(self, begun: B, works: Iterator[W]) -> M:
+        """The mean of all they sent."""
 
-    server: Any
-    residual: Vectors  # what a lossy downlink dropped
-    mean: Vectors
-    rnd: Round
+    def hear(self, begun: B, mean: M) -> H:
+        """What the server made of it."""
 
-
-def relative_error(heard: Tensor, meant: Tensor) -> Tensor:
-    """|Q(x) - x|^2 / |x|^2, zero for the zero vector."""
-    size = meant.square().sum(-1)
-    return (heard - meant).square().sum(-1) / size.clamp(min=torch.finfo(size.dtype).tiny)
+    def finish(self, heard: H) -> None:
+        """Update what the clients keep."""
 
 
-@dataclass(frozen=True)
-class Rules:
-    """An algorithm over given links: what goes through which codec, and what is refused."""
-
-    algorithm: Algorithm
-    links: Links
-    layout: Layout
-    clients: int
-    sampled: int
-    error: Callable[[Tensor, Tensor], Tensor] = relative_error
-
-    def __post_init__(self) -> None:
-        check(self.algorithm, self.links, self.clients, self.sampled)
-        for codec, _ in self.links.uplinks(torch.arange(self.clients)):
-            codec.variance(self.layout)  # a codec that cannot serve this model says so before round 0
-
-    @property
-    def replay(self) -> bool:
-        """Whether clients repeat the server's step themselves, so that only the mean goes down."""
-        if self.algorithm.option is not None:
-            return self.algorithm.option == "I"
-        return self.algorithm.feedback and self.sampled == self.clients
-
-    @property
-    def tells_mean(self) -> bool:
-        """Whether the mean goes down after the round."""
-        return self.algorithm.feedback or self.algorithm.memory == "paper" or self.replay
-
-    @property
-    def measured(self) -> bool:
-        """Whether clients send their measured q, for the server to set alpha from it."""
-        a, uplink = self.algorithm, self.links.uplink
-        wanted = a.smoothing() == "auto" and a.memory != "error-feedback"
-        return wanted and uplink.unbiased and not uplink.lossless
-
-    def alpha(self, q: Tensor) -> float | Tensor:
-        """How far tracking or shifts move this round: one number for all clients, or their sum drifts."""
-        setting = self.algorithm.smoothing()
-        if setting != "auto":
-            return setting
-        if self.measured:
-            return 1 / (1 + q)
-        # Tracking on a biased codec without memory is an error feedback of its own and needs no damping;
-        # with one, a coordinate sent every 1/kept rounds would move delta that many times too far.
-        return self.links.uplink.kept(self.layout) if self.algorithm.memory == "error-feedback" else 1.0
+def play(players: Players[B, W, M, H]) -> H:
+    """One round."""
+    begun = players.begin()
+    mean = players.collect(begun, players.work(begun))
+    heard = players.hear(begun, mean)
+    players.finish(heard)
+    return heard
 
 
-def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> None:
-    """Refuse an algorithm, codecs and numbers of clients that do not go together."""
-    a, m, n = algorithm, clients, sampled
-    if a.compresses is not None and not links.uplink.lossless:
-        raise twin(a, f"got uplink {links.uplink.name!r}")
-    if a.feedback and n < 2:
-        raise ConfigError(
-            f"{a.name} tracks differences between clients and needs two a round; got {n} of {m}"
-        )
-    if a.option == "I" and n < m:
-        raise ConfigError(f"option I replays the server's step and needs full participation; got {n} of {m}")
-    if not (links.downlink.lossless or a.feedback or a.option == "I" or a.memory == "paper"):
-        raise ConfigError(
-            f"a downlink codec compresses the mean, but {a.name} sends the model down, which travels dense; "
-            "set algorithm.option=I (full participation) to send the mean instead"
-        )
-    if not (links.downlink.lossless or links.downlink_memory):
-        warnings.warn(
-            f"downlink {links.downlink.name!r} without memory: what it drops is lost, which leaves an error "
-            "floor; downlink.memory=error-feedback keeps it",
-            stacklevel=2,
-        )
-    if links.budgets is not None and len(links.budgets) != m:
-        raise ConfigError(f"budgets and bandwidths need one number a client ({m}); got {len(links.budgets)}")
-    if not isinstance(a.tau, int) and len(a.tau) != m:
-        raise ConfigError(f"tau needs one number, or one a client ({m}); got {len(a.tau)}")
+def facts(
+    eta: float | Tensor, tau: float, share: float | Tensor, coin: float | Tensor, alpha: float | Tensor = 1.0
+) -> Round:
+    """What everyone knows of a round; see Round."""
+    return Round(eta, tau, eta * tau, share, coin, alpha)
 
 
-def twin(algorithm: Algorithm, got: str) -> ConfigError:
-    """The error for a codec on a method that has none, naming the one that does."""
-    return ConfigError(
-        f"{algorithm.name} sends its updates uncompressed; its twin with a codec is {algorithm.compresses} "
-        f"(algorithm.name={algorithm.compresses}); {got}"
-    )
+def coin(draw: Draw) -> Tensor:
+    """The number in [0, 1) that all clients of a round share; draw: the round's own."""
+    return draw.fold("coin").uniform(1, torch.float64)
 
 
 def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bool) -> Vectors:
@@ -152,110 +83,152 @@ def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bo
     }
 
 
-def client_work(
-    rules: Rules, client: Any, memory: Vectors, down: Vectors, oracle: Oracle, steps: Steps,
-    rnd: Round, channel: Channel, draw: Draw,
-) -> Work:  # fmt: skip
-    """Local steps, upload and compression of a stack of clients."""
-    algorithm = rules.algorithm
-    client = algorithm.begin(client, down, oracle, rnd)
-    w = down["w"].expand(len(oracle.clients), -1)
-    for c in range(steps.most):
-        moved = algorithm.local_step(w, client, down, oracle.at(c), rnd)
-        w = moved if steps.each is None else torch.where(c < steps.each, moved, w)
-    sent, kept, errors = {}, {}, []
-    for name, x in algorithm.upload(client, down, w, rnd).items():
-        spoken = _speak(rules, name, x, memory.get(name), rnd, _Uplink(rules, oracle.clients, channel, draw))
-        sent[name], kept[name], error = spoken
-        errors.append(error)
+class Call(NamedTuple):
+    """What some clients begin a round with."""
+
+    clients: Tensor  # their numbers
+    state: Any  # what the algorithm keeps of each
+    memory: Vectors  # what their link's memory keeps of each
+    down: Vectors
+    oracle: Oracle
+    steps: Steps
+    rnd: Round
+    draw: Draw  # one key per client
+
+
+class Work(NamedTuple):
+    """What some clients did in a round and have not yet committed."""
+
+    state: Any
+    memory: Vectors
+    meant: Vectors  # what `upload` returned, where the algorithm will want it again
+    sent: Vectors  # what the server hears of it
+    q: Tensor  # |Q(x) - x|^2 / |x|^2 of each client, the mean over its vectors
+
+
+def client_work(rules: Rules, call: Call, channel: Channel) -> Work:
+    """Local steps, upload, stages and codec of some clients."""
+    algorithm, rnd = rules.algorithm, call.rnd
+    if call.steps.each is not None:
+        rnd = rnd._replace(path=rnd.eta * call.steps.each.to(rules.layout.dtype))
+    state = algorithm.begin(call.state, call.down, call.oracle, rnd)
+    w = call.down["w"].expand(len(call.clients), -1)
+    for c in range(call.steps.most):
+        moved = algorithm.local_step(w, state, call.down, call.oracle.at(c), rnd)
+        w = moved if call.steps.each is None else torch.where(c < call.steps.each, moved, w)
+    meant = algorithm.upload(state, call.down, w, rnd)
+    memory, sent, errors = {}, {}, []
+    for name, x in meant.items():
+        through = _through(rules, name, call.clients, channel, call.draw.fold("uplink", name))
+        became = rules.uplink.send(x, call.memory.get(name, x[..., :0]), algorithm.unit(name, rnd), through)
+        sent[name], memory[name] = became.heard, became.kept
+        lossless = rules.links.uplink.lossless
+        errors.append(
+            x.new_zeros(len(x)) if lossless else rules.measure(became.out_of_codec, became.into_codec)
+        )
     q = torch.stack(errors).mean(0)
-    return Work(client, kept, sent, _send_scalars(q, channel, draw) if rules.measured else q)
+    return Work(
+        state,
+        memory if rules.uplink.remembers else {},
+        meant if algorithm.uses_meant else {},
+        sent,
+        _send_scalars(q, channel, call.draw) if rules.measured else q,
+    )
 
 
-class _Uplink(NamedTuple):
-    """How some clients reach the server: each through the codec its budget allows."""
+def _through(
+    rules: Rules, name: str, clients: Tensor, channel: Channel, draw: Draw
+) -> Callable[[Tensor], Tensor]:
+    """The way of one vector of each client to the server, each through the codec its budget allows."""
 
-    rules: Rules
-    clients: Tensor
-    channel: Channel
-    draw: Draw
-
-    def send(self, name: str, x: Tensor) -> Tensor:
-        """What the server hears of a stack of vectors."""
-        draw, heard = self.draw.fold("uplink", name), torch.empty_like(x)
-        for codec, rows in self.rules.links.uplinks(self.clients):
+    def send(x: Tensor) -> Tensor:
+        heard = torch.empty_like(x)
+        for codec, rows in rules.links.uplinks(clients):
             if len(rows) == len(x):
-                return self.channel.send(name, x, self.rules.layout, codec, draw)
-            own = Draw(draw.key[rows])
-            heard[rows] = self.channel.send(name, x[rows], self.rules.layout, codec, own, rows=rows)
+                return channel.send(name, x, rules.layout, codec, draw)
+            heard[rows] = channel.send(name, x[rows], rules.layout, codec, Draw(draw.key[rows]), rows=rows)
         return heard
 
-
-def _speak(
-    rules: Rules, name: str, x: Tensor, nu: Tensor | None, rnd: Round, uplink: _Uplink
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Send one vector of each client: what the server hears, the memory so far, and the measured q."""
-    codec = rules.links.uplink
-    if nu is None:
-        heard = uplink.send(name, x)
-        return heard, x[..., :0], x.new_zeros(len(x)) if codec.lossless else rules.error(heard, x)
-    unit = rules.algorithm.unit(name, rnd)
-    meant = unit * x + nu
-    heard = uplink.send(name, meant)
-    if rules.algorithm.memory == "error-feedback":
-        heard = _contract(codec, heard, rules.layout)
-        nu = meant - heard
-    else:
-        nu = nu + unit * x / rules.clients  # the paper's rule; client_finish takes the mean off
-    return heard / unit, nu, rules.error(heard, meant)
-
-
-def server_work(
-    rules: Rules, server: Any, residual: Vectors, mean: Vectors, q: Tensor, rnd: Round,
-    channel: Channel, draw: Draw,
-) -> Heard:  # fmt: skip
-    """Send the mean down where clients need it, and take the server's step with what they hear."""
-    rnd = rnd._replace(alpha=rules.alpha(q))
-    if rules.measured:
-        channel.send(_SCALAR, q.reshape(1), Layout.vector(1, q.dtype), _DENSE, draw, rules.sampled)
-    if rules.tells_mean:
-        mean, residual = _send_mean(rules, mean, residual, rnd, channel, draw)
-    return Heard(rules.algorithm.server_step(server, mean, rnd), residual, mean, rnd)
-
-
-def client_finish(rules: Rules, work: Work, heard: Heard) -> tuple[Any, Vectors]:
-    """The clients' state and memory after the round."""
-    client = rules.algorithm.client_step(work.client, work.sent, heard.mean, heard.rnd)
-    memory = work.memory
-    if rules.algorithm.memory == "paper":
-        unit = rules.algorithm.unit
-        memory = {name: nu - unit(name, heard.rnd) * heard.mean[name] for name, nu in memory.items()}
-    return client, memory
-
-
-def _send_mean(
-    rules: Rules, mean: Vectors, residual: Vectors, rnd: Round, channel: Channel, draw: Draw
-) -> tuple[Vectors, Vectors]:
-    """The mean as clients hear it, and what the downlink codec dropped, kept in the model's units."""
-    codec, heard, dropped = rules.links.downlink, {}, {}
-    carry = rules.links.downlink_memory and not codec.lossless
-    for name, x in mean.items():
-        unit = rules.algorithm.unit(name, rnd)
-        meant = unit * x + residual.get(name, 0) if carry else x
-        own = draw if codec.lossless else draw.fold("downlink", name)
-        got = channel.send(name, meant, rules.layout, codec, own, rules.sampled)
-        if carry:
-            got = _contract(codec, got, rules.layout)
-            dropped[name] = meant - got
-        heard[name] = got / unit if carry else got
-    return heard, dropped
-
-
-def _contract(codec: Codec, heard: Tensor, layout: Layout) -> Tensor:
-    """A memory wants a contraction: an unbiased Q of any q is one once divided by 1 + q."""
-    return codec.kept(layout) * heard if codec.unbiased else heard
+    return send
 
 
 def _send_scalars(q: Tensor, channel: Channel, draw: Draw) -> Tensor:
     column = channel.send(_SCALAR, q.unsqueeze(-1), Layout.vector(1, q.dtype), _DENSE, draw)
     return column.squeeze(-1)
+
+
+class Mean:
+    """The weighted mean of what clients sent, added up as their messages come."""
+
+    def __init__(self) -> None:
+        self.vectors: Vectors = {}
+
+    def add(self, p: Tensor, sent: Vectors) -> None:
+        """Add one message and its weight, or a stack of messages with one weight each."""
+        for name, x in sent.items():
+            rows, weights = (x, p) if x.dim() > 1 else (x.unsqueeze(0), p.reshape(1))
+            self.vectors[name] = _weighted(self.vectors.get(name), weights, rows)
+
+
+def _weighted(mean: Tensor | None, p: Tensor, x: Tensor) -> Tensor:
+    """A sum of rows added to one; on a CPU row by row, so that no grouping changes a bit of it."""
+    if x.is_cuda:
+        return p @ x if mean is None else mean + p @ x
+    mean = torch.zeros_like(x[0]) if mean is None else mean
+    for weight, row in zip(p.tolist(), x, strict=True):
+        mean.add_(row, alpha=weight)
+    return mean
+
+
+class Heard(NamedTuple):
+    """What the server made of a round: what it keeps, and what the clients hear."""
+
+    kept: Kept
+    mean: Vectors
+    rnd: Round
+
+
+def server_work(
+    rules: Rules, kept: Kept, mean: Vectors, q: Tensor, rnd: Round, channel: Channel, draw: Draw
+) -> Heard:
+    """Send the mean down where clients need it, and take the server's step with what they hear.
+
+    Args:
+        q: the mean over clients of their measured q; a column where servers of several runs are stacked.
+    """
+    rnd, residual = rnd._replace(alpha=rules.alpha(q)), kept.residual
+    if rules.measured:
+        channel.send(
+            _SCALAR, q if q.dim() else q.reshape(1), Layout.vector(1, q.dtype), _DENSE, draw, rules.sampled
+        )
+    if rules.tells_mean:
+        mean, residual = _send_mean(rules, mean, residual, rnd, channel, draw)
+    return Heard(Kept(rules.algorithm.server_step(kept.server, mean, rnd), residual), mean, rnd)
+
+
+def _send_mean(
+    rules: Rules, mean: Vectors, residual: Vectors, rnd: Round, channel: Channel, draw: Draw
+) -> tuple[Vectors, Vectors]:
+    """The mean as clients hear it, and what the downlink's memory keeps."""
+    codec, heard, dropped = rules.links.downlink, {}, {}
+    for name, x in mean.items():
+        own = draw if codec.lossless else draw.fold("downlink", name)
+
+        def through(x: Tensor, name: str = name, own: Draw = own) -> Tensor:
+            return channel.send(name, x, rules.layout, codec, own, rules.sampled)
+
+        kept = residual.get(name, x[..., :0])
+        became = rules.downlink.send(x, kept, rules.algorithm.unit(name, rnd), through)
+        heard[name], dropped[name] = became.heard, became.kept
+    return heard, dropped if rules.downlink.remembers else {}
+
+
+def client_finish(rules: Rules, work: Work, heard: Heard) -> tuple[Any, Vectors]:
+    """The clients' state and memory after the round."""
+    rnd, unit = heard.rnd, rules.algorithm.unit
+    state = rules.algorithm.client_step(work.state, work.meant, work.sent, heard.mean, rnd)
+    memory = work.memory
+    if rules.uplink.needs_mean:
+        settle = rules.uplink.settle
+        memory = {name: settle(nu, heard.mean[name], unit(name, rnd)) for name, nu in memory.items()}
+    return state, memory

@@ -9,30 +9,52 @@ from fedcom.config import Config, DataConfig
 from fedcom.data import Dataset, load, split
 from fedcom.data.synthetic import LAID_OUT, population
 from fedcom.draws import Draw
-from fedcom.engines.simulation import Simulation, sample_size
+from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError, DataError
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
-from fedcom.rounds.round import check
+from fedcom.rounds.cohort import sample_size
+from fedcom.rounds.rules import Measure, check, relative_error
 from fedcom.tasks.task import Task
 
 
-def prepare(config: Config, device: str = "auto") -> tuple[Simulation, Config]:
-    """A simulation ready to run, and the config with what suits the data filled in."""
+def prepare(
+    config: Config, device: str = "auto", measure: Measure = relative_error
+) -> tuple[Simulation, Config]:
+    """A simulation ready to run, and the config with what suits the data filled in.
+
+    Args:
+        measure: of a message's error; see Simulation.
+    """
     if config.data.clients is not None:  # refuse what can be refused before the data is read
         refuse(config, config.data.clients)
     task, config = build_task(config)
-    return simulation_of(task, config, device), config
+    simulation = simulation_of(task, config, device, measure)
+    _ = simulation.engine  # which may refuse for want of memory or of a GPU, better now than in round 1
+    return simulation, config
 
 
-def simulation_of(task: Task, config: Config, device: str = "auto") -> Simulation:
+def simulation_of(
+    task: Task, config: Config, device: str = "auto", measure: Measure = relative_error
+) -> Simulation:
     """The simulation a config describes, on its task."""
     run = config.run
     return Simulation(
-        task, config.algorithm, config.links, rounds=run.rounds, participation=run.participation,
-        seed=run.seed, eval_every=run.eval_every, device=device, chunk=run.chunk, engine=run.engine,
-        tf32=run.tf32, storage=run.storage, network=config.network,
-    )  # fmt: skip
+        task,
+        config.algorithm,
+        config.links,
+        rounds=run.rounds,
+        participation=run.participation,
+        seed=run.seed,
+        eval_every=run.eval_every,
+        device=device,
+        chunk=run.chunk,
+        engine=run.engine,
+        tf32=run.tf32,
+        storage=run.storage,
+        network=config.network,
+        measure=measure,
+    )
 
 
 def refuse(config: Config, clients: int) -> None:

@@ -15,7 +15,8 @@ import torch
 from fedcom.version import VERSION
 from fedcom.config import Config, dumps
 from fedcom.runs.display import progress
-from fedcom.engines.simulation import Row, Simulation, repeatable
+from fedcom.engines.local.eager import repeatable
+from fedcom.engines.simulation import Row, Simulation
 from fedcom.errors import ConfigError, Diverged
 from fedcom.runs.folder import clear, write_json
 from fedcom.runs.prepare import prepare
@@ -99,7 +100,7 @@ def _partition(simulation: Simulation) -> dict[str, Any]:
 def _similarity(simulation: Simulation) -> dict[str, Any]:
     """Cosines between some clients' gradients at the starting model; null where one is not finite."""
     task, w = simulation.task, simulation.server.w
-    with repeatable(simulation.tf32):
+    with repeatable(simulation.options.tf32):
         cosine = similarity(task, w).cpu()
     rows = [[round(c, 4) if math.isfinite(c) else None for c in row] for row in cosine.tolist()]
     return {"clients": chosen(task, w.numel()).tolist(), "cosine": rows}

@@ -10,14 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedcom.algorithms.base import Round, Stateless
 from fedcom.config import Config
 from fedcom.data.files import locate
 from fedcom.draws import Draw
 from fedcom.errors import DataError
-from fedcom.rounds.round import Rules, Steps, client_work
+from fedcom.rounds.cohort import Cohort
+from fedcom.rounds.round import Call, client_work, facts
+from fedcom.rounds.rules import Rules
 from fedcom.runs.prepare import build_task
-from fedcom.tasks.oracle import Oracle
+from fedcom.tasks.oracle import DataOracle
 from fedcom.traffic.channel import Channel
 from fedcom.traffic.ledger import Ledger
 from fedcom.vectors import Layout
@@ -58,14 +59,24 @@ def real_update() -> Vector:
     root = os.environ.get("FEDCOM_DATA")
     data = {"name": "mnist", "root": root} if _has_mnist(root) else {"name": "digits"}
     task, config = build_task(Config.of({"data": data, "algorithm": {"name": "fedavg"}}))
-    a, layout, draw = config.algorithm, task.objective.layout, Draw.seeded(0)
-    rules = Rules(a, config.links, layout, task.clients, task.clients)
-    clients, down = torch.zeros(1, dtype=torch.int64), {"w": task.objective.start}
-    oracle = Oracle(task, clients, draw.fold(0).fold(clients), a.batch if isinstance(a.batch, int) else None)
-    tau = a.tau if isinstance(a.tau, int) else a.tau[0]
-    rnd, channel = Round(a.eta, tau, a.eta * tau, 1.0), Channel("uplink", [Ledger(task.clients)])
-    work = client_work(rules, Stateless(), {}, down, oracle, Steps(tau), rnd, channel, oracle.draw)
-    return Vector(f"{task.name} update", work.sent["D"][0], layout)
+    algorithm, layout, w = config.algorithm, task.objective.layout, task.objective.start
+    cohort = Cohort.of(algorithm, task.sizes, 1.0)
+    rules = Rules(algorithm, config.links, layout, cohort.clients, cohort.sampled)
+    first = torch.zeros(1, dtype=torch.int64)
+    draw = Draw.seeded(0).fold(0).fold(first)
+    rnd = facts(algorithm.eta, cohort.tau, 1.0, 0.0)
+    oracle = DataOracle.of(task, first, draw, algorithm)
+    call = Call(
+        first,
+        *rules.first_row(w),
+        algorithm.broadcast(rules.first_kept(w).server),
+        oracle,
+        cohort.steps,
+        rnd,
+        draw,
+    )
+    sent = client_work(rules, call, Channel("uplink", [Ledger(task.clients)])).sent
+    return Vector(f"{task.name} update", sent["D"][0], layout)
 
 
 def _has_mnist(root: str | None) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.config import Config, DataConfig, Table, check_sections
+from fedcom.config import Config, DataConfig, Table, check_sections, renamed
 from fedcom.errors import ConfigError, nearest, unknown
 from fedcom.reports import page
 from fedcom.reports.comparison import compare_table, markdown, write_csv
@@ -67,6 +67,7 @@ def compare(
 
 def variants(table: Table, methods: Sequence[str], seeds: range) -> list[tuple[str, Config]]:
     """The config of every run."""
+    table = renamed(table)
     check_sections(table)
     _check_labels(table, methods, seeds)
     used = {key for label in methods for key in _keys(_method(table, label))} | {"name"}
@@ -87,6 +88,7 @@ def variant(table: Table, label: str) -> Config:
     default, [downlink] every method that hears the mean; [methods.LABEL], [methods.LABEL.uplink] and
     [methods.LABEL.downlink] come last.
     """
+    table = renamed(table)
     method, own = _method(table, label), dict(table.get("methods", {}).get(label, {}))
     uplink = table.get("uplink", {}) if method.uplink["name"] != "identity" else {}
     downlink = table.get("downlink", {}) if method.feedback else {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedcom.config import Config, RunConfig, Table
-from fedcom.engines.simulation import Row, Simulation, pick_device, repeatable, runs_that_fit, together
+from fedcom.engines.simulation import Row, Simulation, pick_device, runs_that_fit, together
 from fedcom.errors import ConfigError, Diverged, nearest, unknown
 from fedcom.runs.display import progress
 from fedcom.runs.folder import clear
@@ -211,8 +211,7 @@ def _rows(
     with progress(first.rounds, title, quiet) as show:
         for turn in range(first.rounds + 1):
             if turn:
-                with repeatable(first.tf32):
-                    step()
+                step()
                 show.advance(turn)
             for i in list(alive) if turn in due else []:
                 try:

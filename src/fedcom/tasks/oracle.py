@@ -5,37 +5,57 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedcom.algorithms import Algorithm
 from fedcom.draws import Draw
 from fedcom.tasks.task import Task
 
-_FULL_BLOCK = 256  # samples a client of a full gradient at once
+_FULL_BLOCK = 256  # samples per client that a full gradient takes at once
 
 
 @dataclass(frozen=True)
-class Oracle:
-    """Gradients of some clients' losses at one local step: all an algorithm may ask of data."""
+class DataOracle:
+    """Gradients of some clients' losses on their data, at one local step.
+
+    Args:
+        clients: where they are among the task's.
+        draw: one key per client, for this round.
+        batch_size: None: the whole of a client's data.
+        by_epoch: minibatches without replacement, epoch after epoch.
+        step: the local step; a tensor on a GPU, so that a compiled kernel serves every step.
+    """
 
     task: Task
     clients: Tensor
-    draw: Draw  # one key a client, for this round
-    batch_size: int | None  # None: the whole of a client's data
-    by_epoch: bool = False  # minibatches without replacement, epoch after epoch
+    draw: Draw
+    batch_size: int | None
+    by_epoch: bool = False
     weight_decay: float = 0.0
     step: int | Tensor = 0
 
-    def at(self, step: int) -> "Oracle":
-        """The oracle of another local step; a compiled GPU kernel takes its number as a tensor."""
+    @classmethod
+    def of(cls, task: Task, clients: Tensor, draw: Draw, algorithm: Algorithm) -> "DataOracle":
+        """The oracle an algorithm's settings ask for, at the first local step."""
+        batch = None if algorithm.batch == "full" else algorithm.batch
+        return cls(task, clients, draw, batch, algorithm.epochs is not None, algorithm.weight_decay)
+
+    def at(self, step: int) -> "DataOracle":
+        """The oracle of another local step."""
         on_gpu = self.clients.is_cuda
         return replace(self, step=torch.full((), step, device=self.clients.device) if on_gpu else step)
 
     def batch(self, w: Tensor) -> Tensor:
-        """Minibatch gradients at w, one row a client; the same batch however often it is asked."""
+        """Minibatch gradients at w, one row per client; the same batch however often it is asked."""
         if self.batch_size is None:
             return self.full(w)
+        x, y, weight = self.minibatch(self.batch_size, w.dtype)
+        return self._decayed(w, self.task.objective.gradients(w, x, y, weight))
+
+    def minibatch(self, b: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """x and y of each client's minibatch of b samples, and the weight of each sample in its mean loss."""
         pick = self._without_replacement if self.by_epoch else self._with_replacement
-        position, valid = pick(self.batch_size)
-        weight = valid.to(w.dtype)
-        return self._decayed(w, self._gradient(w, position, weight / weight.sum(-1, keepdim=True)))
+        position, valid = pick(b)
+        weight = valid.to(dtype)
+        return *self.task.samples(self.clients, position), weight / weight.sum(-1, keepdim=True)
 
     def full(self, w: Tensor) -> Tensor:
         """Gradients of the clients' whole losses at w."""

@@ -1,34 +1,50 @@
-"""The two directions of traffic: which codec each uses, and what it keeps."""
+"""The two directions of traffic: which codec each uses, and what becomes of what it drops."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from fedcom import settings
 from fedcom.algorithms import Algorithm
 from fedcom.codecs import CODECS, Codec, Identity
 from fedcom.errors import ConfigError
 
+Memory = Literal["none", "error-feedback", "paper"]
+DownlinkMemory = Literal["none", "error-feedback"]
+
 
 @dataclass(frozen=True)
 class Links:
-    """The codecs of a run.
+    """The codecs of a run, and what surrounds them.
 
     Args:
         uplink: what clients' vectors go through.
         downlink: what the mean goes through; the model itself, where it is sent, travels dense.
-        downlink_memory: whether the server adds what a lossy downlink dropped to its next message.
+        uplink_memory: what a client does with what its codec dropped: "none"; "error-feedback", which adds it
+            to its next message; or the rule as the "paper" prints it. None: the method's own choice.
+        downlink_memory: the same for the server, where a codec compresses the mean.
+        clip: the largest norm, in the model's units, of what a client sends; longer vectors are scaled down
+            to it before memory and codec. None: no limit.
         encode: make every message's real bytes and decode them, instead of counting them.
-        budgets: the uplink's bits a coordinate for each client, in place of the codec's own.
+        budgets: the uplink's bits per coordinate for each client, in place of the codec's own.
     """
 
     uplink: Codec
     downlink: Codec = field(default_factory=Identity)
-    downlink_memory: bool = True
-    encode: bool = False
-    budgets: tuple[float, ...] | None = None
+    uplink_memory: Memory | None = field(default=None, kw_only=True)
+    downlink_memory: DownlinkMemory = field(default="error-feedback", kw_only=True)
+    clip: float | None = field(default=None, kw_only=True)
+    encode: bool = field(default=False, kw_only=True)
+    budgets: tuple[float, ...] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        settings.check(self)
+        if self.clip is not None and self.clip <= 0:
+            raise ConfigError(f"clip must be above 0; got {self.clip}")
 
     def uplinks(self, clients: Tensor) -> list[tuple[Codec, Tensor]]:
         """The codecs of some clients, each with the rows that use it."""
@@ -45,7 +61,7 @@ class Links:
     @classmethod
     def of(cls, algorithm: Algorithm) -> "Links":
         """The codecs an algorithm uses unless told otherwise."""
-        parameters = dict(algorithm.uplink)
+        parameters = {key: value for key, value in algorithm.uplink.items() if key != "memory"}
         return cls(CODECS[parameters.pop("name")](**parameters))
 
 

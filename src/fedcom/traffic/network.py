@@ -133,3 +133,8 @@ class Stopwatch(Clock):
 
     def read(self, run: int) -> dict[str, float]:
         return {"modelled_seconds": float(self._seconds[run])}
+
+
+def clock_of(network: Network | None, draws: Sequence[Draw], sampled: int, device: torch.device) -> Clock:
+    """A clock for runs in step, each with the draw it began with; without a network it measures nothing."""
+    return Clock() if network is None else Stopwatch(network, draws, sampled, device)

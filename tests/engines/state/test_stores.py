@@ -18,14 +18,14 @@ from fedcom import ALGORITHMS, ConfigError, Diverged, FedAvg, FedCOMGATE, Links,
 from fedcom.engines.local.threads import spread
 from fedcom.engines.state import placement as memory
 from fedcom.engines.state.parking import Park, stay
-from fedcom.engines.state.rows import Pages
-from fedcom.engines.state.stores import ClientStore, PagedStore, PrefetchedStore
+from fedcom.engines.state.rows import Rows
+from fedcom.engines.state.stores import ClientStore, SparseStore, PrefetchedStore
 from fedcom.rounds.round import Work
 from tests.conftest import after, mlp_task
 
 STATEFUL = ["fedgate", "fedcomgate", "vrl-sgd", "scaffold", "qsparse", "diana", "vr-diana"]
 ROW = 66 * 8  # bytes of one vector of the small task
-HOMES = [("disk", 0.3, PrefetchedStore), ("disk", 0.0, PagedStore), ("memory", 0.0, PagedStore)]
+HOMES = [("disk", 0.3, PrefetchedStore), ("disk", 0.0, SparseStore), ("memory", 0.0, SparseStore)]
 
 
 def method(name: str) -> Any:
@@ -101,11 +101,11 @@ rounds = st.integers(1, 4).flatmap(
 )
 
 
-@pytest.mark.parametrize("kind", [PagedStore, PrefetchedStore])
+@pytest.mark.parametrize("kind", [SparseStore, PrefetchedStore])
 @pytest.mark.parametrize("on_disk", [False, True])
 @given(samples=rounds, planned=st.integers(0, 9))
 def test_a_store_is_a_dictionary_of_those_who_took_part(
-    kind: type[PagedStore], on_disk: bool, samples: list[list[int]], planned: int,
+    kind: type[SparseStore], on_disk: bool, samples: list[list[int]], planned: int,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:  # fmt: skip
     first, nu = Kept(torch.full((3,), 0.5), torch.ones(1)), {"D": torch.zeros(2)}
@@ -175,8 +175,8 @@ def test_memory_too_small_is_refused_or_left_for_the_disk(monkeypatch: pytest.Mo
     with pytest.raises(ConfigError, match=r"3,168 bytes, and 3,167 are free in memory; use run.store=disk"):
         Simulation(mlp_task(), FedCOMGATE(), storage=Storage("memory"), device="cpu")
     store = Simulation(mlp_task(), FedCOMGATE(), device="cpu")._stack.store
-    assert isinstance(store, PagedStore)
-    assert store._pages[0]._folder is not None
+    assert isinstance(store, SparseStore)
+    assert store._places[0]._folder is not None
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_nothing_is_left_behind_however_a_run_ends(eta: float, tmp_path: Path) -
 
 def test_rows_are_read_back_whatever_was_planned(tmp_path: Path) -> None:
     for folder in (None, tmp_path):
-        pages = Pages(torch.zeros(1000), torch.float32, 2, folder)
+        pages = Rows(torch.zeros(1000), torch.float32, 2, folder)
         rows = torch.arange(5000.0).view(5, 1000)
         pages.reserve(5)
         for i in (4, 0, 3, 1, 2):

@@ -1,36 +1,55 @@
 """A round as one CUDA graph: after a first round to warm up, a replay is all the host does."""
 
+import logging
+from collections.abc import Sequence
+from typing import ClassVar
+
 import torch
 
-from fedcom.engines.local.stack import Stack, log
+from fedcom.engines.base import Options
+from fedcom.engines.local.eager import EagerEngine
+from fedcom.errors import ConfigError
+from fedcom.rounds.state import RunState
+from fedcom.tasks.task import Task
+from fedcom.traffic.ledger import Ledger
 
+log = logging.getLogger("fedcom")
 _WARM = 1  # rounds played before one is recorded: libraries set themselves up in the first
 
 
-class Replay:
-    """Steps a stack on a GPU; where a round cannot be recorded, it goes on playing and says why."""
+class GraphEngine(EagerEngine):
+    """Records a round on a GPU and replays it; one that cannot be recorded is played, and the log says why.
 
-    def __init__(self, stack: Stack) -> None:
-        self.stack = stack
+    Rounds whose clients do not fit in memory at once are played too.
+    """
+
+    name: ClassVar[str] = "graph"
+
+    def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
+        if not task.x.is_cuda:
+            raise ConfigError(
+                f"engine {self.name} replays rounds on a GPU, and this is a CPU; use auto or eager"
+            )
+        super().__init__(runs, task, options)
         self.refused: str | None = None
+        self._whole = self.groups.size >= len(self.stack)
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._recorded: list[Ledger] = []
 
-    def step(self) -> None:
-        """One round of every run."""
-        self.stack.tell()
-        if self._graph is None and self.refused is None and self.stack.round >= _WARM:
+    def play(self) -> list[Ledger]:
+        """The round of the present inputs; what it cost each run."""
+        if self._graph is None and self._whole and self.refused is None and self.round >= _WARM:
             self._record()
         if self._graph is None:
-            self.stack.book(self.stack.play())
-        else:
-            self._graph.replay()
-            self.stack.book(self._bills)
+            return super().play()
+        self._graph.replay()
+        return self._recorded
 
     def _record(self) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
-                self._bills = self.stack.play()
+                self._recorded = super().play()
         except RuntimeError as error:  # something asked the host for a decision
             torch.cuda.synchronize()
             first = error.__context__ or error  # to leave the recording is an error of its own

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 def spread(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
-    """Do something to every item, one thread an item where there are several workers; results in order.
+    """Do something to every item, one thread per item where there are several workers; results in order.
 
     So few are begun before the first are asked for that results do not pile up.
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedcom.engines.state.rows import Pages
+from fedcom.engines.state.rows import Rows
 from fedcom.rounds.round import Work
 
 Waiting = Callable[[], Work]
@@ -24,46 +24,44 @@ class Park:
 
     def __init__(self, clients: int, folder: Path | None) -> None:
         self._clients, self._folder = clients, folder
-        self._pages: list[Pages] = []
+        self._places: list[Rows] = []
 
     def __call__(self, rows: slice, work: Work) -> Waiting:
         """Move the work of some rows out of the way."""
-        flat = _flat(work)
-        if not self._pages:
-            self._pages = [Pages(x[0], x.dtype, self._clients, self._folder) for x in flat]
-        for page, x in zip(self._pages, flat, strict=True):
-            page.reserve(self._clients)
+        tensors = _tensors(work)
+        if not self._places:
+            self._places = [Rows(x[0], x.dtype, self._clients, self._folder) for x in tensors]
+        for place, x in zip(self._places, tensors, strict=True):
+            place.reserve(self._clients)
             for i, row in enumerate(x):
-                page.write(rows.start + i, row)
-        shape = work._replace(
-            client=type(work.client)(*map(_none_of, work.client)),
-            memory={name: _none_of(x) for name, x in work.memory.items()},
-            sent={name: _none_of(x) for name, x in work.sent.items()},
-        )
+                place.write(rows.start + i, row)
+        shape = _like(work, [x.new_empty((0, *x.shape[1:])) for x in tensors])  # no hold on their memory
         return partial(self._back, rows.start, len(work.q), shape)
 
     def _back(self, start: int, count: int, shape: Work) -> Work:
         """The work of some rows, as it was."""
-        pairs = zip(self._pages, _flat(shape), strict=True)
-        back = iter([self._stack(page, like, start, count) for page, like in pairs])
-        return shape._replace(
-            client=type(shape.client)(*(next(back) for _ in shape.client)),
-            memory={name: next(back) for name in shape.memory},
-            sent={name: next(back) for name in shape.sent},
-        )
+        pairs = zip(self._places, _tensors(shape), strict=True)
+        return _like(shape, [self._stack(place, like, start, count) for place, like in pairs])
 
     @staticmethod
-    def _stack(page: Pages, like: Tensor, start: int, count: int) -> Tensor:
+    def _stack(place: Rows, like: Tensor, start: int, count: int) -> Tensor:
         out = torch.empty((count, *like.shape[1:]), dtype=like.dtype)
         for i, row in enumerate(out):
-            page.read(start + i, row)
+            place.read(start + i, row)
         return out.to(like.device)
 
 
-def _flat(work: Work) -> list[Tensor]:
-    return [*work.client, *work.memory.values(), *work.sent.values()]
+def _tensors(work: Work) -> list[Tensor]:
+    """The stacked vectors of some work; its q is small and stays."""
+    return [*work.state, *work.memory.values(), *work.meant.values(), *work.sent.values()]
 
 
-def _none_of(x: Tensor) -> Tensor:
-    """No rows of a stack, and no hold on its memory."""
-    return x.new_empty((0, *x.shape[1:]))
+def _like(work: Work, tensors: list[Tensor]) -> Work:
+    """Work with other tensors in the order of `_tensors`."""
+    new = iter(tensors)
+    return work._replace(
+        state=type(work.state)(*(next(new) for _ in work.state)),
+        memory={name: next(new) for name in work.memory},
+        meant={name: next(new) for name in work.meant},
+        sent={name: next(new) for name in work.sent},
+    )

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from fedcom.algorithms import Algorithm
 from fedcom.engines.state.parking import Park, Parking, stay
 from fedcom.engines.state.rows import full
-from fedcom.engines.state.stores import ClientStore, PagedStore, PrefetchedStore, Storage
+from fedcom.engines.state.stores import ClientStore, PrefetchedStore, SparseStore, Storage
 from fedcom.errors import ConfigError
+from fedcom.rounds.rules import Rules
 from fedcom.tasks.task import Task
 
 _COPIES = 10  # flat vectors alive at once a client: model, gradient, state, message and what makes them
@@ -38,15 +39,13 @@ def clients_that_fit(task: Task, algorithm: Algorithm, w: Tensor) -> int:
     return max(1, int(_SHARE * free_bytes(w.device) / a_client))
 
 
-def make_store(
-    crowd: Crowd, algorithm: Algorithm, w: Tensor, storage: Storage
-) -> tuple[ClientStore, Parking]:
+def make_store(crowd: Crowd, rules: Rules, w: Tensor, storage: Storage) -> tuple[ClientStore, Parking]:
     """Clients' state, and a round's work, where there is room: on the device, else the host, else on disk."""
-    remembered = algorithm.uploads if algorithm.memory != "none" else ()
-    nu, state = {name: torch.zeros_like(w) for name in remembered}, algorithm.init_client(w)
+    state, nu = rules.first_row(w)
     kept, row = (crowd.clients, crowd.sampled, state, nu, storage), [*state, *nu.values()]
     nbytes = sum(storage.kept(x).itemsize * x.numel() for x in row)
-    work = sum(x.nbytes for x in row) + len(algorithm.uploads) * w.nbytes
+    vectors = len(rules.algorithm.uploads) * (2 if rules.algorithm.uses_meant else 1)
+    work = sum(x.nbytes for x in row) + vectors * w.nbytes
     all_come = w.is_cuda or crowd.ever == crowd.clients  # else rows may wait for their clients
     fits = all_come and nbytes * crowd.clients <= _STATE_SHARE * free_bytes(w.device)
     roomy = crowd.sampled * (nbytes + work) <= _STATE_SHARE * min(map(free_bytes, (w.device, _HOST)))
@@ -54,7 +53,7 @@ def make_store(
         store = ClientStore(*kept)
     else:
         folder = _folder(storage, nbytes * crowd.ever)
-        store = (PrefetchedStore if roomy else PagedStore)(*kept, planned=crowd.ever, folder=folder)
+        store = (PrefetchedStore if roomy else SparseStore)(*kept, planned=crowd.ever, folder=folder)
     if not row or roomy:
         return store, stay
     return store, Park(crowd.sampled, _folder(storage, crowd.sampled * work))

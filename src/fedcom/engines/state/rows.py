@@ -17,7 +17,7 @@ from fedcom.errors import ConfigError
 _AHEAD = 2**22  # bytes of a file that are asked of the disk at once
 
 
-class Pages:
+class Rows:
     """Numbered rows of one shape, on the host; those planned for lie side by side, more can come.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedcom.engines.state.rows import Pages
+from fedcom.engines.state.rows import Rows
 from fedcom.vectors import Vectors
 
 Sample = Callable[[int], Tensor]  # the clients of a round
@@ -89,7 +89,7 @@ class ClientStore:
         return [*state, *(memory[name] for name in self._names)]
 
 
-class PagedStore(ClientStore):
+class SparseStore(ClientStore):
     """Rows of those alone who have taken part, in the order in which they first did, on the host.
 
     Args:
@@ -102,7 +102,7 @@ class PagedStore(ClientStore):
         planned: int = 0, folder: Path | None = None,
     ) -> None:  # fmt: skip
         self._shape(clients, sampled, state, memory, storage or Storage())
-        self._pages = [Pages(row, dtype, planned, folder) for row, dtype in self._fields]
+        self._places = [Rows(row, dtype, planned, folder) for row, dtype in self._fields]
         self._slots: dict[int, int] = {}
         self._sample: list[int] = []
         self._turn, self._lock = -1, Lock()
@@ -129,8 +129,8 @@ class PagedStore(ClientStore):
         """The slots of some clients; who has none is given one."""
         with self._lock:
             slots = [self._slots.setdefault(client, len(self._slots)) for client in clients]
-            for page in self._pages:
-                page.reserve(len(self._slots))
+            for place in self._places:
+                place.reserve(len(self._slots))
         return slots
 
     def _gather(self, clients: Sequence[int]) -> tuple[Any, Vectors]:
@@ -143,20 +143,20 @@ class PagedStore(ClientStore):
 
     def _read(self, fields: Sequence[Tensor], places: Sequence[tuple[int, int | None]]) -> None:
         """Fill rows from their slots; those who have none get the first row."""
-        for field, page, (first, _) in zip(fields, self._pages, self._fields, strict=True):
+        for field, place, (first, _) in zip(fields, self._places, self._fields, strict=True):
             for i, slot in places:
                 if slot is None:
                     field[i].copy_(first)
                 else:
-                    page.read(slot, field[i])
+                    place.read(slot, field[i])
 
     def _write(self, fields: Sequence[Tensor], slots: Sequence[int]) -> None:
-        for field, page in zip(fields, self._pages, strict=True):
+        for field, place in zip(fields, self._places, strict=True):
             for i, slot in enumerate(slots):
-                page.write(slot, field[i])
+                place.write(slot, field[i])
 
 
-class PrefetchedStore(PagedStore):
+class PrefetchedStore(SparseStore):
     """A store whose rows of a round lie in a window; a thread writes the last one and reads the next."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -5,9 +5,9 @@ since problems this small cost their overhead alone.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,8 +16,9 @@ from fedcom.algorithms import Algorithm
 from fedcom.algorithms.base import Round
 from fedcom.draws import Draw
 from fedcom.reproduce.tables.problems import Problem
-from fedcom.rounds.round import Heard, Rules, Steps, client_finish, client_work
-from fedcom.tasks.oracle import Oracle as DataOracle
+from fedcom.rounds.cohort import Steps
+from fedcom.rounds.round import Call, Heard, Work, client_finish, client_work, coin, facts, play, server_work
+from fedcom.rounds.rules import Rules
 from fedcom.traffic.channel import Channel
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.links import Links
@@ -25,15 +26,18 @@ from fedcom.vectors import Layout, Vectors
 
 
 @dataclass(frozen=True)
-class _Oracle:
-    """Gradients of a problem's clients at one local step."""
+class ProblemOracle:
+    """Gradients of a problem's clients at one local step.
+
+    Args:
+        chance: what the gradients' noise is drawn from; None: gradients are exact.
+    """
 
     problem: Problem
-    clients: Tensor
     chance: Tensor | None
     step: int = 0
 
-    def at(self, step: int) -> "_Oracle":
+    def at(self, step: int) -> "ProblemOracle":
         return replace(self, step=step)
 
     def batch(self, w: Tensor) -> Tensor:
@@ -43,57 +47,93 @@ class _Oracle:
         return self.problem.gradient(w)
 
 
+class Begun(NamedTuple):
+    """What a round starts from: facts as columns, one number per run."""
+
+    draw: Draw
+    rnd: Round
+    down: Vectors
+
+
 class Grid:
-    """Runs of one method that differ in eta and seed, all clients taking part; `step()` plays a round."""
+    """Runs of one method that differ in eta and seed, all clients taking part; `step()` plays a round.
+
+    Servers are stacked, one row per run, and so are clients, those of run 0 first.
+    """
 
     def __init__(
-        self, problem: Problem, algorithm: Algorithm, links: Links, etas: Sequence[float],
+        self,
+        problem: Problem,
+        algorithm: Algorithm,
+        links: Links,
+        etas: Sequence[float],
         seeds: Sequence[int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.problem, self.round, m, d = problem, 0, problem.clients, len(problem.start)
         self.runs = len(etas) * len(seeds)
         self.rules = Rules(algorithm, links, Layout.vector(d, problem.start.dtype), m, m)
         self.eta = torch.tensor(etas, dtype=torch.float64).repeat_interleave(len(seeds)).unsqueeze(-1)
         self._seeds = torch.stack([Draw.seeded(seed).key for seed in seeds]).repeat(len(etas))
-        self.server = algorithm.init_server(problem.start.expand(self.runs, -1))
-        rows = problem.start.expand(self.runs * m, -1)
-        self.client = algorithm.init_client(rows)
-        kept = algorithm.memory != "none"
-        self.memory: Vectors = {name: torch.zeros_like(rows) for name in algorithm.uploads} if kept else {}
+        self.kept = self.rules.first_kept(problem.start.expand(self.runs, -1))
+        self.client, self.memory = self.rules.first_row(problem.start.expand(self.runs * m, -1))
         self.bill = Ledger(m)
+
+    @property
+    def server(self) -> Any:
+        """The servers' state, one row per run."""
+        return self.kept.server
 
     def step(self) -> None:
         """One round of every run."""
-        rules, a, m = self.rules, self.rules.algorithm, self.problem.clients
-        tau = cast(int, a.tau)
-        draw = Draw(self._seeds).fold(self.round)
-        coin = draw.fold("coin").uniform(1, torch.float64)
-        rnd = Round(self.eta, tau, self.eta * tau, 1.0, coin)
-        clients = torch.arange(m).repeat(self.runs)
-        own = Draw(draw.key.repeat_interleave(m)).fold(clients)
-        down = {name: self._rows(x) for name, x in a.broadcast(self.server).items()}
-        oracle = cast(DataOracle, _Oracle(self.problem, clients, self.problem.chance(own, tau)))
-        channel = Channel("uplink", [self.bill])
-        work = client_work(
-            rules, self.client, self.memory, down, oracle, Steps(tau), self._wide(rnd), channel, own
-        )
-        mean = {name: self._mean(x) for name, x in work.sent.items()}
-        rnd = rnd._replace(alpha=rules.alpha(self._mean(work.q.unsqueeze(-1))))
-        self.server = a.server_step(self.server, mean, rnd)
-        told = {name: self._rows(x) for name, x in mean.items()}
-        self.client, memory = client_finish(rules, work, Heard(None, {}, told, self._wide(rnd)))
-        self.memory = {name: memory[name] for name in self.memory}
+        play(self)
         self.round += 1
 
+    def begin(self) -> Begun:
+        """The round's facts and what goes down; the model is not counted, since no table asks for it."""
+        algorithm, draw = self.rules.algorithm, Draw(self._seeds).fold(self.round)
+        rnd = facts(self.eta, cast(int, algorithm.tau), 1.0, coin(draw))
+        return Begun(draw, rnd, algorithm.broadcast(self.server))
+
+    def work(self, begun: Begun) -> Iterator[Work]:
+        """All clients of all runs at once."""
+        m, tau = self.problem.clients, cast(int, self.rules.algorithm.tau)
+        clients = torch.arange(m).repeat(self.runs)
+        draw = Draw(begun.draw.key.repeat_interleave(m)).fold(clients)
+        oracle = ProblemOracle(self.problem, self.problem.chance(draw, tau))
+        down = {name: self._rows(x) for name, x in begun.down.items()}
+        rnd = self._wide(begun.rnd)
+        call = Call(clients, self.client, self.memory, down, oracle, Steps(tau), rnd, draw)
+        yield client_work(self.rules, call, Channel("uplink", [self.bill]))
+
+    def collect(self, begun: Begun, works: Iterator[Work]) -> tuple[Vectors, Tensor]:
+        """The means of what was sent and of q, one row per run."""
+        (self._work,) = works
+        sent, q = self._work.sent, self._work.q.unsqueeze(-1)
+        return {name: self._mean(x) for name, x in sent.items()}, self._mean(q)
+
+    def hear(self, begun: Begun, collected: tuple[Vectors, Tensor]) -> Heard:
+        """What the servers made of the mean."""
+        mean, q = collected
+        channel = Channel("downlink", [self.bill])
+        heard = server_work(self.rules, self.kept, mean, q, begun.rnd, channel, begun.draw)
+        self.kept = heard.kept
+        return heard
+
+    def finish(self, heard: Heard) -> None:
+        """Update what clients keep."""
+        mean = {name: self._rows(x) for name, x in heard.mean.items()}
+        wide = heard._replace(mean=mean, rnd=self._wide(heard.rnd))
+        self.client, self.memory = client_finish(self.rules, self._work, wide)
+
     def _rows(self, x: Tensor) -> Tensor:
-        """One row a run, once for each of its clients."""
+        """One row per run, once for each of its clients."""
         return x.repeat_interleave(self.problem.clients, 0)
 
     def _mean(self, x: Tensor) -> Tensor:
         return x.reshape(self.runs, self.problem.clients, -1).mean(1)
 
     def _wide(self, rnd: Round) -> Round:
-        """The facts of a round with one number a client."""
+        """The facts of a round with one number per client."""
 
         def wide(x: float | Tensor) -> float | Tensor:
             return self._rows(x) if isinstance(x, Tensor) else x

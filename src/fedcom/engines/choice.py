@@ -1,0 +1,32 @@
+"""Engines by name: the one place that knows them."""
+
+from collections.abc import Sequence
+
+from fedcom.engines.base import Engine, Options
+from fedcom.engines.local.compiled import CompiledEngine
+from fedcom.engines.local.eager import EagerEngine
+from fedcom.engines.local.graph import GraphEngine
+from fedcom.errors import unknown
+from fedcom.rounds.state import RunState
+from fedcom.tasks.task import Task
+
+ENGINES: dict[str, type[EagerEngine]] = {
+    "eager": EagerEngine,
+    "graph": GraphEngine,
+    "compiled": CompiledEngine,
+}
+AUTO = "auto"  # graph on a GPU, eager on a CPU
+
+
+def check_engine(name: str) -> None:
+    """Refuse a name that no engine has."""
+    if name not in (AUTO, *ENGINES):
+        raise unknown("engine", name, (AUTO, *ENGINES))
+
+
+def make_engine(name: str, runs: Sequence[RunState], task: Task, options: Options) -> Engine:
+    """The engine of that name for some runs on their task's device."""
+    check_engine(name)
+    if name == AUTO:
+        name = "graph" if task.x.is_cuda else "eager"
+    return ENGINES[name](runs, task, options)

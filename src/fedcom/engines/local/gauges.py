@@ -1,0 +1,21 @@
+"""What is read off the rounds of some runs, kept on their device until somebody asks."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Gauges:
+    """The q and alpha of each run's last round, and how many of its rounds left a finite model."""
+
+    def __init__(self, runs: int, device: torch.device) -> None:
+        self.q = torch.zeros(runs, dtype=torch.float64, device=device)
+        self.alpha = torch.zeros_like(self.q)
+        self.sound = torch.zeros(runs, dtype=torch.int64, device=device)
+
+    def read(self, q: Tensor, alpha: Tensor, models: Sequence[Tensor]) -> None:
+        """Take down a round: one q, alpha and model per run."""
+        self.q.copy_(q)
+        self.alpha.copy_(alpha)
+        self.sound.add_(torch.isfinite(torch.stack([w.sum(dtype=torch.float64) for w in models])))
