@@ -24,7 +24,6 @@ from pathlib import Path
 from time import thread_time
 from typing import Any, NamedTuple
 
-import torch
 from benchmarks.codecs import graph, milliseconds
 from benchmarks.contenders import fedcom_task
 from benchmarks.jobs import ETA, JOBS, Job
@@ -33,9 +32,11 @@ from torch import Tensor
 
 import fedcom
 from fedcom.draws import Draw
+from fedcom.engines.local.eager import Collected
 from fedcom.engines.local.threads import alone
-from fedcom.rounds.round import relative_error, server_work
-from fedcom.tasks.oracle import Oracle
+from fedcom.rounds.round import Mean
+from fedcom.rounds.rules import relative_error
+from fedcom.tasks.oracle import DataOracle
 from fedcom.traffic.channel import Channel
 from fedcom.traffic.ledger import Ledger
 
@@ -69,46 +70,33 @@ def simulate(method: str, job: Job, device: str) -> Any:
 
 def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
     """What a round is made of: a stage, its work on one group of clients, and how often a round does it."""
-    stack, rules, task = simulation._stack, simulation.rules, simulation.task
-    algorithm = rules.algorithm
-    stack.tell()
-    rows, bill = stack._groups()[0], Ledger(stack.m)
-    clients, (begun,) = stack.inputs.client[rows], stack._begin([bill])
-    groups, (work, _) = rules.sampled / len(clients), stack._work([begun], rows)
-    draw = Draw(stack.inputs.key[stack._of_run[rows]]).fold(clients)
-    oracle = Oracle(task, clients, draw, job.batch)
-    w = begun.down["w"].expand(len(clients), -1).contiguous()
-    batch = minibatch(oracle.at(0), job.batch)
-    differentiate = partial(task.objective.gradients, w, *batch)
-    given = Given(differentiate())
-    upload = partial(algorithm.upload, work.client, begun.down, w - ETA * given.gradient, begun.rnd)
-    mean: dict[str, Tensor] = {}
-    stack._add([mean], [begun], work, rows)
-    channel, server, q = Channel("downlink", [bill]), stack.runs[0].server, work.q.mean()
-    hear = partial(server_work, rules, server, {}, mean, q, begun.rnd, channel, begun.draw)
+    engine, rules, task = simulation.engine, simulation.rules, simulation.task
+    algorithm, steps = rules.algorithm, job.steps
+    engine.tell()
+    begun, rows = engine.begin(), engine.groups.cut(len(engine.stack))[0]
+    clients, (first,) = engine.inputs.client[rows], begun
+    groups, done = rules.sampled / len(clients), engine.group_work(begun, rows)
+    draw = Draw(engine.inputs.key[engine.stack.of_run[rows]]).fold(clients)
+    oracle = DataOracle.of(task, clients, draw, algorithm)
+    w = first.down["w"].expand(len(clients), -1).contiguous()
+    differentiate = partial(task.objective.gradients, w, *oracle.minibatch(job.batch, w.dtype))
+    given, state = Given(differentiate()), done.work.state
+    upload = partial(algorithm.upload, state, first.down, w - ETA * given.gradient, first.rnd)
+    mean = Mean()
+    engine.add([mean], begun, done)
+    hear = partial(engine.server, 0, first, Collected(mean.vectors, done.work.q.mean()))
     heard = hear()
     return [
-        ("batching", lambda: minibatch(oracle.at(1), job.batch), job.steps * groups),
-        ("gradients", differentiate, job.steps * groups),
-        (
-            "steps",
-            lambda: algorithm.local_step(w, work.client, begun.down, given, begun.rnd),
-            job.steps * groups,
-        ),
+        ("batching", lambda: oracle.at(1).minibatch(job.batch, w.dtype), steps * groups),
+        ("gradients", differentiate, steps * groups),
+        ("steps", lambda: algorithm.local_step(w, state, first.down, given, first.rnd), steps * groups),
         ("steps", upload, groups),
         ("codec", partial(send, rules, upload()["D"], draw), groups),
-        ("mean", lambda: stack._add([{}], [begun], work, rows), groups),
+        ("mean", lambda: engine.add([Mean()], begun, done), groups),
         ("mean", hear, 1),
-        ("state", lambda: stack.store.take(rows, clients), groups),
-        ("state", lambda: stack._finish([heard], (rows, lambda: work)), groups),
+        ("state", lambda: engine.store.take(rows, clients), groups),
+        ("state", lambda: engine.store.put(rows, clients, *engine.finished([heard], done.work)), groups),
     ]
-
-
-def minibatch(oracle: Oracle, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw and gather what Oracle.batch differentiates."""
-    position, valid = oracle._with_replacement(size)
-    weight = valid.to(torch.float32)
-    return *oracle.task.samples(oracle.clients, position), weight / weight.sum(-1, keepdim=True)
 
 
 def send(rules: Any, up: Tensor, draw: Draw) -> Tensor:

@@ -21,7 +21,7 @@ from benchmarks.contenders import fedcom_task
 from benchmarks.jobs import JOBS, Job
 
 import fedcom
-from fedcom.engines.simulation import repeatable, together
+from fedcom.engines.simulation import together
 
 ETAS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08)
 SEEDS = range(3)
@@ -54,9 +54,7 @@ def sweep(task: Any, job: Job, device: str, engine: str, rounds: int) -> None:
     runs = [
         simulate(task, job, device, engine, eta, seed=seed, rounds=rounds) for eta in ETAS for seed in SEEDS
     ]
-    stack = together(runs)
-    with repeatable(False):
-        play(stack.step, rounds)
+    play(together(runs).step, rounds)
 
 
 def report(what: str, times: list[float]) -> None:

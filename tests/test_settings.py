@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedcom import ConfigError, FedAvg, FedCOMGATE, Int, Qsgd, RandK, TopK
+from fedcom import ConfigError, FedAvg, FedCOMGATE, Int, Links, Qsgd, RandK, TopK
 from fedcom.tasks.models import Mlp
 
 
@@ -21,7 +21,9 @@ from fedcom.tasks.models import Mlp
         (FedAvg, {"batch": "all"}, "batch must be a whole number or 'full'; got 'all'"),
         (FedAvg, {"tau": (1, 2.5)}, "tau must be a whole number or whole numbers"),
         (FedAvg, {"eta": "0.1"}, "eta must be a number; got '0.1'"),
-        (FedCOMGATE, {"memory": "ef"}, "memory must be 'none' or 'error-feedback' or 'paper'"),
+        (Links, {"uplink": Int(), "uplink_memory": "ef"}, "uplink_memory must be 'none' or 'error-feedback'"),
+        (Links, {"uplink": Int(), "downlink_memory": False}, "downlink_memory must be 'none' or"),
+        (Links, {"uplink": Int(), "clip": 0.0}, "clip must be above 0; got 0"),
         (FedCOMGATE, {"damping": "on"}, "damping must be a number or 'auto'; got 'on'"),
         (Mlp, {"hidden": ("a",)}, "hidden must be whole numbers"),
     ],

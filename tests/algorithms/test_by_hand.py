@@ -123,6 +123,6 @@ def test_error_feedback_keeps_what_top_1_dropped() -> None:
 
 def test_the_papers_memory_rule() -> None:
     """nu = u/m - mean u: (-.1, -.2)/2 - (-.15, -.1) and (-.3, 0)/2 - (-.15, -.1)."""
-    algorithm = FedCOM(**{**RATES, "tau": 1, "gamma": 1.0, "memory": "paper"})
-    memory = after(plane(), algorithm, Links(TopK(0.5)), rounds=1).client_memory()["D"]
+    algorithm, links = FedCOM(**{**RATES, "tau": 1, "gamma": 1.0}), Links(TopK(0.5), uplink_memory="paper")
+    memory = after(plane(), algorithm, links, rounds=1).client_memory()["D"]
     assert memory.flatten().tolist() == pytest.approx([0.1, 0.0, 0.0, 0.1], abs=1e-15)

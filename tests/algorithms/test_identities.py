@@ -26,7 +26,7 @@ from fedcom import (
 )
 from fedcom.codecs import Codec
 from fedcom.draws import Draw
-from fedcom.tasks.oracle import Oracle
+from fedcom.tasks.oracle import DataOracle
 from tests.conftest import after, close, mlp_task, quadratic_task
 
 RATES = {"eta": 0.05, "tau": 4, "batch": 5}
@@ -42,7 +42,7 @@ def fedavg_in_ten_lines(task: Task, rounds: int, eta: float, tau: int, batch: in
             w_j = w.clone()
             for c in range(tau):
                 draw = Draw.seeded(0).fold(r).fold(torch.tensor([j]))
-                oracle = Oracle(task, torch.tensor([j]), draw, batch, step=c)
+                oracle = DataOracle(task, torch.tensor([j]), draw, batch, step=c)
                 w_j = w_j - eta * 0.99**r * oracle.batch(w_j[None])[0]
             models.append(w_j)
         w = torch.stack(models).mean(0)
@@ -111,8 +111,9 @@ def test_the_weighted_sum_of_delta_is_zero(
     codec: Codec, participation: float, damping: float | str, memory: str
 ) -> None:
     task = mlp_task(sizes=[5, 9, 12, 20, 7, 30])
-    algorithm = FedCOMGATE(damping=damping, memory=memory, weights="size", gamma=1.0, **RATES)  # type: ignore[arg-type]
-    simulation = after(task, algorithm, Links(codec), rounds=4, participation=participation)
+    algorithm = FedCOMGATE(damping=damping, weights="size", gamma=1.0, **RATES)  # type: ignore[arg-type]
+    links = Links(codec, uplink_memory=memory)  # type: ignore[arg-type]
+    simulation = after(task, algorithm, links, rounds=4, participation=participation)
     delta = simulation.client_states().delta
     assert float(delta.abs().max()) > 1e-3
     assert close(simulation.weights @ delta, torch.zeros_like(delta[0]))
@@ -149,7 +150,7 @@ def test_one_full_step_of_identical_clients_is_gradient_descent(algorithm: type)
     simulation = after(same, algorithm(eta=0.2, gamma=1.0, tau=1, batch="full"), PLAIN, rounds=6)
     w = one.objective.start.clone()
     for r in range(6):
-        oracle = Oracle(one, torch.tensor([0]), Draw.seeded(0).fold(torch.tensor([0])), None)
+        oracle = DataOracle(one, torch.tensor([0]), Draw.seeded(0).fold(torch.tensor([0])), None)
         w = w - 0.2 * 0.99**r * oracle.full(w[None])[0]
     assert close(simulation.server.w, w)
 

@@ -69,7 +69,7 @@ def test_parameters_alone_refine_the_methods_own_codec() -> None:
     assert config("algorithm.name=qsparse", "uplink.ratio=0.5").links.uplink == TopK(ratio=0.5, values="int")
     assert config("algorithm.name=qsparse", "uplink.name=topk").links.uplink == TopK(ratio=0.1, values="int")
     assert config("algorithm.name=fedavg", "uplink.name=int").links.uplink == Int()
-    assert not config("downlink.name=topk", "downlink.memory=none").links.downlink_memory
+    assert config("downlink.name=topk", "downlink.memory=none").links.downlink_memory == "none"
 
 
 REFUSED = [
@@ -99,7 +99,7 @@ REFUSED = [
     ("algorithm.eta.x=1", "algorithm.eta must be a number; got {'x': 1}"),
     ("algorithm.tau=2.5", "algorithm.tau must be a whole number or whole numbers, such as 200,200; got 2.5"),
     ("algorithm.batch=half", "algorithm.batch must be a whole number or 'full'; got 'half'"),
-    ("algorithm.memory=some", "must be 'none' or 'error-feedback' or 'paper'; got 'some'"),
+    ("uplink.memory=some", "must be 'none' or 'error-feedback' or 'paper'; got 'some'"),
     ("model.hidden=a,b", "model.hidden must be whole numbers, such as 200,200; got 'a,b'"),
     ("model.hidden=1.5,2", "model.hidden must be whole numbers"),
     ("data.name=5", "data.name must be text; got 5"),
@@ -107,7 +107,7 @@ REFUSED = [
     ("run.rounds=true", "run.rounds must be a whole number; got True"),
     ("run.encode=yes", "run.encode must be true or false; got 'yes'"),
     ("run.dtype=float16", "run.dtype must be 'float32' or 'float64'; got 'float16'"),
-    ("downlink.memory=no", "downlink.memory must be 'error-feedback' or 'none'; got 'no'"),
+    ("downlink.memory=no", "downlink.memory must be 'none' or 'error-feedback'; got 'no'"),
     # ranges
     ("algorithm.eta=0", "algorithm: eta must be above 0; got 0"),
     ("algorithm.eta=nan", "eta must be a number; got nan"),

@@ -34,7 +34,7 @@ from fedcom import (
 )
 from fedcom.codecs import Auto, Codec, LowRank
 from fedcom.draws import Draw
-from fedcom.tasks.oracle import Oracle
+from fedcom.tasks.oracle import DataOracle
 from tests.conftest import after, close, mlp_task, quadratic_task
 
 SOME: list[Codec] = [
@@ -156,7 +156,7 @@ def test_a_diverged_run_stops_at_its_round_with_advice(encode: bool) -> None:
 def test_an_epoch_visits_every_sample_once() -> None:
     task = mlp_task(sizes=SIZES)
     clients, b = torch.arange(6), 4
-    oracle = Oracle(task, clients, Draw.seeded(5).fold(clients), b, by_epoch=True)
+    oracle = DataOracle(task, clients, Draw.seeded(5).fold(clients), b, by_epoch=True)
     w = task.objective.start.expand(6, -1)
     for epoch in range(2):
         for j, size in enumerate(SIZES):
@@ -169,9 +169,9 @@ def test_an_epoch_visits_every_sample_once() -> None:
 
 def test_weight_decay_adds_to_the_gradient() -> None:
     task, clients = mlp_task(), torch.arange(6)
-    plain = Oracle(task, clients, Draw.seeded(5).fold(clients), 4)
+    plain = DataOracle(task, clients, Draw.seeded(5).fold(clients), 4)
     w = task.objective.start.expand(6, -1)
-    decayed = Oracle(task, clients, plain.draw, 4, weight_decay=0.1)
+    decayed = DataOracle(task, clients, plain.draw, 4, weight_decay=0.1)
     assert close(decayed.batch(w), plain.batch(w) + 0.1 * w)
     assert close(decayed.full(w), plain.full(w) + 0.1 * w)
 
@@ -192,7 +192,7 @@ def test_a_lossy_downlink_needs_its_memory() -> None:
     down = Int(6, rounding="nearest")
     kept = after(task, algorithm, Links(Identity(), down), rounds=200).row()["train_loss"]
     with pytest.warns(UserWarning, match="downlink.memory=error-feedback"):
-        lost = after(task, algorithm, Links(Identity(), down, downlink_memory=False), rounds=200)
+        lost = after(task, algorithm, Links(Identity(), down, downlink_memory="none"), rounds=200)
     assert kept < 1e-12 < 1e-9 < lost.row()["train_loss"]
 
 
@@ -209,12 +209,12 @@ def test_a_sparse_downlink_with_memory_still_reaches_the_optimum() -> None:
     [
         (FedAvg(), Links(Int(8)), 1.0, "fedpaq"),
         (FedGATE(), Links(Int(8)), 1.0, "fedcomgate"),
-        (FedCOMGATE(), None, 0.17, "needs two a round; got 1 of 6"),
+        (FedCOMGATE(), None, 0.17, "needs two per round; got 1 of 6"),
         (FedAvg(), None, 0.1, "got 0.1 of 6 clients"),
         (FedAvg(), None, 1.5, "got 1.5"),
         (FedCOMGATE(option="I"), None, 0.5, "full participation; got 3 of 6"),
         (FedCOM(), Links(Int(8), Int(8)), 1.0, "option=I"),
-        (FedAvg(tau=(1, 2)), None, 1.0, r"one a client \(6\); got 2"),
+        (FedAvg(tau=(1, 2)), None, 1.0, r"one per client \(6\); got 2"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -237,7 +237,8 @@ def test_damping_follows_the_measured_q() -> None:
     assert simulation.alpha == pytest.approx(1 / (1 + simulation.q), rel=1e-12)
     topk = Links(TopK(0.25))
     assert after(mlp_task(), FedCOMGATE(tau=2), topk, rounds=1).alpha == 1.0
-    assert after(mlp_task(), FedCOMGATE(tau=2, memory="error-feedback"), topk, rounds=1).alpha == 16 / 66
+    remembered = Links(TopK(0.25), uplink_memory="error-feedback")
+    assert after(mlp_task(), FedCOMGATE(tau=2), remembered, rounds=1).alpha == 16 / 66
     assert after(mlp_task(), FedCOMGATE(tau=2, damping=0.7), Links(Int(8)), rounds=1).alpha == 0.7
 
 

@@ -63,7 +63,7 @@ def test_what_is_refused(settings: str, message: str) -> None:
 
 
 def test_one_budget_a_client() -> None:
-    with pytest.raises(ConfigError, match=r"one number a client \(6\); got 2"):
+    with pytest.raises(ConfigError, match=r"one number per client \(6\); got 2"):
         Simulation(mlp_task(), FedCOMGATE(), Links(Rotated(1.0), budgets=(1.0, 2.0)), device="cpu")
     with pytest.raises(ConfigError, match="natural"):
         after(mlp_task(), FedCOMGATE(), Links(Natural(), budgets=(1.0,) * 6), rounds=1)

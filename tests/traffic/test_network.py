@@ -15,10 +15,12 @@ from fedcom import FedAvg, FedCOM, FedCOMGATE, Links, Network, Scaffold, Simulat
 from fedcom.codecs import Codec, Dithered, Int, Rotated
 from fedcom.config import Config, read
 from fedcom.draws import Draw
+from fedcom.engines.local.eager import Rehearsal
 from fedcom.engines.simulation import together
 from fedcom.errors import ConfigError
 from fedcom.formats import duration
 from fedcom.reports.comparison import compare_table, markdown, render
+from fedcom.rounds.round import play
 from fedcom.runs.curve import Curve, milestones
 from fedcom.studies.compare import compare
 from fedcom.studies.sweep import sweep
@@ -76,15 +78,16 @@ def test_the_slowest_of_those_sampled_decides() -> None:
 )
 @pytest.mark.parametrize("chunk", [1, 6])
 def test_the_longest_message_decides_where_clients_send_different_ones(links: Links, chunk: int) -> None:
-    """One client a group, each group has a bill of its own to compare with."""
+    """One client per group: each group has a bill of its own to compare with."""
     alone = after(mlp_task(), FedCOMGATE(tau=2), links, rounds=0, chunk=1)
-    bills, work = [], alone._stack._work
+    engine: Any = alone.engine
+    bills, work = [], engine.group_work
 
     def spy(*given: Any) -> Any:
-        bills.append((found := work(*given))[1][0].total("uplink"))
+        bills.append((found := work(*given)).bills[0].total("uplink"))
         return found
 
-    alone._stack._work = spy  # type: ignore[method-assign]
+    engine.group_work = spy
     timed = after(mlp_task(), FedCOMGATE(tau=2), links, rounds=0, chunk=chunk, network=BYTES_UP)
     longest = 0
     for turn in range(3):
@@ -143,7 +146,7 @@ def test_without_a_network_there_is_no_time_and_with_one_nothing_else_changes() 
 def test_a_rehearsal_takes_no_time() -> None:
     simulation = after(mlp_task(), FedCOMGATE(), rounds=2, network=HAND)
     before = seconds(simulation)
-    simulation._stack.rehearse()
+    play(Rehearsal(simulation.engine))  # type: ignore[arg-type]
     assert seconds(simulation) == before
     simulation.step()
     unrehearsed = after(mlp_task(), FedCOMGATE(), rounds=3, network=HAND)
@@ -297,5 +300,5 @@ def test_a_replayed_round_takes_as_long_as_a_played_one(codec: Codec, participat
                          participation=participation, network=network)  # type: ignore[arg-type]  # fmt: skip
         list(run.run())
         clocks.append(seconds(run))
-    assert run.player.refused is None  # type: ignore[attr-defined]
+    assert run.engine.refused is None  # type: ignore[attr-defined]
     assert clocks[0] == pytest.approx(clocks[1], rel=1e-12)

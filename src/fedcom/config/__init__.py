@@ -14,7 +14,7 @@ from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS, Codec
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, nearest, unknown
-from fedcom.rounds.rules import memory_of, twin
+from fedcom.rounds.rules import twin
 from fedcom.settings import convert
 from fedcom.tasks.models import MODELS, Model
 from fedcom.traffic.links import DownlinkMemory, Links, Memory, budgets_from, with_bits
@@ -144,7 +144,7 @@ class Config:
         links = Links(
             uplink=uplink,
             downlink=_codec("downlink", down, {"name": "identity"}),
-            uplink_memory=around.memory,
+            uplink_memory=around.memory or algorithm.uplink.get("memory", "none"),
             downlink_memory=memory,
             clip=around.clip,
             encode=run.encode,
@@ -157,7 +157,7 @@ class Config:
     def table(self) -> Table:
         """The config as plain data, every default spelled out."""
         links = self.links
-        up = {"memory": memory_of(self.algorithm, links), "clip": links.clip, "budgets": links.budgets}
+        up = {"memory": links.uplink_memory, "clip": links.clip, "budgets": links.budgets}
         table: Table = {
             "data": asdict(self.data),
             "model": _plain(self.model),

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+import torch
+
 from fedcom.engines.base import Engine, Options
 from fedcom.engines.local.compiled import CompiledEngine
 from fedcom.engines.local.eager import EagerEngine
 from fedcom.engines.local.graph import GraphEngine
-from fedcom.errors import unknown
+from fedcom.errors import ConfigError, unknown
 from fedcom.rounds.state import RunState
 from fedcom.tasks.task import Task
 
@@ -18,15 +20,17 @@ ENGINES: dict[str, type[EagerEngine]] = {
 AUTO = "auto"  # graph on a GPU, eager on a CPU
 
 
-def check_engine(name: str) -> None:
-    """Refuse a name that no engine has."""
+def check_engine(name: str, device: torch.device) -> None:
+    """Refuse a name that no engine has, and an engine that has no use for the device."""
     if name not in (AUTO, *ENGINES):
         raise unknown("engine", name, (AUTO, *ENGINES))
+    if name != AUTO and ENGINES[name].needs_gpu and device.type != "cuda":
+        raise ConfigError(f"engine {name} replays rounds on a GPU, and this is a CPU; use auto or eager")
 
 
 def make_engine(name: str, runs: Sequence[RunState], task: Task, options: Options) -> Engine:
     """The engine of that name for some runs on their task's device."""
-    check_engine(name)
+    check_engine(name, task.x.device)
     if name == AUTO:
         name = "graph" if task.x.is_cuda else "eager"
     return ENGINES[name](runs, task, options)

@@ -17,7 +17,7 @@ from fedcom.draws import Draw
 from fedcom.engines.base import Engine, Options
 from fedcom.engines.choice import check_engine, make_engine
 from fedcom.engines.local.eager import repeatable
-from fedcom.engines.state.placement import clients_that_fit
+from fedcom.engines.state.placement import Crowd, clients_that_fit, plan_store
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, Diverged, WireError
 from fedcom.rounds.cohort import Cohort
@@ -72,21 +72,22 @@ class Simulation:
         network: Network | None = None,
         measure: Measure = relative_error,
     ) -> None:
-        check_engine(engine)
         self.task, self.algorithm = task.to(pick_device(device)), algorithm
         self.rounds, self.eval_every = rounds, eval_every
-        self.engine_name = engine
+        self.engine_name, w = engine, self.task.objective.start.clone()
         self.options = Options(chunk, rounds, storage or Storage(), tf32)
         links, layout = links or Links.of(algorithm), task.objective.layout
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
         rules = Rules(algorithm, links, layout, cohort.clients, cohort.sampled, measure)
-        kept = rules.first_kept(self.task.objective.start.clone())
-        self.state = RunState(rules, cohort, kept, Draw.seeded(seed), Ledger(cohort.clients), network)
+        draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)
+        self.state = RunState(rules, cohort, rules.first_kept(w), draw, ledger, network)
+        check_engine(engine, w.device)
+        plan_store(Crowd.of(cohort.clients, cohort.sampled, rounds), rules, w, self.options.storage)
         self._index, self._seconds = 0, 0.0
 
     @cached_property
     def engine(self) -> Engine:
-        """What plays the rounds, made when it is first needed."""
+        """What plays the rounds, made when it is first needed: runs played in step share one."""
         return make_engine(self.engine_name, [self.state], self.task, self.options)
 
     def join(self, engine: Engine, index: int) -> None:

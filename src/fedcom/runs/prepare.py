@@ -29,9 +29,7 @@ def prepare(
     if config.data.clients is not None:  # refuse what can be refused before the data is read
         refuse(config, config.data.clients)
     task, config = build_task(config)
-    simulation = simulation_of(task, config, device, measure)
-    _ = simulation.engine  # which may refuse for want of memory or of a GPU, better now than in round 1
-    return simulation, config
+    return simulation_of(task, config, device, measure), config
 
 
 def simulation_of(

@@ -11,11 +11,12 @@ from torch import nn
 from fedcom import Links, Simulation, Task
 from fedcom.algorithms import ALGORITHMS, FedCOM, FedCOMGATE, Scaffold
 from fedcom.codecs import Dithered, Int, RandK, Rotated, TopK
-from fedcom.engines.local.players import player
-from fedcom.engines.local.stack import Stack
+from fedcom.engines.local.eager import EagerEngine, Rehearsal
+from fedcom.engines.local.groups import Groups
 from fedcom.engines.local.threads import spread
 from fedcom.engines.simulation import runs_that_fit, together
 from fedcom.errors import ConfigError, Diverged
+from fedcom.rounds.round import play
 from tests.conftest import after, mlp_task
 
 
@@ -40,7 +41,6 @@ def test_runs_in_step_are_the_runs_alone(name: str, participation: float) -> Non
 
     stacked = [make(seed) for seed in range(3)]
     play = together(stacked)
-    stacked[0]._stack.workers = 2  # which several runs do without
     for _ in range(4):
         play.step()
     for seed, run in enumerate(stacked):
@@ -87,9 +87,11 @@ def test_threads_give_the_same_bits_and_are_used() -> None:
     algorithm = FedCOMGATE(tau=3, gamma=1.0)
     alone = after(digits(), algorithm, rounds=3, chunk=1)
     both = Simulation(digits(), algorithm, rounds=3, device="cpu", chunk=1)
-    both._stack.workers = 2
-    seen, work = set(), both._stack._work
-    both._stack._work = lambda *a: (seen.add(threading.get_ident()), work(*a))[1]  # type: ignore[method-assign]
+    engine = both.engine
+    assert isinstance(engine, EagerEngine)
+    engine.groups = Groups(1, workers=2)
+    seen, work = set(), engine.group_work
+    engine.group_work = lambda *a: (seen.add(threading.get_ident()), work(*a))[1]  # type: ignore[method-assign]
     for _ in range(3):
         both.step()
     assert threading.get_ident() not in seen
@@ -110,10 +112,8 @@ def test_threads_leave_torch_as_it_was(workers: int) -> None:
 
 
 def test_threads_have_groups_of_like_size() -> None:
-    stack = Simulation(digits(), FedCOMGATE(), device="cpu", chunk=3)._stack
     for workers, sizes in ((1, [2, 3, 3]), (2, [2, 2, 2, 2]), (8, [1] * 8)):
-        stack.workers = workers
-        groups = stack._groups()
+        groups = Groups(3, workers).cut(8)
         assert [rows.stop - rows.start for rows in groups] == sizes
         assert [row for rows in groups for row in range(rows.start, rows.stop)] == list(range(8))
 
@@ -136,12 +136,14 @@ def test_runs_whose_clients_differ_in_steps_play_alone() -> None:
     runs = [Simulation(task, FedCOM(epochs=1, batch=4), rounds=2, seed=s, device="cpu") for s in range(2)]
     with pytest.raises(ConfigError, match="play alone"):
         together(runs)
-    assert together(runs[:1]) is runs[0].player
+    assert together(runs[:1]) is runs[0].engine
 
 
 def test_engines_of_a_gpu_are_refused_on_a_cpu() -> None:
     with pytest.raises(ConfigError, match="this is a CPU"):
         Simulation(digits(), FedCOM(), device="cpu", engine="graph").step()
+    with pytest.raises(ConfigError, match="did you mean 'eager'"):
+        Simulation(digits(), FedCOM(), device="cpu", engine="eagre")
 
 
 def test_a_cpu_gains_nothing_from_stacking() -> None:
@@ -150,17 +152,16 @@ def test_a_cpu_gains_nothing_from_stacking() -> None:
 
 def test_a_rehearsal_leaves_no_trace() -> None:
     simulation = after(digits(), FedCOMGATE(tau=2, gamma=1.0), rounds=2)
-    stack = simulation._stack
+    assert isinstance(simulation.engine, EagerEngine)
     before = (
         simulation.server.w.clone(),
         simulation.client_states().delta.clone(),
         simulation.ledger.as_dict(),
     )
-    stack.rehearse()
+    play(Rehearsal(simulation.engine))
     assert torch.equal(simulation.server.w, before[0])
     assert torch.equal(simulation.client_states().delta, before[1])
     assert simulation.ledger.as_dict() == before[2]
-    assert isinstance(player(stack, "auto"), Stack)
 
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -185,7 +186,7 @@ def test_a_replayed_round_is_the_round(codec: Any, participation: float) -> None
     for run in runs:
         list(run.run())
     eager, graph = runs
-    assert graph.player.refused is None  # type: ignore[attr-defined]
+    assert graph.engine.refused is None  # type: ignore[attr-defined]
     assert torch.equal(eager.server.w, graph.server.w)
     assert eager.ledger.as_dict() == graph.ledger.as_dict()
 

@@ -99,7 +99,7 @@ def test_a_million_clients_cost_what_those_sampled_cost(
     assert simulation.task.clients == 10**6
     for _ in range(2):
         simulation.step()
-    store = simulation._stack.store
+    store = simulation.engine.store
     assert isinstance(store, PrefetchedStore)
     assert store.taken_part <= 200
     assert simulation.row()["uplink_bytes_total"] > 0

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from fedcom import ALGORITHMS, ConfigError, Diverged, FedAvg, FedCOMGATE, Links, Simulation, Storage, TopK
 from fedcom.engines.local.threads import spread
-from fedcom.engines.state import placement as memory
+from fedcom.engines.state import placement
 from fedcom.engines.state.parking import Park, stay
 from fedcom.engines.state.rows import Rows
-from fedcom.engines.state.stores import ClientStore, SparseStore, PrefetchedStore
+from fedcom.engines.state.stores import ClientStore, PrefetchedStore, SparseStore
 from fedcom.rounds.round import Work
 from tests.conftest import after, mlp_task
 
@@ -49,11 +49,11 @@ def test_where_state_is_kept_changes_no_bit(
 ) -> None:
     options = {"participation": participation, "rounds": 6, "chunk": 2}
     dense = after(mlp_task(), method(name), **options)
-    monkeypatch.setattr(memory, "_STATE_SHARE", share)
+    monkeypatch.setattr(placement, "_STATE_SHARE", share)
     kept = after(mlp_task(), method(name), storage=Storage(home), **options)
-    assert type(dense._stack.store) is ClientStore
-    assert type(kept._stack.store) is kind
-    assert (kept._stack.park is stay) == (share > 0)
+    assert type(dense.engine.store) is ClientStore
+    assert type(kept.engine.store) is kind
+    assert (kept.engine.park is stay) == (share > 0)
     assert same(dense, kept)
     some = torch.tensor([4, 1])
     assert all(
@@ -62,7 +62,7 @@ def test_where_state_is_kept_changes_no_bit(
 
 
 def test_every_method_with_state_is_in_that_test() -> None:
-    stores = {name: after(mlp_task(), method(name), rounds=0)._stack.store for name in ALGORITHMS}
+    stores = {name: after(mlp_task(), method(name), rounds=0).engine.store for name in ALGORITHMS}
     assert {name for name, store in stores.items() if not store.empty} == set(STATEFUL)
 
 
@@ -70,13 +70,13 @@ def test_several_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     whole = after(mlp_task(), FedCOMGATE(tau=2), chunk=6)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     for share in (0.3, 0.0):
-        monkeypatch.setattr(memory, "_STATE_SHARE", share)
+        monkeypatch.setattr(placement, "_STATE_SHARE", share)
         assert same(whole, after(mlp_task(), FedCOMGATE(tau=2), chunk=1, storage=Storage("disk")))
 
 
 @pytest.mark.parametrize("home", ["memory", "disk"])
 def test_bfloat16_rounds_rows_and_nothing_else(home: Any) -> None:
-    algorithm, links = FedCOMGATE(tau=2, memory="error-feedback"), Links(TopK(0.3))
+    algorithm, links = FedCOMGATE(tau=2), Links(TopK(0.3), uplink_memory="error-feedback")
     options = {"rounds": 4, "participation": 0.5}
     exact = after(mlp_task(), algorithm, links, **options)
     rounded = after(mlp_task(), algorithm, links, storage=Storage(home, "bfloat16"), **options)
@@ -138,7 +138,7 @@ def test_only_those_who_took_part_have_a_row() -> None:
     simulation = Simulation(
         mlp_task(clients=60), FedCOMGATE(tau=1), rounds=2, participation=0.1, device="cpu"
     )  # at most 12 of 60 come, so that memory is not set aside for all
-    store = simulation._stack.store
+    store = simulation.engine.store
     assert isinstance(store, PrefetchedStore)
     seen = set()
     for _ in range(2):
@@ -160,21 +160,21 @@ def test_a_disk_too_small_is_refused_at_once(
     usage = namedtuple("usage", ["total", "used", "free"])
     options = {"rounds": rounds, "participation": 0.5, "device": "cpu"}
     storage = Storage("disk", dtype, tmp_path)
-    monkeypatch.setattr(memory.shutil, "disk_usage", lambda folder: usage(0, 0, needed - 1))
+    monkeypatch.setattr(placement.shutil, "disk_usage", lambda folder: usage(0, 0, needed - 1))
     with pytest.raises(
         ConfigError, match=re.escape(f"need {needed:,} bytes in {tmp_path}, where {needed - 1:,}")
     ):
         Simulation(mlp_task(), FedCOMGATE(), storage=storage, **options)  # type: ignore[arg-type]
     Simulation(mlp_task(), FedAvg(), storage=storage, **options)  # type: ignore[arg-type]  # which keeps nothing
-    monkeypatch.setattr(memory.shutil, "disk_usage", lambda folder: usage(0, 0, needed))
+    monkeypatch.setattr(placement.shutil, "disk_usage", lambda folder: usage(0, 0, needed))
     Simulation(mlp_task(), FedCOMGATE(), storage=storage, **options)  # type: ignore[arg-type]
 
 
 def test_memory_too_small_is_refused_or_left_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 6 * ROW - 1)
+    monkeypatch.setattr(placement, "free_bytes", lambda device: 6 * ROW - 1)
     with pytest.raises(ConfigError, match=r"3,168 bytes, and 3,167 are free in memory; use run.store=disk"):
         Simulation(mlp_task(), FedCOMGATE(), storage=Storage("memory"), device="cpu")
-    store = Simulation(mlp_task(), FedCOMGATE(), device="cpu")._stack.store
+    store = Simulation(mlp_task(), FedCOMGATE(), device="cpu").engine.store
     assert isinstance(store, SparseStore)
     assert store._places[0]._folder is not None
 
@@ -210,7 +210,7 @@ def test_on_a_gpu_a_window_is_as_good_as_rows_for_all(engine: Any, participation
         runs.append(Simulation(mlp_task(), FedCOMGATE(tau=2), rounds=8, device="cuda", **options))
         for _ in range(8):
             runs[-1].step()
-    assert [type(run._stack.store) for run in runs] == [ClientStore, PrefetchedStore]
+    assert [type(run.engine.store) for run in runs] == [ClientStore, PrefetchedStore]
     assert same(*runs)
 
 
@@ -237,24 +237,25 @@ def test_nothing_is_left_behind_however_a_run_ends(eta: float, tmp_path: Path) -
 
 def test_rows_are_read_back_whatever_was_planned(tmp_path: Path) -> None:
     for folder in (None, tmp_path):
-        pages = Rows(torch.zeros(1000), torch.float32, 2, folder)
+        kept = Rows(torch.zeros(1000), torch.float32, 2, folder)
         rows = torch.arange(5000.0).view(5, 1000)
-        pages.reserve(5)
+        kept.reserve(5)
         for i in (4, 0, 3, 1, 2):
-            pages.write(i, rows[i])
+            kept.write(i, rows[i])
         out = torch.empty(5, 1000)
         for i in range(5):
-            pages.read(i, out[i])
+            kept.read(i, out[i])
         assert torch.equal(out, rows)
 
 
 def test_parked_work_comes_back_as_it_was(tmp_path: Path) -> None:
     kept = Kept(torch.randn(3, 4), torch.randn(3, 1))
-    work = Work(kept, {"D": torch.randn(3, 0)}, {"D": torch.randn(3, 4)}, torch.randn(3))
-    waiting = Park(5, tmp_path)(slice(2, 5), work)
-    back = waiting()
-    assert torch.equal(torch.cat([*back.client, *back.memory.values()], 1), torch.cat([*kept], 1))
-    assert torch.equal(back.sent["D"], work.sent["D"])
+    memory, meant, sent = ({"D": torch.randn(3, 4)} for _ in range(3))
+    work = Work(kept, memory, meant, sent, torch.randn(3))
+    back = Park(5, tmp_path)(slice(2, 5), work)()
+    assert all(torch.equal(a, b) for a, b in zip(back.state, kept, strict=True))
+    for mine, other in ((back.memory, memory), (back.meant, meant), (back.sent, sent)):
+        assert torch.equal(mine["D"], other["D"])
     assert torch.equal(back.q, work.q)
 
 

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -25,8 +25,6 @@ _WAYS = {"method and codec": (True, True), "method": (True, False), "codec": (Fa
 
 class CompiledEngine(GraphEngine):
     """Compiles what can be compiled of a round before it plays the first, then records and replays it."""
-
-    name: ClassVar[str] = "compiled"
 
     def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
         super().__init__(runs, task, options)

@@ -76,7 +76,7 @@ class EagerEngine:
         task: the clients' data of all runs, side by side, on the device where all is computed.
     """
 
-    name: ClassVar[str] = "eager"
+    needs_gpu: ClassVar[bool] = False
 
     def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
         first, w = runs[0], runs[0].server.w
@@ -84,9 +84,8 @@ class EagerEngine:
         self.runs, self.task, self.round, self.tf32 = runs, task, 0, options.tf32
         self.stack = Stack(len(runs), m, n, w.device)
         rows = len(self.stack)
-        ever = task.clients if options.rounds is None else min(task.clients, max(1, options.rounds) * rows)
-        crowd = Crowd(task.clients, rows, ever)
-        self.store, self._park = make_store(crowd, rules, w, options.storage)
+        crowd = Crowd.of(task.clients, rows, options.rounds)
+        self.store, self.park = make_store(crowd, rules, w, options.storage)
         self.groups = Groups.of(task, rules.algorithm, w, n, options.chunk, alone=len(runs) == 1)
         self.inputs = Inputs.empty(len(runs), rows, w.device)
         self.gauges = Gauges(len(runs), w.device)
@@ -187,7 +186,7 @@ class EagerEngine:
             self.add(means, begun, done)
             qs.append(done.work.q)
             if not self.store.empty:
-                self._waiting.append((done.rows, self._park(done.rows, done.work)))
+                self._waiting.append((done.rows, self.park(done.rows, done.work)))
             del done
         q = torch.cat(qs).reshape(len(self.runs), self.stack.sampled).mean(-1)
         return [Collected(mean.vectors, own) for mean, own in zip(means, q, strict=True)]

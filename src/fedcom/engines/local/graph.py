@@ -8,7 +8,6 @@ import torch
 
 from fedcom.engines.base import Options
 from fedcom.engines.local.eager import EagerEngine
-from fedcom.errors import ConfigError
 from fedcom.rounds.state import RunState
 from fedcom.tasks.task import Task
 from fedcom.traffic.ledger import Ledger
@@ -23,13 +22,9 @@ class GraphEngine(EagerEngine):
     Rounds whose clients do not fit in memory at once are played too.
     """
 
-    name: ClassVar[str] = "graph"
+    needs_gpu: ClassVar[bool] = True
 
     def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
-        if not task.x.is_cuda:
-            raise ConfigError(
-                f"engine {self.name} replays rounds on a GPU, and this is a CPU; use auto or eager"
-            )
         super().__init__(runs, task, options)
         self.refused: str | None = None
         self._whole = self.groups.size >= len(self.stack)

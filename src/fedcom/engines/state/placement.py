@@ -30,6 +30,20 @@ class Crowd(NamedTuple):
     sampled: int
     ever: int
 
+    @classmethod
+    def of(cls, clients: int, sampled: int, rounds: int | None) -> "Crowd":
+        """So many clients, of whom some are sampled in each of some rounds; None: nobody knows how many."""
+        return cls(clients, sampled, clients if rounds is None else min(clients, max(1, rounds) * sampled))
+
+
+class Plan(NamedTuple):
+    """Where clients' state goes, and where a round's work waits."""
+
+    sparse: type[SparseStore] | None = None  # rows for those who take part; None: rows for all, on the device
+    folder: Path | None = None  # of the rows' file; None: in memory
+    parked: bool = False  # whether work has to make room while it waits
+    parked_in: Path | None = None
+
 
 def clients_that_fit(task: Task, algorithm: Algorithm, w: Tensor) -> int:
     """As many clients as a share of the free memory holds, at least one."""
@@ -39,24 +53,33 @@ def clients_that_fit(task: Task, algorithm: Algorithm, w: Tensor) -> int:
     return max(1, int(_SHARE * free_bytes(w.device) / a_client))
 
 
-def make_store(crowd: Crowd, rules: Rules, w: Tensor, storage: Storage) -> tuple[ClientStore, Parking]:
-    """Clients' state, and a round's work, where there is room: on the device, else the host, else on disk."""
+def plan_store(crowd: Crowd, rules: Rules, w: Tensor, storage: Storage) -> Plan:
+    """Where there is room: on the device, else the host, else on disk. Refuses what fits nowhere."""
     state, nu = rules.first_row(w)
-    kept, row = (crowd.clients, crowd.sampled, state, nu, storage), [*state, *nu.values()]
+    row = [*state, *nu.values()]
     nbytes = sum(storage.kept(x).itemsize * x.numel() for x in row)
     vectors = len(rules.algorithm.uploads) * (2 if rules.algorithm.uses_meant else 1)
     work = sum(x.nbytes for x in row) + vectors * w.nbytes
     all_come = w.is_cuda or crowd.ever == crowd.clients  # else rows may wait for their clients
     fits = all_come and nbytes * crowd.clients <= _STATE_SHARE * free_bytes(w.device)
     roomy = crowd.sampled * (nbytes + work) <= _STATE_SHARE * min(map(free_bytes, (w.device, _HOST)))
-    if not row or (fits and storage.home != "disk"):
-        store = ClientStore(*kept)
-    else:
-        folder = _folder(storage, nbytes * crowd.ever)
-        store = (PrefetchedStore if roomy else SparseStore)(*kept, planned=crowd.ever, folder=folder)
-    if not row or roomy:
-        return store, stay
-    return store, Park(crowd.sampled, _folder(storage, crowd.sampled * work))
+    if not row:
+        return Plan()
+    stays = fits and storage.home != "disk"
+    sparse = None if stays else PrefetchedStore if roomy else SparseStore
+    folder = None if stays else _folder(storage, nbytes * crowd.ever)
+    return Plan(sparse, folder, not roomy, None if roomy else _folder(storage, crowd.sampled * work))
+
+
+def make_store(crowd: Crowd, rules: Rules, w: Tensor, storage: Storage) -> tuple[ClientStore, Parking]:
+    """Room for clients' state, and for a round's work, as planned."""
+    plan, kept = plan_store(crowd, rules, w, storage), (*crowd[:2], *rules.first_row(w), storage)
+    store = (
+        ClientStore(*kept)
+        if plan.sparse is None
+        else plan.sparse(*kept, planned=crowd.ever, folder=plan.folder)
+    )
+    return store, Park(crowd.sampled, plan.parked_in) if plan.parked else stay
 
 
 def _folder(storage: Storage, needed: int) -> Path | None:
