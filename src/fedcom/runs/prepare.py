@@ -11,10 +11,10 @@ from fedcom.data.synthetic import LAID_OUT, population
 from fedcom.draws import Draw
 from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError, DataError
-from fedcom.tasks.models import OwnData
-from fedcom.tasks.objective import Objective
 from fedcom.rounds.cohort import sample_size
 from fedcom.rounds.rules import Measure, check, relative_error
+from fedcom.tasks.models import OwnData
+from fedcom.tasks.objective import Objective
 from fedcom.tasks.task import Task
 
 

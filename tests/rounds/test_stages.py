@@ -1,0 +1,142 @@
+"""Stages of an upload: what each changes, in which order, and that both ends of a link agree."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedcom import (
+    FedAvg,
+    FedCOM,
+    FedCOMGATE,
+    Identity,
+    Int,
+    Links,
+    Qsparse,
+    RandK,
+    Scaffold,
+    Simulation,
+    TopK,
+)
+from fedcom.config import Config, read
+from fedcom.errors import ConfigError
+from fedcom.rounds.rules import Rules, memory_of
+from fedcom.rounds.stages import Clip, ErrorFeedback, PaperMemory, Pipeline
+from fedcom.vectors import Layout
+from tests.conftest import after, close, mlp_task
+
+LAYOUT = Layout.vector(4, torch.float64)
+X = torch.tensor([[3.0, 4.0, 0.0, 0.0], [0.0, 0.5, 0.0, 0.0]], dtype=torch.float64)
+numbers = st.floats(-10, 10, allow_subnormal=False)
+
+
+def half(x: Tensor) -> Tensor:
+    """A codec that loses the second half of every vector."""
+    return torch.cat([x[..., :2], 0 * x[..., 2:]], -1)
+
+
+def test_clipping_scales_long_vectors_down_and_leaves_short_ones() -> None:
+    """Norms .1 * 5 and .1 * .5 in the model's units, a bound of .25."""
+    clipped = Clip(0.25).before(X, X[..., :0], 0.1)
+    assert torch.allclose(clipped, torch.stack([X[0] / 2, X[1]]))
+    assert Clip(1.0).before(0 * X, X[..., :0], 0.1).equal(0 * X)
+
+
+def test_error_feedback_by_hand() -> None:
+    """unit .1, memory (0, 0, 1, 0): means (.3, .4, 1, 0), says (.3, .4, 0, 0), keeps (0, 0, 1, 0)."""
+    kept = torch.tensor([[0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
+    became = Pipeline((ErrorFeedback(),)).send(X[:1], kept, 0.1, half)
+    assert torch.allclose(became.heard, X[:1])
+    assert torch.allclose(became.kept, kept)
+    assert torch.allclose(became.into_codec, torch.tensor([[0.3, 0.4, 1.0, 0.0]], dtype=torch.float64))
+
+
+@given(
+    values=st.lists(numbers, min_size=4, max_size=4),
+    kept=st.lists(numbers, min_size=4, max_size=4),
+    unit=st.floats(0.01, 10),
+    bound=st.floats(0.1, 100),
+    contraction=st.sampled_from([None, 0.5, 1.0]),
+)
+def test_what_a_receiver_makes_of_a_message_is_what_the_sender_says_was_heard(
+    values: list[float], kept: list[float], unit: float, bound: float, contraction: float | None
+) -> None:
+    x, nu = (torch.tensor([each], dtype=torch.float64) for each in (values, kept))
+    for memory in (ErrorFeedback(), PaperMemory(5)):
+        line = Pipeline((Clip(bound), memory), contraction)
+        became = line.send(x, nu, unit, half)
+        assert torch.equal(became.heard, line.hear(half(became.into_codec), unit))
+
+
+def test_what_was_sent_and_what_is_kept_are_what_was_meant() -> None:
+    """Error feedback loses nothing: unit * heard + kept == unit * x + what was kept before."""
+    line, kept = Pipeline((ErrorFeedback(),)), torch.zeros_like(X)
+    for turn in range(1, 6):
+        x, before = X * turn, kept
+        became = line.send(x, before, 0.3, half)
+        kept = became.kept
+        assert close(0.3 * became.heard + kept, 0.3 * x + before)
+
+
+def test_an_unbiased_codec_is_contracted_where_a_memory_asks_for_it() -> None:
+    codec = RandK(0.25)  # q = 3
+    assert Pipeline.of((ErrorFeedback(),), codec, LAYOUT).contraction == 0.25
+    assert Pipeline.of((PaperMemory(2),), codec, LAYOUT).contraction is None
+    assert Pipeline.of((Clip(1.0),), codec, LAYOUT).contraction is None
+    assert Pipeline.of((ErrorFeedback(),), TopK(0.25), LAYOUT).contraction is None
+
+
+def test_a_method_has_its_own_memory_unless_the_link_says_otherwise() -> None:
+    assert memory_of(Qsparse(), Links(TopK(0.1))) == "error-feedback"
+    assert memory_of(Qsparse(), Links(TopK(0.1), uplink_memory="none")) == "none"
+    assert memory_of(FedCOM(), Links(TopK(0.1))) == "none"
+    with pytest.raises(ConfigError, match="its twin with a codec is fedpaq"):
+        Rules(FedAvg(), Links(Identity(), uplink_memory="paper"), LAYOUT, 2, 2)
+
+
+def test_a_bound_that_is_never_reached_changes_no_bit() -> None:
+    plain = after(mlp_task(), FedCOMGATE(tau=2), Links(Int(8)))
+    loose = after(mlp_task(), FedCOMGATE(tau=2), Links(Int(8), clip=1e9))
+    assert torch.equal(plain.server.w, loose.server.w)
+
+
+@pytest.mark.parametrize("memory", ["none", "error-feedback", "paper"])
+@pytest.mark.parametrize("method", [FedCOM, FedCOMGATE, Scaffold])
+def test_a_clipped_step_is_no_longer_than_the_bound(method: type[FedCOM], memory: str) -> None:
+    """gamma 1, no codec, the first round: the server moves by the mean of vectors of norm 1e-3 at most."""
+    task, bound = mlp_task(), 1e-3
+    links = Links(Identity(), uplink_memory=memory, clip=bound)  # type: ignore[arg-type]
+    simulation = Simulation(task, method(tau=3, gamma=1.0), links, device="cpu")
+    simulation.step()
+    moved = float(torch.linalg.vector_norm(simulation.server.w - task.objective.start))
+    assert 0.1 * bound < moved <= bound * (1 + 1e-9)
+
+
+def test_clipping_keeps_the_sum_of_corrections_at_zero() -> None:
+    links = Links(Int(4), clip=0.05)
+    simulation = after(mlp_task(), FedCOMGATE(tau=3, gamma=1.0), links, rounds=4, participation=0.5)
+    delta = simulation.client_states().delta
+    assert close(simulation.weights @ delta, torch.zeros_like(delta[0]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "memory"),
+    [
+        (["algorithm.memory=error-feedback"], "error-feedback"),
+        (["algorithm.name=qsparse", "algorithm.memory=none"], "none"),
+        (["algorithm.memory=paper", "uplink.memory=paper"], "paper"),
+    ],
+)
+def test_the_former_key_is_read_with_a_warning(settings: list[str], memory: str) -> None:
+    with pytest.warns(UserWarning, match=r"algorithm.memory is uplink.memory now"):
+        config = Config.of(read(None, settings))
+    assert config.links.uplink_memory == memory
+
+
+def test_both_keys_must_agree() -> None:
+    with (
+        pytest.warns(UserWarning, match="uplink.memory"),
+        pytest.raises(ConfigError, match=r"algorithm.memory and uplink.memory differ"),
+    ):
+        read(None, ["algorithm.memory=paper", "uplink.memory=none"])
