@@ -138,7 +138,10 @@ class Registry(Mapping[str, T]):
     def name_of(self, thing: Any) -> str:
         """The name by which an entry can be found again; its own if it was never registered."""
         known = {key: entry.thing for key, entry in self._known.items()}
-        return next((key for key, other in {**self._builtin, **known}.items() if other is thing), thing.name)
+        for key, other in {**self._builtin, **known}.items():
+            if other is thing:
+                return key
+        return str(thing.name)
 
     def names(self) -> list[str]:
         """All names there are, without importing anything."""
@@ -182,7 +185,9 @@ class Registry(Mapping[str, T]):
             return self._known[name].thing
         with self._blaming(name, f"module {name}"), _current_folder():
             thing: T = self._resolve(name)
-        return thing if thing in self._builtin.values() else self._admit(name, thing, f"module {name}")
+        if thing in self._builtin.values():
+            return thing
+        return self._admit(name, thing, f"module {name}", short=False)
 
     def _resolve(self, text: str) -> Any:
         """What package.module:Name means; the name may be that of something within a class, with dots."""
@@ -208,11 +213,14 @@ class Registry(Mapping[str, T]):
             return False
         return True
 
-    def _admit(self, key: str, thing: Any, source: str) -> T:
-        """Remember a newcomer, once it is seen to be of this kind and to take the place of no other."""
+    def _admit(self, key: str, thing: Any, source: str, short: bool = True) -> T:
+        """Remember a newcomer, once it is seen to be of this kind and to take the place of no other.
+
+        short: whether the key is a name of its own, and not package.module:Name.
+        """
         with self._blaming(key, source):
             self._check(thing)
-            entry: Entry[T] = Entry(_own_name(key, thing), source, thing)
+            entry: Entry[T] = Entry(_own_name(key, thing, short), source, thing)
             self._refuse_clash(entry)
         former = self._known.get(key)
         if former is None or source != BY_HAND or former.source == BY_HAND:
@@ -241,7 +249,7 @@ class Registry(Mapping[str, T]):
         try:
             yield
         except ConfigError as error:
-            whose = "" if ":" in name else f" ({source})"
+            whose = "" if source == f"module {name}" else f" ({source})"
             raise ConfigError(f"{self.kind} {name!r}{whose} cannot be used: {error}") from None
 
 
@@ -295,10 +303,10 @@ def short_name(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-def _own_name(key: str, thing: Any) -> str:
+def _own_name(key: str, thing: Any, short: bool) -> str:
     """The name a class gives itself; a function has the one by which it is known."""
     own: str = getattr(thing, "name", key)
-    if ":" not in key:
+    if short:
         _check_name(key)
         if own != key:
             raise ConfigError(f"it calls itself {own!r}; give both one name")
