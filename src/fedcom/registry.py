@@ -93,8 +93,10 @@ class Registry(Mapping[str, T]):
         """Whether a name can be used; False for a package.module:Name that was not asked for before."""
         if not isinstance(name, str):
             return False
-        if name in self._builtin or ":" in name:
-            return name in self._builtin or name in self._known
+        if name in self._builtin:
+            return True
+        if ":" in name:
+            return name in self._known
         return name in self.names() and isinstance(self._entry(name), Entry)
 
     def get(self, name: str, default: Any = None) -> Any:

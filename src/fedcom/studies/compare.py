@@ -149,7 +149,8 @@ def _check_folder(label: str) -> None:
     if re.search(r"[:/\\]", label) or label in (".", ".."):
         mine = short_name(label).rpartition(".")[2].lower() or "mine"
         raise ConfigError(
-            f"{label!r} cannot name a folder; give the method a label, as in methods.{mine}.name={label}"
+            f"{label!r} cannot name a folder; give the method a label, as in methods.{mine}.name={label} "
+            f"and --methods {mine}"
         )
 
 
