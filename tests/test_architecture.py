@@ -12,7 +12,7 @@ from fedcom.algorithms import ALGORITHMS
 SRC = Path(fedcom.__file__).parent
 FLOORS = [  # from the ground up; a room imports from floors below its own
     {"errors", "formats", "version"},
-    {"settings", "draws"},
+    {"settings", "draws", "registry"},
     {"vectors"},
     {"algorithms", "codecs", "data"},
     {"tasks", "traffic"},

@@ -9,16 +9,17 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-EXAMPLES = ["README.md", "docs/library.md", "docs/new-algorithm.md", "docs/new-codec.md"]
+EXAMPLES = ["README.md", "docs/library.md", "docs/new-algorithm.md", "docs/new-codec.md", "docs/data.md"]
 LIMITS = {"docs/new-algorithm.md": 30, "docs/new-codec.md": 40}
 USE = {
     "docs/new-algorithm.md": "algorithm.name=fedprox algorithm.mu=0.1",
     "docs/new-codec.md": "uplink.name=my-sign",
+    "docs/data.md": "data.name=blobs",
 }
 
 
-def blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+def blocks(page: str, language: str = "python") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
 @pytest.mark.parametrize("page", EXAMPLES)

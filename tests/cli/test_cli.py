@@ -316,7 +316,8 @@ def test_list_names_every_choice_on_a_line(command: Command, what: str) -> None:
     assert [line.split()[0] for line in out.splitlines()] == list(cli._LISTS[what])
     described = json.loads(command("list", what, "--json").out)
     assert list(described) == list(cli._LISTS[what])
-    assert all(described.values())
+    assert all(entry["description"] and entry["source"] == "fedcom" for entry in described.values())
+    assert {line.split()[-1] for line in out.splitlines()} == {"fedcom"}
 
 
 def test_list_knows_the_nearest(command: Command) -> None:

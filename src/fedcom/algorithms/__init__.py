@@ -12,9 +12,12 @@ from fedcom.algorithms.qsparse import Qsparse
 from fedcom.algorithms.scaffold import Scaffold
 from fedcom.algorithms.vr_diana import VRDiana
 from fedcom.algorithms.vrl_sgd import VRLSGD
+from fedcom.registry import Registry, derived_from
 
 _FAMILY = (LocalSGD, FedAvg, FedPAQ, FedCOM, FedGATE, FedCOMGATE, VRLSGD, Scaffold, Qsparse, Diana, VRDiana)
-ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in _FAMILY}
+ALGORITHMS: Registry[type[Algorithm]] = Registry(
+    "algorithm", "fedcom.algorithms", {a.name: a for a in _FAMILY}, derived_from(Algorithm)
+)
 
 __all__ = [
     "ALGORITHMS",

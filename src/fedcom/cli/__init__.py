@@ -5,7 +5,7 @@ import re
 import sys
 import warnings
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,11 +20,12 @@ from fedcom.codecs import CODECS
 from fedcom.config import Config, read
 from fedcom.data import DATASETS, PARTITIONS
 from fedcom.errors import ConfigError, FedcomError, unknown
+from fedcom.registry import Broken, Entry, Registry, describe
 from fedcom.reports import page
 from fedcom.reports.comparison import render
 from fedcom.reproduce import command
 from fedcom.runs.folder import claim, clear, fresh_folder
-from fedcom.runs.prepare import data_name, prepare
+from fedcom.runs.prepare import data_label, prepare
 from fedcom.runs.run import execute
 from fedcom.studies import card_vectors, codec_card, sweep, sweep_report
 from fedcom.studies.compare import METHODS, compare, labels
@@ -44,7 +45,7 @@ def run(
 ) -> None:  # fmt: skip
     """Run one method; with no argument FedCOMGATE on digits, two classes a client."""
     config = Config.of(_settings(settings))
-    out = out or fresh_folder(f"{config.algorithm.name}-{data_name(config)}")
+    out = out or fresh_folder(f"{config.algorithm.name}-{data_label(config)}")
     claim(out, force)
     outcome = execute(config, out, device=device.value, quiet=quiet)
     print(f"results in {out}")
@@ -72,7 +73,7 @@ def compare_command(
         labels(table) if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     )
     task = Config.of({key: table.get(key, {}) for key in ("data", "model")})
-    out = out or fresh_folder(f"compare-{data_name(task)}")
+    out = out or fresh_folder(f"compare-{data_label(task)}")
     claim(out, force)
     found = compare(table, names, out, seeds=seeds, device=device.value, quiet=quiet)
     _console().print(render(found.table, found.target))
@@ -103,7 +104,7 @@ def sweep_command(
     table = _settings(settings)
     grid = table.pop("grid", {})
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    out = out or fresh_folder(f"sweep-{data_name(Config.of({'data': table.get('data', {})}))}")
+    out = out or fresh_folder(f"sweep-{data_label(Config.of({'data': table.get('data', {})}))}")
     if force:
         clear(out, sweep.FILES)
     records = sweep.sweep(table, grid, names, out, seeds=seeds, last=last, device=device.value, quiet=quiet)
@@ -213,13 +214,8 @@ def _list_codecs(dim: int, as_json: bool, idle: Mapping[str, Any]) -> None:
         _console().print(codec_card.render_listing(entries))
 
 
-_LISTS: dict[str, Mapping[str, Any]] = {
-    "algorithms": ALGORITHMS,
-    "codecs": CODECS,
-    "datasets": DATASETS,
-    "models": MODELS,
-    "partitions": PARTITIONS,
-}
+_REGISTRIES: tuple[Registry[Any], ...] = (ALGORITHMS, CODECS, DATASETS, MODELS, PARTITIONS)
+_LISTS = {registry.title: registry for registry in _REGISTRIES}
 
 
 @app.command("list")
@@ -227,17 +223,31 @@ def list_command(
     what: Annotated[str, typer.Argument(help=", ".join(_LISTS))],
     as_json: AsJson = False,
 ) -> None:
-    """Name the choices, one line each."""
+    """Name the choices, one line each, and where each comes from: fedcom, a package, or by hand."""
     if what not in _LISTS:
         raise unknown("list", what, _LISTS)
-    lines = {name: (thing.__doc__ or "").strip().splitlines()[0] for name, thing in _LISTS[what].items()}
+    entries = _LISTS[what].entries()
     if as_json:
-        print(json.dumps(lines, indent=2))
+        print(json.dumps(_facts(entries), indent=2))
         return
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, line in lines.items():
-        table.add_row(Text(name, "bold"), Text(line))
+    for entry in entries:
+        line = Text(entry.reason, "red") if isinstance(entry, Broken) else Text(describe(entry.thing))
+        table.add_row(Text(entry.name, "bold"), line, Text(entry.source))
     _console().print(table)
+
+
+def _facts(entries: Sequence[Entry[Any] | Broken]) -> dict[str, dict[str, str]]:
+    """What is told of the choices in JSON, by name; one that is broken may have the name of another."""
+    found: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        key = f"{entry.name} ({entry.source})" if entry.name in found else entry.name
+        found[key] = {"description": "", "source": entry.source}
+        if isinstance(entry, Broken):
+            found[key]["error"] = entry.reason
+        else:
+            found[key]["description"] = describe(entry.thing)
+    return found
 
 
 def _console() -> Console:

@@ -47,5 +47,6 @@ KEYS = "\n\n".join((
     "memory or disk), store_dtype (model or bfloat16), store_folder, encode (make messages' bytes)",
     "network, for modelled time: preset (3g, lte, broadband or datacenter), uplink and downlink (Mbit/s), "
     "latency (s), spread (of clients' speeds), compute (s a local step)",
-    "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions.",
+    "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions. Or code of your "
+    "own, by package.module:Name: it is imported, from the current folder too, and run.",
 ))  # fmt: skip

@@ -1,5 +1,7 @@
 """Codecs: one file each; this is the one place that knows them by name."""
 
+from typing import Any
+
 from fedcom.codecs.auto import Auto
 from fedcom.codecs.base import Codec
 from fedcom.codecs.countsketch import CountSketch
@@ -15,10 +17,28 @@ from fedcom.codecs.rotated import Rotated
 from fedcom.codecs.sign import Sign
 from fedcom.codecs.terngrad import TernGrad
 from fedcom.codecs.topk import TopK
+from fedcom.errors import ConfigError
+from fedcom.registry import Registry, derived_from
 
 _CODED = (Dithered, Rotated, LowRank, Auto)
 _ALL = (Identity, Int, Qsgd, Natural, TopK, RandK, *_CODED, Sign, TernGrad, PowerSgd, CountSketch)
-CODECS: dict[str, type[Codec]] = {c.name: c for c in _ALL}
+OTHERS_IDS = range(128, 256)  # a message has one byte for the id; those below are fedcom's own
+
+
+def _check(thing: Any) -> None:
+    """Refuse what is not a codec of somebody else's, complete and with an id of its own."""
+    derived_from(Codec)(thing)
+    number = getattr(thing, "id", None)
+    if not isinstance(number, int) or number not in OTHERS_IDS:
+        least, most = OTHERS_IDS[0], OTHERS_IDS[-1]
+        raise ConfigError(
+            f"its id is {number!r}; below {least} they are fedcom's own: choose one from {least} to {most}"
+        )
+
+
+CODECS: Registry[type[Codec]] = Registry(
+    "codec", "fedcom.codecs", {c.name: c for c in _ALL}, _check, unique=("id",)
+)
 
 __all__ = [
     "CODECS",

@@ -14,6 +14,7 @@ from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS, Codec
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, nearest, unknown
+from fedcom.registry import Registry
 from fedcom.rounds.rules import twin
 from fedcom.settings import convert
 from fedcom.tasks.models import MODELS, Model
@@ -160,10 +161,10 @@ class Config:
         up = {"memory": links.uplink_memory, "clip": links.clip, "budgets": links.budgets}
         table: Table = {
             "data": asdict(self.data),
-            "model": _plain(self.model),
-            "algorithm": _plain(self.algorithm),
-            "uplink": _plain(links.uplink) | up,
-            "downlink": _plain(links.downlink) | {"memory": links.downlink_memory},
+            "model": _plain(self.model, MODELS),
+            "algorithm": _plain(self.algorithm, ALGORITHMS),
+            "uplink": _plain(links.uplink, CODECS) | up,
+            "downlink": _plain(links.downlink, CODECS) | {"memory": links.downlink_memory},
             "run": asdict(self.run),
             **({} if self.network is None else {"network": asdict(self.network)}),
         }
@@ -240,13 +241,10 @@ def build(
         raise ConfigError(f"{section}: {error}") from None
 
 
-def pick(kind: str, registry: Mapping[str, type[T]], table: Mapping[str, Any], section: str) -> T:
+def pick(registry: Registry[type[T]], table: Mapping[str, Any], section: str) -> T:
     """The registered class a table names, built from the rest of the table."""
     rest = dict(table)
-    name = rest.pop("name", None)
-    if not isinstance(name, str) or name not in registry:
-        raise unknown(kind, name, registry)
-    return build(registry[name], rest, section, registry)
+    return build(registry.find(rest.pop("name", None)), rest, section, registry)
 
 
 def _keys(cls: type) -> list[str]:
@@ -261,20 +259,20 @@ def _no_key(key: str, section: str, cls: type, family: Mapping[str, type]) -> Co
     return ConfigError(f"{owner} has no key {key!r}; {hint}")
 
 
-def _named(section: str, registry: Mapping[str, type[T]], default: str, table: Table) -> T:
-    return pick(section, registry, {"name": default, **table.get(section, {})}, section)
+def _named(section: str, registry: Registry[type[T]], default: str, table: Table) -> T:
+    return pick(registry, {"name": default, **table.get(section, {})}, section)
 
 
 def _codec(section: str, table: Table, default: Mapping[str, Any]) -> Codec:
     """A codec; parameters alone refine the default one."""
     if "name" not in table or table["name"] == default["name"]:
         table = {**default, **table}
-    return pick("codec", CODECS, table, section)
+    return pick(CODECS, table, section)
 
 
-def _plain(thing: Any) -> Table:
+def _plain(thing: Any, registry: Registry[Any]) -> Table:
     """A registered dataclass as a table with its name first."""
-    return {"name": thing.name, **asdict(thing)}
+    return {"name": registry.name_of(type(thing)), **asdict(thing)}
 
 
 def override(table: Table, text: str) -> None:

@@ -1,6 +1,7 @@
 """Ways to split the samples among clients; the first line of a partition's docstring is its description."""
 
 import math
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedcom.draws import Draw
-from fedcom.errors import ConfigError, DataError, unknown
+from fedcom.errors import ConfigError, DataError
+from fedcom.registry import Registry, function_of
 
 ATTEMPTS = 100
 
@@ -39,8 +41,7 @@ def split(
     alpha: float = 0.5,
 ) -> list[Tensor]:
     """The indices of each client's samples; clients=None means every group, for 'natural' only."""
-    if name not in PARTITIONS:
-        raise unknown("partition", name, PARTITIONS)
+    partition = PARTITIONS[name]
     if classes_per_client < 1:
         raise ConfigError(f"classes_per_client must be at least 1; got {classes_per_client}")
     if not 0 < alpha < math.inf:
@@ -51,7 +52,28 @@ def split(
         clients = _count_groups(name, groups)
     if not 1 <= clients <= len(y):
         raise ConfigError(f"clients must be from 1 to the number of samples, {len(y)}; got {clients}")
-    return PARTITIONS[name](Deal(y, groups, clients, draw, classes_per_client, alpha))
+    return _checked(name, partition(Deal(y, groups, clients, draw, classes_per_client, alpha)), len(y))
+
+
+def _checked(name: str, parts: object, samples: int) -> list[Tensor]:
+    """What a partition gave, once it is seen to be indices of samples, one tensor per client."""
+    if not isinstance(parts, list) or not all(_is_indices(part) for part in parts):
+        raise ConfigError(
+            f"partition {name!r} must return a list of int64 tensors, the indices of each client's samples; "
+            f"it gave {reprlib.repr(parts)}"
+        )
+    every = torch.cat([torch.zeros(0, dtype=torch.int64), *parts])
+    if len(every) and not 0 <= int(every.min()) <= int(every.max()) < samples:
+        raise ConfigError(
+            f"partition {name!r} must return indices from 0 to {samples - 1}; it gave {int(every.min())} "
+            f"to {int(every.max())}"
+        )
+    return parts
+
+
+def _is_indices(part: object) -> bool:
+    """Whether something is a row of indices."""
+    return isinstance(part, Tensor) and part.dim() == 1 and part.dtype == torch.int64
 
 
 def _count_groups(name: str, groups: Tensor | None) -> int:
@@ -124,12 +146,15 @@ def _natural(deal: Deal) -> list[Tensor]:
     return [order[starts[i] : ends[i]] for i in chosen.tolist()]
 
 
-PARTITIONS: dict[str, Partition] = {
+_OWN: dict[str, Partition] = {
     "iid": _iid,
     "classes": _classes,
     "dirichlet": _dirichlet,
     "natural": _natural,
 }
+PARTITIONS: Registry[Partition] = Registry(
+    "partition", "fedcom.partitions", _OWN, function_of("a fedcom.data.Deal")
+)
 
 
 def _labels(name: str, y: Tensor) -> Tensor:

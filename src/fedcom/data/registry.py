@@ -16,7 +16,8 @@ from fedcom.data.files import Found, locate
 from fedcom.data.idx import parse_idx
 from fedcom.data.synthetic import synthetic
 from fedcom.draws import Draw
-from fedcom.errors import DataError, unknown
+from fedcom.errors import DataError
+from fedcom.registry import Registry, function_of
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,13 @@ def load(
     seed: int = 0,
 ) -> Dataset:
     """The data set of that name, found under root or elsewhere, downloaded, or generated."""
-    if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
-    return DATASETS[name](Request(root, clients, alpha, beta, seed))
+    found: object = DATASETS[name](Request(root, clients, alpha, beta, seed))
+    if not isinstance(found, Dataset):
+        raise DataError(
+            f"data set {name!r} ({DATASETS.where(name)}) gave a {type(found).__name__}; its function must "
+            "return a fedcom.Dataset, such as fedcom.from_arrays makes"
+        )
+    return found
 
 
 def _digits(request: Request) -> Dataset:
@@ -93,7 +98,7 @@ def _synthetic(request: Request) -> Dataset:
     return synthetic(clients, request.alpha, request.beta, request.seed)
 
 
-DATASETS: dict[str, Loader] = {
+_OWN: dict[str, Loader] = {
     "digits": _digits,
     "mnist": _mnist,
     "fashion-mnist": _fashion,
@@ -102,6 +107,9 @@ DATASETS: dict[str, Loader] = {
     "femnist": _femnist,
     "synthetic": _synthetic,
 }
+DATASETS: Registry[Loader] = Registry(
+    "data set", "fedcom.datasets", _OWN, function_of("a fedcom.data.Request")
+)
 
 
 def _idx_parts(found: Found) -> tuple[Part, Part]:

@@ -11,6 +11,7 @@ from fedcom.data.synthetic import LAID_OUT, population
 from fedcom.draws import Draw
 from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError, DataError
+from fedcom.registry import short_name
 from fedcom.rounds.cohort import sample_size
 from fedcom.rounds.rules import Measure, check, relative_error
 from fedcom.tasks.models import OwnData
@@ -66,7 +67,7 @@ def build_task(config: Config) -> tuple[Task, Config]:
         return _drawn_task(config)
     draw = Draw.seeded(config.run.seed)
     data = _dataset(config, draw)
-    filled = _fill(config.data, data)
+    filled = _fill(config.data, data_name(config), data)
     parts = split(
         filled.partition or "iid", data.y, data.groups, filled.clients, draw.fold("partition"),
         classes_per_client=filled.classes_per_client, alpha=filled.alpha,
@@ -103,6 +104,11 @@ def data_name(config: Config) -> str:
     return config.data.name or own or "digits"
 
 
+def data_label(config: Config) -> str:
+    """The name of the data set as part of a folder's."""
+    return short_name(data_name(config))
+
+
 def _dataset(config: Config, draw: Draw) -> Dataset:
     c, name = config.data, data_name(config)
     if isinstance(config.model, OwnData):
@@ -110,13 +116,13 @@ def _dataset(config: Config, draw: Draw) -> Dataset:
     return load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
 
 
-def _fill(data: DataConfig, found: Dataset) -> DataConfig:
+def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:
     """Authors where the data has them, else two classes a client; 20 clients on digits, else 100."""
     partition = data.partition or ("classes" if found.groups is None else "natural")
     clients = data.clients
     if clients is None and partition != "natural":
-        clients = 20 if found.name == "digits" else 100
-    return replace(data, name=found.name, partition=partition, clients=clients)
+        clients = 20 if name == "digits" else 100
+    return replace(data, name=name, partition=partition, clients=clients)
 
 
 def _objective(config: Config, data: Dataset) -> Objective:

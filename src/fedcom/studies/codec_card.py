@@ -17,6 +17,7 @@ from fedcom.codecs import CODECS, Codec
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, FedcomError
 from fedcom.formats import MB, NOTHING, is_number, significant
+from fedcom.registry import describe
 from fedcom.reports.comparison import Column, write_csv
 from fedcom.reports.figures import rate_distortion
 from fedcom.runs.curve import Row
@@ -67,7 +68,7 @@ def listing(dim: int = DIM) -> list[dict[str, Any]]:
             promise = codec.variance(layout)
             entry["variance"] = promise if is_number(promise) else None
             entry["bits"] = 8 * len(codec.encode(x, layout, Draw.seeded(0))) / dim
-        entries.append({**entry, "description": (kind.__doc__ or "").strip().splitlines()[0]})
+        entries.append({**entry, "description": describe(kind)})
     return entries
 
 

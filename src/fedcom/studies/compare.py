@@ -1,5 +1,6 @@
 """Several methods on one task, some seeds each: one table, a few figures and a page."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -7,7 +8,8 @@ from typing import Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.config import Config, DataConfig, Table, check_sections, renamed
-from fedcom.errors import ConfigError, nearest, unknown
+from fedcom.errors import ConfigError, nearest
+from fedcom.registry import short_name
 from fedcom.reports import page
 from fedcom.reports.comparison import compare_table, markdown, write_csv
 from fedcom.reports.figures import VIEWS, figures
@@ -97,7 +99,7 @@ def variant(table: Table, label: str) -> Config:
         **{section: table[section] for section in ("data", "model", "run", "network") if section in table},
         "uplink": _laid(own.pop("uplink", {}), uplink),
         "downlink": _laid(own.pop("downlink", {}), downlink),
-        "algorithm": {**shared, **own, "name": method.name},
+        "algorithm": {**shared, **own, "name": _name(table, label)},
     }
     try:
         return Config.of(sections)
@@ -133,6 +135,7 @@ def _check_labels(table: Table, methods: Sequence[str], seeds: range) -> None:
     if not methods or not seeds:
         raise ConfigError("a comparison needs a method and a seed at least")
     for label in methods:
+        _check_folder(label)
         if methods.count(label) > 1:
             raise ConfigError(
                 f"{label} is among the methods twice; give one a label, as in methods.mine.name={label}"
@@ -143,12 +146,24 @@ def _check_labels(table: Table, methods: Sequence[str], seeds: range) -> None:
         _method(table, label)
 
 
+def _check_folder(label: str) -> None:
+    """Refuse a label that cannot name the folder of its runs."""
+    if re.search(r"[:/\\]", label) or label in (".", ".."):
+        mine = short_name(label).rpartition(".")[2].lower() or "mine"
+        raise ConfigError(
+            f"{label!r} cannot name a folder; give the method a label, as in methods.{mine}.name={label} "
+            f"and --methods {mine}"
+        )
+
+
 def _method(table: Table, label: str) -> type[Algorithm]:
-    """The method behind a label: its `name` under [methods.LABEL], or the label itself."""
-    name = table.get("methods", {}).get(label, {}).get("name", label)
-    if not isinstance(name, str) or name not in ALGORITHMS:
-        raise unknown("method", name, ALGORITHMS)
-    return ALGORITHMS[name]
+    """The method behind a label."""
+    return ALGORITHMS.find(_name(table, label), "method")
+
+
+def _name(table: Table, label: str) -> Any:
+    """The name of the method behind a label: `name` under [methods.LABEL], or the label itself."""
+    return table.get("methods", {}).get(label, {}).get("name", label)
 
 
 def method_keys(table: Table, label: str) -> set[str]:

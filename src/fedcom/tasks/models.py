@@ -13,6 +13,7 @@ from fedcom import settings
 from fedcom.data import Dataset
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
+from fedcom.registry import Registry, derived_from
 from fedcom.tasks.objective import Loss
 
 
@@ -156,4 +157,6 @@ class Quadratic(Model):
         return (a * b).sum(0) / a.sum(0)
 
 
-MODELS: dict[str, type[Model]] = {m.name: m for m in (Mlp, Logistic, Cnn, Quadratic)}
+MODELS: Registry[type[Model]] = Registry(
+    "model", "fedcom.models", {m.name: m for m in (Mlp, Logistic, Cnn, Quadratic)}, derived_from(Model)
+)

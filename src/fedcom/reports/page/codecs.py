@@ -58,10 +58,15 @@ def _line(way: str, name: str, told: str, runs: Sequence[Run]) -> list[object]:
 
 
 def _bias(section: Table) -> str:
-    """Whether the codec is unbiased; unknown for one that is not registered here."""
+    """Whether the codec is unbiased; unknown for one that is not known here.
+
+    A settings file can name any code by its module; for a report none of it is imported.
+    """
+    if section["name"] not in CODECS:
+        return NOTHING
     try:
         own = {key: value for key, value in section.items() if key not in LINK}
-        codec = pick("codec", CODECS, own, "codec")
+        codec = pick(CODECS, own, "codec")
     except FedcomError:
         return NOTHING
     return "lossless" if codec.lossless else "unbiased" if codec.unbiased else "biased"
