@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fedcom.cli import app
 from fedcom.errors import ConfigError, DataError
 from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, drawing, rates, reproduce
-from fedcom.reproduce.panels import Run
+from fedcom.reproduce.panels import StudyRun
 from fedcom.reproduce.results import FAILS, HOLDS, PARTLY, Results, Stat, alike, better
 from fedcom.reproduce.study import experiment
 from fedcom.reproduce.study_page import read_verdicts, verdicts_page
@@ -90,7 +90,7 @@ def test_a_run_of_another_study_beside_it_is_not_played_again(
 def test_a_refused_run_is_marked_and_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[str] = []
 
-    def refuse(run: Run, device: str, quiet: bool) -> Any:
+    def refuse(run: StudyRun, device: str, quiet: bool) -> Any:
         raise ConfigError("no such thing")
 
     def judge(results: Results) -> list[Verdict]:
@@ -216,7 +216,7 @@ def test_the_command_leaves_figure_points_page_and_verdicts(name: str, tmp_path:
 def test_missing_data_is_told_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def absent(run: Run, device: str, quiet: bool) -> Any:
+    def absent(run: StudyRun, device: str, quiet: bool) -> Any:
         raise DataError("not here; get it there")
 
     monkeypatch.setitem(STUDIES, "fig1", study(measure=absent))

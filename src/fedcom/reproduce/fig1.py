@@ -13,7 +13,7 @@ from fedcom.draws import Draw
 from fedcom.engines.simulation import Row, Simulation
 from fedcom.errors import Diverged
 from fedcom.reproduce.drawing import Axis, Sheet, series
-from fedcom.reproduce.panels import Panel, Run, Scale
+from fedcom.reproduce.panels import Panel, Scale, StudyRun
 from fedcom.reproduce.results import Results, Verdict
 from fedcom.reproduce.study import Study, panel
 from fedcom.rounds.rules import relative_error
@@ -44,7 +44,7 @@ class Ear:
         return heard, meant
 
 
-def measure(run: Run, device: str, quiet: bool) -> tuple[str, list[Row]]:
+def measure(run: StudyRun, device: str, quiet: bool) -> tuple[str, list[Row]]:
     """G_q of every round, the size of the mean update, and the measured q."""
     config = replace(run.config, run=replace(run.config.run, engine="eager"))  # a replayed round has no ears
     ear, rows = Ear(), list[Row]()

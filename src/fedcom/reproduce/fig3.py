@@ -7,7 +7,7 @@ from fedcom.engines.simulation import Row
 from fedcom.formats import MB
 from fedcom.reports.figures import palette
 from fedcom.reproduce.drawing import Sheet, bars
-from fedcom.reproduce.panels import Panel, Run, Scale
+from fedcom.reproduce.panels import Panel, Scale, StudyRun
 from fedcom.reproduce.results import Results, Verdict
 from fedcom.reproduce.study import Study, panel
 from fedcom.runs.prepare import prepare
@@ -26,7 +26,7 @@ def plan(scale: Scale) -> list[Panel]:
     return [panel("fig3/cifar-10.toml", scale, (*METHODS, *kept), over={"methods": table})]
 
 
-def measure(run: Run, device: str, quiet: bool) -> tuple[str, list[Row]]:
+def measure(run: StudyRun, device: str, quiet: bool) -> tuple[str, list[Row]]:
     """The books after every round; nothing is evaluated."""
     simulation, _ = prepare(run.config, device)
     rows = []

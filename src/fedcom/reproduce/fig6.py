@@ -7,7 +7,7 @@ from typing import Any
 from fedcom.engines.simulation import Row, pick_device
 from fedcom.reproduce.drawing import Sheet, heat
 from fedcom.reproduce.fig5 import authors
-from fedcom.reproduce.panels import Panel, Run, Scale
+from fedcom.reproduce.panels import Panel, Scale, StudyRun
 from fedcom.reproduce.results import Results, Verdict
 from fedcom.reproduce.study import Study, panel
 from fedcom.runs.prepare import build_task
@@ -17,7 +17,7 @@ HIGH = 0.5  # a cosine from which clients count as highly correlated
 CLIENTS = 20
 
 
-def measure(run: Run, device: str, quiet: bool) -> tuple[str, list[Row]]:
+def measure(run: StudyRun, device: str, quiet: bool) -> tuple[str, list[Row]]:
     """The cosines between clients' full gradients at the first model."""
     task = build_task(run.config)[0].to(pick_device(device))
     found = similarity(task, task.objective.start, CLIENTS).tolist()

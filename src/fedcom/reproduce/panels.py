@@ -36,7 +36,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Run(sweep.Trial):
+class StudyRun(sweep.Trial):
     """One run of a study; its key changes with any of its settings, so that none is mistaken for another."""
 
     panel: str = ""
@@ -69,11 +69,11 @@ class Panel:
     methods: tuple[str, ...] = METHODS
     grid: Table = field(default_factory=dict)
 
-    def runs(self, seeds: int) -> list[Run]:
+    def runs(self, seeds: int) -> list[StudyRun]:
         """Every run of the panel."""
         points = sweep.points(self.grid) if self.grid else [()]
         trials = sweep.trials_of(self.table, points, self.methods, seeds)
-        return [Run(t.method, t.point, t.seed, t.config, self.name) for t in trials]
+        return [StudyRun(t.method, t.point, t.seed, t.config, self.name) for t in trials]
 
     @property
     def config(self) -> Config:

@@ -13,7 +13,7 @@ from fedcom.engines.simulation import Row, pick_device
 from fedcom.errors import ConfigError, WireError
 from fedcom.reports.comparison import write_csv
 from fedcom.reproduce import study_page
-from fedcom.reproduce.panels import Run, Scale
+from fedcom.reproduce.panels import Scale, StudyRun
 from fedcom.reproduce.results import Record, Results, Verdict
 from fedcom.reproduce.study import Study
 from fedcom.runs.folder import clear, write_json
@@ -44,7 +44,7 @@ def reproduce(
 
 
 def _records(
-    study: Study, runs: Sequence[Run], path: Path, where: str, device: str, quiet: bool
+    study: Study, runs: Sequence[StudyRun], path: Path, where: str, device: str, quiet: bool
 ) -> list[Record]:
     """The records of all runs; those that are new are written as they come."""
     known = sweep.records_of(path, runs)
@@ -76,7 +76,7 @@ def _elsewhere(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _play(study: Study, runs: Sequence[Run], device: str, quiet: bool) -> Iterator[Played]:
+def _play(study: Study, runs: Sequence[StudyRun], device: str, quiet: bool) -> Iterator[Played]:
     """Stack by stack, panel by panel; a stack that is refused is told of, and the others go on."""
     tasks: dict[str, Task] = {}
     for panel in dict.fromkeys(run.panel for run in runs):

@@ -7,13 +7,13 @@ from pathlib import Path
 from fedcom.config import Table, read
 from fedcom.engines.simulation import Row
 from fedcom.errors import ConfigError
-from fedcom.reproduce.panels import Panel, Run, Scale
+from fedcom.reproduce.panels import Panel, Scale, StudyRun
 from fedcom.reproduce.results import Results, Verdict
 from fedcom.studies.compare import METHODS
 
 PLACES = (Path("experiments"), *(Path(__file__).parents[up] / "experiments" for up in (1, 3)))
 
-Measure = Callable[[Run, str, bool], tuple[str, list[Row]]]  # of a run, a device and whether to be quiet
+Measure = Callable[[StudyRun, str, bool], tuple[str, list[Row]]]  # of a run, a device and whether to be quiet
 
 
 @dataclass(frozen=True)

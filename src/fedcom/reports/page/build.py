@@ -8,7 +8,7 @@ from typing import Any
 
 from fedcom.errors import ConfigError
 from fedcom.reports.page import codecs, sections
-from fedcom.reports.page.collect import Collection, Run, collect
+from fedcom.reports.page.collect import Collection, SavedRun, collect
 from fedcom.reports.page.curves import curves
 from fedcom.reports.page.markup import Html, join, script_safe, text
 from fedcom.version import VERSION
@@ -51,14 +51,14 @@ def _file(name: str) -> Html:
     return Html(files("fedcom.reports.page").joinpath(name).read_text(encoding="utf-8"))
 
 
-def _title(runs: Sequence[Run]) -> str:
+def _title(runs: Sequence[SavedRun]) -> str:
     names = list(dict.fromkeys(str(run.config.get("data", {}).get("name", "unknown data")) for run in runs))
     labels = list(dict.fromkeys(run.label for run in runs))
     who = labels[0] if len(labels) == 1 else f"{len(labels)} methods"
     return f"{who} on {', '.join(names[:3])}{' and others' * (len(names) > 3)}"
 
 
-def _lead(runs: Sequence[Run]) -> str:
+def _lead(runs: Sequence[SavedRun]) -> str:
     """The task in a line, where all runs share it."""
     counts = [f"{len(runs)} run{'s' * (len(runs) > 1)}"]
     for section, key, form in (
@@ -70,7 +70,7 @@ def _lead(runs: Sequence[Run]) -> str:
     return " · ".join(counts)
 
 
-def _partitions(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _partitions(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
     """Every way clients' data was dealt, once, under the first run that has it."""
     found: dict[str, dict[str, Any]] = {}
     for run in runs:

@@ -9,7 +9,7 @@ from fedcom.codecs.wire import HEADER
 from fedcom.config import pick
 from fedcom.errors import FedcomError
 from fedcom.formats import NOTHING, is_number, significant
-from fedcom.reports.page.collect import Run, Table, figure
+from fedcom.reports.page.collect import SavedRun, Table, figure
 from fedcom.reports.page.markup import Html, table, tag
 
 SCALAR = "q"  # one number a message, not a vector of the model's
@@ -20,9 +20,9 @@ NOTE = (
 LINK = ("budgets", "bandwidths", "memory")  # keys of a link, not of its codec
 
 
-def report_card(runs: Sequence[Run]) -> Html:
+def report_card(runs: Sequence[SavedRun]) -> Html:
     """One line a codec and direction; an uplink always, a downlink where it loses something."""
-    lines: dict[tuple[str, ...], list[Run]] = {}
+    lines: dict[tuple[str, ...], list[SavedRun]] = {}
     for run in runs:
         for way in ("uplink", "downlink"):
             section = run.config.get(way, {})
@@ -42,7 +42,7 @@ def _words(section: Mapping[str, Any]) -> tuple[str, str]:
     return str(section["name"]), ", ".join([*told, *share])
 
 
-def _line(way: str, name: str, told: str, runs: Sequence[Run]) -> list[object]:
+def _line(way: str, name: str, told: str, runs: Sequence[SavedRun]) -> list[object]:
     known = [run.rows for run in runs if way == "uplink" and run.status != "diverged"]
     q = [row["q"] for rows in known for row in rows if is_number(row.get("q"))]
     bits, bias = _bits(way, runs), _bias(runs[0].config[way])
@@ -72,7 +72,7 @@ def _bias(section: Table) -> str:
     return "lossless" if codec.lossless else "unbiased" if codec.unbiased else "biased"
 
 
-def _bits(way: str, runs: Sequence[Run]) -> float | None:
+def _bits(way: str, runs: Sequence[SavedRun]) -> float | None:
     """Bits a coordinate of the vectors the codec carries; headers say how many messages there were."""
     size, coordinates = 0.0, 0.0
     for run in runs:

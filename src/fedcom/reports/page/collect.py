@@ -21,7 +21,7 @@ _BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, Arithmet
 
 
 @dataclass(frozen=True)
-class Run:
+class SavedRun:
     """What a run's folder held; a file that was missing or broken is empty."""
 
     folder: Path
@@ -46,7 +46,7 @@ class Run:
 class Collection:
     """All runs found, in order, and what was skipped on the way."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[SavedRun] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
 
 
@@ -77,7 +77,7 @@ def _walk(root: Path, notices: list[Notice]) -> Iterable[Path]:
             yield Path(place)
 
 
-def _run(folder: Path, notices: list[Notice]) -> Run:
+def _run(folder: Path, notices: list[Notice]) -> SavedRun:
     """One folder, each of its files for itself."""
     config = _read(folder, "config.toml", _config, notices) or {}
     rows, broken = _read(folder, "metrics.jsonl", _rows, notices) or ([], [])
@@ -86,7 +86,7 @@ def _run(folder: Path, notices: list[Notice]) -> Run:
     label = folder.parent.name if _SEED.fullmatch(folder.name) else config.get("algorithm", {}).get("name")
     status = summary.get("status")
     cut = not summary and not (folder / "ledger.json").exists()  # a run cut off leaves neither: one notice
-    return Run(
+    return SavedRun(
         folder, _clean(str(label or folder.name or folder.resolve().name)), _seed(config, folder),
         status if status in ("done", "diverged") else "interrupted", rows, config, summary,
         {} if cut else _read(folder, "ledger.json", _ledger, notices) or {},
@@ -121,9 +121,9 @@ def _seed(config: Table, folder: Path) -> int:
     return told if isinstance(told, int) else int(named.group()) if named else 0
 
 
-def _told_apart(runs: list[Run]) -> list[Run]:
+def _told_apart(runs: list[SavedRun]) -> list[SavedRun]:
     """Runs of one label differ in their seed alone; where they do not, their folders are their labels."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[SavedRun]] = {}
     for run in runs:
         groups.setdefault(run.label, []).append(run)
     mixed = {
@@ -142,7 +142,7 @@ def _told_apart(runs: list[Run]) -> list[Run]:
     ]
 
 
-def _apart_from_seed(run: Run) -> str:
+def _apart_from_seed(run: SavedRun) -> str:
     sections = {**run.config, "run": {**run.config.get("run", {}), "seed": None}}
     return json.dumps(sections, sort_keys=True, default=str)
 

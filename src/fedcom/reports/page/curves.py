@@ -8,7 +8,7 @@ import numpy as np
 from fedcom.formats import is_number
 from fedcom.reports.comparison import by_method
 from fedcom.reports.figures import UNITS, Array, palette
-from fedcom.reports.page.collect import Run
+from fedcom.reports.page.collect import SavedRun
 from fedcom.runs.curve import Row
 
 X = {
@@ -25,7 +25,7 @@ Rows = Sequence[Row]
 MOST = 600  # evaluations a curve is drawn through
 
 
-def curves(runs: Sequence[Run]) -> dict[str, Any]:
+def curves(runs: Sequence[SavedRun]) -> dict[str, Any]:
     """Axes that some run has values for, and every line to draw on them."""
     colours = palette(run.label for run in runs)
     axes = [

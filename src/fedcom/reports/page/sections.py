@@ -10,15 +10,15 @@ from fedcom.config import dumps
 from fedcom.formats import MB, NOTHING, duration, megabytes, percent, significant
 from fedcom.reports.comparison import compare_table
 from fedcom.reports.figures import palette
-from fedcom.reports.page.collect import Notice, Run, Table, figure
+from fedcom.reports.page.collect import Notice, SavedRun, Table, figure
 from fedcom.reports.page.markup import Html, join, swatch, table, tag
 
 PARTS = 6  # shades of a bar
 
 
-def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def grouped(runs: Sequence[SavedRun]) -> dict[str, list[SavedRun]]:
     """The runs of each label, in order of first appearance."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[SavedRun]] = {}
     for run in runs:
         groups.setdefault(run.label, []).append(run)
     return groups
@@ -41,7 +41,7 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + rest
 
 
-def summary(runs: Sequence[Run]) -> Html:
+def summary(runs: Sequence[SavedRun]) -> Html:
     """One line a method: how it ended, what it cost, how soon it got to the target."""
     targets = [goal for run in runs if figure(goal := run.config.get("run", {}).get("target_accuracy"))]
     target = statistics.mode(targets) if targets else None
@@ -88,7 +88,7 @@ def _status(entry: Table) -> Html:
     return tag("span", ", ".join(words) or "done", class_=f"status {entry['status']}")
 
 
-def traffic(runs: Sequence[Run]) -> Html:
+def traffic(runs: Sequence[SavedRun]) -> Html:
     """Bytes per client by direction, vector and part: bars, and the table they are drawn from."""
     colours = palette(run.label for run in runs)
     books = {label: _account(group) for label, group in grouped(runs).items()}
@@ -119,7 +119,7 @@ def traffic(runs: Sequence[Run]) -> Html:
     )
 
 
-def _account(runs: Sequence[Run]) -> dict[tuple[str, str, str], float]:
+def _account(runs: Sequence[SavedRun]) -> dict[tuple[str, str, str], float]:
     """The mean bytes per client of each part, largest first within a direction."""
     books = [run.ledger for run in runs if run.ledger]
     total: dict[tuple[str, str, str], float] = {}
@@ -151,7 +151,7 @@ def _bar(
                tag("span", *pieces, size, class_="track"), class_="bar")  # fmt: skip
 
 
-def settings(runs: Sequence[Run]) -> Html:
+def settings(runs: Sequence[SavedRun]) -> Html:
     """What differs between the methods' settings; one setting a column."""
     groups = grouped(runs)
     flat = {label: _flat(group[0].config) for label, group in groups.items()}
@@ -172,7 +172,7 @@ def _shown(value: Any) -> str:
     return NOTHING if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def repeat(runs: Sequence[Run]) -> Html:
+def repeat(runs: Sequence[SavedRun]) -> Html:
     """Every run's folder, the commands that repeat it, its settings and where it ran."""
     parts = []
     for label, group in grouped(runs).items():
@@ -181,7 +181,7 @@ def repeat(runs: Sequence[Run]) -> Html:
     return join(parts)
 
 
-def _facts(run: Run) -> list[Html]:
+def _facts(run: SavedRun) -> list[Html]:
     command = run.environment.get("command")
     started = [str(word) for word in command] if isinstance(command, list) else []
     name = started[0].replace("\\", "/").rsplit("/", 1)[-1] if started else ""
