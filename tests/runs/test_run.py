@@ -218,13 +218,13 @@ REFUSED = [
     ("run.participation=0.04", "got 0.04 of 20 clients"),
     (
         "run.participation=0.05",
-        "fedcomgate tracks differences between clients and needs two a round; got 1 of 20",
+        "fedcomgate tracks differences between clients and needs two per round; got 1 of 20",
     ),
     (
         "run.participation=0.5 algorithm.option=I",
         "option I replays the server's step and needs full participation",
     ),
-    ("algorithm.tau=1,2,3", "tau needs one number, or one a client (20); got 3"),
+    ("algorithm.tau=1,2,3", "tau needs one number, or one per client (20); got 3"),
     ("algorithm.name=fedavg uplink.name=int", "its twin with a codec is fedpaq (algorithm.name=fedpaq)"),
     ("algorithm.name=fedgate uplink.name=topk", "its twin with a codec is fedcomgate"),
     ("algorithm.name=fedavg downlink.name=int", "set algorithm.option=I (full participation)"),
@@ -240,7 +240,7 @@ def test_what_does_not_go_together_is_refused(overrides: str, message: str) -> N
 
 def test_what_can_be_refused_without_the_data_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "load", lambda *_, **__: pytest.fail("the data was read"))
-    with pytest.raises(ConfigError, match="needs two a round"):
+    with pytest.raises(ConfigError, match="needs two per round"):
         prepare(config("data.clients=10", "run.participation=0.1", "data.name=mnist"))
 
 
