@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Codec, Parts, Sizes, q_or_bits
+from fedcom.codecs.base import Codec, Parts, Sizes
 from fedcom.codecs.dithered import Dithered, least_bits
+from fedcom.codecs.entropy_coded import LOWEST_RATE, EntropyCoded
 from fedcom.codecs.lowrank import LowRank
 from fedcom.codecs.rotated import Rotated
 from fedcom.codecs.wire import Field
@@ -32,7 +33,7 @@ _GAIN = 1.01  # how much longer a trial of dithered must be than another's for t
 
 
 @dataclass(frozen=True)
-class Auto(Codec):
+class Auto(EntropyCoded):
     """Dithered, rotated or low-rank: the nearest to this vector at `bits`, or the shortest of variance `q`.
 
     Neither given, it has 1 bit a coordinate.
@@ -43,29 +44,22 @@ class Auto(Codec):
 
     name: ClassVar[str] = "auto"
     id: ClassVar[int] = 9
+    highest_rate: ClassVar[float] = 8.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        q_or_bits(self, self.q, self.bits, most=8, default=("bits", 1.0))
+        self.take_q_or_bits(self.q, self.bits, default=("bits", 1.0))
 
     @classmethod
     def at(cls, bits: float) -> "Auto | None":
         return cls(bits) if 0.05 <= bits <= 8 else None
-
-    @property
-    def unbiased(self) -> bool:
-        return True
-
-    @property
-    def exact_size(self) -> bool:
-        return False
 
     def variance(self, layout: Layout) -> float:
         return self.q or min(codec.variance(layout) for codec in self.candidates(layout))
 
     def candidates(self, layout: Layout) -> list[Codec]:
         """What is tried: low-rank ones where the model has matrices and the rate allows their factors."""
-        bits = None if self.bits is None else max(0.05, self.bits - 8 * _CHOICE.nbytes / layout.size)
+        bits = None if self.bits is None else max(LOWEST_RATE, self.bits - 8 * _CHOICE.nbytes / layout.size)
         low_rank = [LowRank(rank, bits, self.q) for rank in _RANKS]
         matrices = [codec for codec in low_rank if codec.matrices(layout) and _served(codec, layout)]
         if bits is None:

@@ -23,7 +23,9 @@ from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
 
 Parts = dict[str, Tensor]
-Sizes = dict[str, int | Tensor]  # bytes by part: one number for all messages of a stack, or one a message
+# The bytes of each part: one number that holds for every message, or one per message, in a tensor with
+# the leading axes of x.
+Sizes = dict[str, int | Tensor]
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,14 @@ class Codec(ABC):
         """What the receiver will see of x, without making the bytes."""
         return self.expand(self.compress(x, layout, draw), layout, draw)
 
+    def transmit(self, x: Tensor, layout: Layout, draw: Draw) -> tuple[Tensor, Sizes]:
+        """What the receiver hears of x, and the bytes of each message by part, without making them.
+
+        Here every message has the same size. A codec whose sizes depend on the vector overrides this, as
+        EntropyCoded does.
+        """
+        return self.quantise(x, layout, draw), self.itemise({}, layout)
+
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         """The body of one message."""
         return wire.pack(self.fields(layout), parts)
@@ -90,7 +100,7 @@ class Codec(ABC):
         return parts
 
     def itemise(self, parts: Parts, layout: Layout) -> Sizes:
-        """The bytes of each message, header and every field, without making them."""
+        """The bytes of each message by part, header included; a codec of fixed sizes ignores the parts."""
         return {"header": wire.HEADER, **{f.name: f.nbytes for f in self.fields(layout)}}
 
     def fingerprint(self, layout: Layout) -> int:
@@ -123,18 +133,6 @@ def within(name: str, value: float, low: float, high: float) -> None:
     """Refuse a parameter outside its range."""
     if not low <= value <= high:
         raise ConfigError(f"{name} must be between {low:g} and {high:g}; got {value!r}")
-
-
-def q_or_bits(
-    codec: Codec, q: float | None, bits: float | None, most: float, default: tuple[str, float]
-) -> None:
-    """Give a codec its default if it has neither a variance nor a rate; refuse both, or one out of range."""
-    if q is None and bits is None:
-        object.__setattr__(codec, *default)
-    if q is not None and bits is not None:
-        raise ConfigError(f"{codec.name} takes q or bits, not both; got q={q}, bits={bits}")
-    within("q", 1.0 if q is None else q, 1e-12, 1e6)
-    within("bits", 1.0 if bits is None else bits, 0.05, most)
 
 
 def share(name: str, value: float) -> None:

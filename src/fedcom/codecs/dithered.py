@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Codec, Parts, Sizes, q_or_bits
+from fedcom.codecs.base import Parts, Sizes
 from fedcom.codecs.coding import integer_stream
 from fedcom.codecs.coding.entropy import STATES
+from fedcom.codecs.entropy_coded import EntropyCoded
 from fedcom.codecs.kernels import cpu
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
@@ -34,7 +35,7 @@ _LARGEST = 2**31 - 128  # the float32 just below 2^31
 
 
 @dataclass(frozen=True)
-class Dithered(Codec):
+class Dithered(EntropyCoded):
     """Subtractive dither and an entropy coder: a variance q to keep, or a rate of about so many bits.
 
     Neither given, q is 0.1. For a rate the step is searched on some coordinates with a dither of their own:
@@ -46,22 +47,15 @@ class Dithered(Codec):
 
     name: ClassVar[str] = "dithered"
     id: ClassVar[int] = 7
+    highest_rate: ClassVar[float] = 16.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        q_or_bits(self, self.q, self.bits, most=16, default=("q", 0.1))
+        self.take_q_or_bits(self.q, self.bits, default=("q", 0.1))
 
     @classmethod
     def at(cls, bits: float) -> "Dithered | None":
         return cls(bits=bits) if 0.05 <= bits <= 16 else None
-
-    @property
-    def unbiased(self) -> bool:
-        return True
-
-    @property
-    def exact_size(self) -> bool:
-        return False
 
     def variance(self, layout: Layout) -> float:
         if self.q is not None:

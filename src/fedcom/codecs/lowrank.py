@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Codec, Parts, Sizes, q_or_bits, within
+from fedcom.codecs.base import Codec, Parts, Sizes, within
 from fedcom.codecs.dithered import Dithered, least_bits
+from fedcom.codecs.entropy_coded import LOWEST_RATE, EntropyCoded
 from fedcom.codecs.rotated import Rotated
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
@@ -24,7 +25,7 @@ _TOP = 127
 
 
 @dataclass(frozen=True)
-class LowRank(Codec):
+class LowRank(EntropyCoded):
     """A rank-`rank` part of each matrix in 8 bits, and the residual: at `bits` in all, or of variance `q`.
 
     Neither given, it has 1 bit a coordinate. At a rate the residual is dithered, or rotated where little is
@@ -37,23 +38,16 @@ class LowRank(Codec):
 
     name: ClassVar[str] = "lowrank"
     id: ClassVar[int] = 8
+    highest_rate: ClassVar[float] = 16.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         within("rank", self.rank, 1, 64)
-        q_or_bits(self, self.q, self.bits, most=16, default=("bits", 1.0))
+        self.take_q_or_bits(self.q, self.bits, default=("bits", 1.0))
 
     @classmethod
     def at(cls, bits: float) -> "LowRank | None":
         return cls(bits=bits) if 0.05 <= bits <= 16 else None
-
-    @property
-    def unbiased(self) -> bool:
-        return True
-
-    @property
-    def exact_size(self) -> bool:
-        return False
 
     def variance(self, layout: Layout) -> float:
         return self.residual(layout).variance(layout)  # the residual is no larger than x, but for rounding
@@ -71,7 +65,7 @@ class LowRank(Codec):
             return Dithered(q=self.q)
         spent = 8 * sum(field.nbytes for field in self.fields(layout)) / layout.size
         left = self.bits - spent
-        needed = 0.05 if left < 0.8 else least_bits(layout)
+        needed = LOWEST_RATE if left < 0.8 else least_bits(layout)
         if left < needed:
             raise ConfigError(
                 f"factors of rank {self.rank} take {spent:.3f} bits a coordinate of this model and leave "

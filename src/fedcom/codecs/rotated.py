@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Codec, Parts, Sizes, within
+from fedcom.codecs.base import Parts, Sizes
 from fedcom.codecs.coding import hadamard, lloyd_max, trellis, uniform
 from fedcom.codecs.coding.entropy import STATES
 from fedcom.codecs.coding.lloyd_max import LloydMax
 from fedcom.codecs.coding.trellis import Trellis
 from fedcom.codecs.coding.uniform import Uniform
+from fedcom.codecs.entropy_coded import EntropyCoded
 from fedcom.codecs.kernels import cpu, gpu
 from fedcom.codecs.kernels.jit import COMPILED, placed
 from fedcom.codecs.wire import Field
@@ -32,7 +33,7 @@ Quantiser = Uniform | Trellis | LloydMax
 
 
 @dataclass(frozen=True)
-class Rotated(Codec):
+class Rotated(EntropyCoded):
     """Rotated, quantised and entropy-coded to any rate from 0.05 to 8 bits a coordinate, headers in.
 
     Unbiased, with the variance promised, as far as the rotations make a vector Gaussian: from about a
@@ -47,20 +48,17 @@ class Rotated(Codec):
 
     name: ClassVar[str] = "rotated"
     id: ClassVar[int] = 6
+    highest_rate: ClassVar[float] = 8.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("bits", self.bits, 0.05, 8)
+        self.check_rate(self.bits)
         if self.tier == "fixed" and self.bits not in lloyd_max.BITS:
             raise ConfigError(f"tier fixed has 1, 2, 3 or 4 bits; got {self.bits!r}: tier fast has any rate")
 
     @classmethod
     def at(cls, bits: float) -> "Rotated | None":
         return cls(bits) if 0.05 <= bits <= 8 else None
-
-    @property
-    def unbiased(self) -> bool:
-        return True
 
     @property
     def exact_size(self) -> bool:

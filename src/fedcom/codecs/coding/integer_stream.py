@@ -72,7 +72,8 @@ def nbytes(codes: Tensor) -> Tensor:
     frequencies = normalise(counts)
     used = (counts > 0).long().cumsum(-1).argmax(-1) + 1
     table = 2 + (used * _table(1).bits + 7) // 8
-    return table + 4 + stream_bytes(counts, frequencies) + (raw + 7) // 8
+    sizes = table + 4 + stream_bytes(counts, frequencies) + (raw + 7) // 8
+    return sizes.reshape(codes.shape[:-1])
 
 
 def bits(codes: Tensor) -> Tensor:

@@ -1,0 +1,58 @@
+"""What codecs with an entropy coder have in common: message sizes that depend on the vector, and a rate."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedcom.codecs.base import Codec, Sizes, within
+from fedcom.draws import Draw
+from fedcom.errors import ConfigError
+from fedcom.vectors import Layout
+
+LOWEST_RATE = 0.05  # per coordinate: the lowest rate any of these codecs takes
+
+
+@dataclass(frozen=True)
+class EntropyCoded(Codec):
+    """An unbiased codec whose messages are as long as their entropy.
+
+    Sizes are computed from the counts of the symbols, so they are near the real ones but not exact.
+    """
+
+    highest_rate: ClassVar[float]  # per coordinate: the highest rate the codec takes
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    @property
+    def exact_size(self) -> bool:
+        return False
+
+    def transmit(self, x: Tensor, layout: Layout, draw: Draw) -> tuple[Tensor, Sizes]:
+        parts = self.compress(x, layout, draw)
+        return self.expand(parts, layout, draw), self.itemise(parts, layout)
+
+    def has_rate(self, bits: float) -> bool:
+        """Whether the codec takes this many bits per coordinate."""
+        return LOWEST_RATE <= bits <= self.highest_rate
+
+    def check_rate(self, bits: float) -> None:
+        """Refuse a number of bits per coordinate that the codec does not take."""
+        within("bits", bits, LOWEST_RATE, self.highest_rate)
+
+    def take_q_or_bits(self, q: float | None, bits: float | None, default: tuple[str, float]) -> None:
+        """Check the variance or the rate the codec was given; set the default where it was given neither.
+
+        Args:
+            default: the name of the field to set, q or bits, and its value.
+        """
+        if q is not None and bits is not None:
+            raise ConfigError(f"{self.name} takes q or bits, not both; got q={q}, bits={bits}")
+        if q is not None:
+            within("q", q, 1e-12, 1e6)
+        elif bits is not None:
+            self.check_rate(bits)
+        else:
+            object.__setattr__(self, *default)
