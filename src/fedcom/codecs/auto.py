@@ -7,9 +7,9 @@ rounding would not.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -50,9 +50,8 @@ class Auto(EntropyCoded):
         super().__post_init__()
         self.take_q_or_bits(self.q, self.bits, default=("bits", 1.0))
 
-    @classmethod
-    def at(cls, bits: float) -> "Auto | None":
-        return cls(bits) if 0.05 <= bits <= 8 else None
+    def at(self, bits: float) -> Self | None:
+        return replace(self, bits=bits, q=None) if self.has_rate(bits) else None
 
     def variance(self, layout: Layout) -> float:
         return self.q or min(codec.variance(layout) for codec in self.candidates(layout))

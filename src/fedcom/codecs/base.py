@@ -10,7 +10,7 @@ import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -39,9 +39,11 @@ class Codec(ABC):
     def __post_init__(self) -> None:
         settings.check(self)
 
-    @classmethod
-    def at(cls, bits: float) -> "Codec | None":
-        """The setting that sends about so many bits a coordinate, where there is one."""
+    def at(self, bits: float) -> Self | None:
+        """This codec, its other settings kept, at about so many bits per coordinate.
+
+        None where it has no such rate.
+        """
         return None
 
     @property

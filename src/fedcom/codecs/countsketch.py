@@ -1,8 +1,8 @@
 """Count sketch (Charikar et al., 2002), as in FetchSGD (Rothchild et al., 2020): signed sums in buckets."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -32,9 +32,8 @@ class CountSketch(Codec):
         share("ratio", self.ratio)
         within("rows", self.rows, 1, 64)
 
-    @classmethod
-    def at(cls, bits: float) -> "CountSketch | None":
-        return cls(bits / 32) if 0 < bits <= 32 else None
+    def at(self, bits: float) -> Self | None:
+        return replace(self, ratio=bits / 32) if 0 < bits <= 32 else None
 
     @property
     def unbiased(self) -> bool:

@@ -6,8 +6,8 @@ sqrt(12 q / d) |x| meets the paper's assumption on Q with exactly the q asked fo
 """
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -53,9 +53,8 @@ class Dithered(EntropyCoded):
         super().__post_init__()
         self.take_q_or_bits(self.q, self.bits, default=("q", 0.1))
 
-    @classmethod
-    def at(cls, bits: float) -> "Dithered | None":
-        return cls(bits=bits) if 0.05 <= bits <= 16 else None
+    def at(self, bits: float) -> Self | None:
+        return replace(self, q=None, bits=bits) if self.has_rate(bits) else None
 
     def variance(self, layout: Layout) -> float:
         if self.q is not None:

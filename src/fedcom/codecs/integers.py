@@ -1,8 +1,8 @@
 """Affine integers: 2^bits levels from the smallest to the largest value, as in the paper's experiments."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -35,9 +35,8 @@ class Int(Codec):
         within("bits", self.bits, 1, 16)
         within("zero_point_noise", self.zero_point_noise, 0, 65535)
 
-    @classmethod
-    def at(cls, bits: float) -> "Int | None":
-        return cls(int(bits)) if bits in range(1, 17) else None
+    def at(self, bits: float) -> Self | None:
+        return replace(self, bits=int(bits)) if bits in range(1, 17) else None
 
     @property
     def unbiased(self) -> bool:

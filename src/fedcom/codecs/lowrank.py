@@ -5,8 +5,8 @@ iterations from a seeded start and travel as 8-bit integers; whatever they miss,
 is in the residual, and the residual's codec is unbiased, so the whole is.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -45,9 +45,8 @@ class LowRank(EntropyCoded):
         within("rank", self.rank, 1, 64)
         self.take_q_or_bits(self.q, self.bits, default=("bits", 1.0))
 
-    @classmethod
-    def at(cls, bits: float) -> "LowRank | None":
-        return cls(bits=bits) if 0.05 <= bits <= 16 else None
+    def at(self, bits: float) -> Self | None:
+        return replace(self, bits=bits, q=None) if self.has_rate(bits) else None
 
     def variance(self, layout: Layout) -> float:
         return self.residual(layout).variance(layout)  # the residual is no larger than x, but for rounding

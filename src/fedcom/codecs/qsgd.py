@@ -1,8 +1,8 @@
 """QSGD (Alistarh et al., 2017): signed levels of the norm, rounded stochastically."""
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -28,9 +28,8 @@ class Qsgd(Codec):
         super().__post_init__()
         within("levels", self.levels, 1, 32767)
 
-    @classmethod
-    def at(cls, bits: float) -> "Qsgd | None":
-        return cls(2 ** (int(bits) - 1) - 1) if bits in range(2, 17) else None
+    def at(self, bits: float) -> Self | None:
+        return replace(self, levels=2 ** (int(bits) - 1) - 1) if bits in range(2, 17) else None
 
     @property
     def unbiased(self) -> bool:

@@ -1,7 +1,7 @@
 """Rand-k: a random share of the coordinates, scaled up; the receiver knows which from the shared seed."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -28,9 +28,8 @@ class RandK(Codec):
         super().__post_init__()
         share("ratio", self.ratio)
 
-    @classmethod
-    def at(cls, bits: float) -> "RandK | None":
-        return cls(bits / 32) if 0 < bits <= 32 else None
+    def at(self, bits: float) -> Self | None:
+        return replace(self, ratio=bits / 32) if 0 < bits <= 32 else None
 
     @property
     def unbiased(self) -> bool:

@@ -5,8 +5,8 @@ the coder's table follow from the rate alone and need not travel. The scale |y|^
 unbiased over the rotation.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -56,9 +56,11 @@ class Rotated(EntropyCoded):
         if self.tier == "fixed" and self.bits not in lloyd_max.BITS:
             raise ConfigError(f"tier fixed has 1, 2, 3 or 4 bits; got {self.bits!r}: tier fast has any rate")
 
-    @classmethod
-    def at(cls, bits: float) -> "Rotated | None":
-        return cls(bits) if 0.05 <= bits <= 8 else None
+    def at(self, bits: float) -> Self | None:
+        return replace(self, bits=bits) if self.has_rate(bits) else None
+
+    def has_rate(self, bits: float) -> bool:
+        return bits in lloyd_max.BITS if self.tier == "fixed" else super().has_rate(bits)
 
     @property
     def exact_size(self) -> bool:

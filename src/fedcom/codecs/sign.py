@@ -1,7 +1,7 @@
 """Scaled sign (Karimireddy et al., 2019): one bit a coordinate and the mean magnitude."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -22,9 +22,8 @@ class Sign(Codec):
     name: ClassVar[str] = "sign"
     id: ClassVar[int] = 10
 
-    @classmethod
-    def at(cls, bits: float) -> "Sign | None":
-        return cls() if bits == 1 else None
+    def at(self, bits: float) -> Self | None:
+        return self if bits == 1 else None
 
     @property
     def unbiased(self) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -29,9 +29,8 @@ class TernGrad(Codec):
     name: ClassVar[str] = "terngrad"
     id: ClassVar[int] = 11
 
-    @classmethod
-    def at(cls, bits: float) -> "TernGrad | None":
-        return cls() if bits == 1.6 else None
+    def at(self, bits: float) -> Self | None:
+        return self if bits == 1.6 else None
 
     @property
     def unbiased(self) -> bool:

@@ -1,7 +1,7 @@
 """Top-k: the coordinates of largest magnitude, with their indices."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -35,11 +35,12 @@ class TopK(Codec):
         share("ratio", self.ratio)
         within("bits", self.bits, 1, 16)
 
-    @classmethod
-    def at(cls, bits: float) -> "TopK | None":
-        # A kept coordinate costs its value and an index of about 18 bits, or all together a bitmap.
-        ratio = max(bits / (32 + 18), (bits - 1) / 32)
-        return cls(ratio) if 0 < ratio <= 1 else None
+    def at(self, bits: float) -> Self | None:
+        # A kept coordinate costs its value and an index of about 18 bits; with a bitmap, its value, beside
+        # one bit for every coordinate.
+        value = 32 if self.values == "float" else self.bits
+        ratio = max(bits / (value + 18), (bits - 1) / value)
+        return replace(self, ratio=ratio) if 0 < ratio <= 1 else None
 
     @property
     def unbiased(self) -> bool:
