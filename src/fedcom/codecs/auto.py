@@ -28,7 +28,7 @@ from fedcom.vectors import Layout
 _CHOICE = Field("choice", 1, 8)
 _RANKS = (2, 4)
 _GAUSSIAN = 1000  # coordinates from which on rotated keeps its promise
-_SPREAD = 1.05  # how far a trial of many coordinates strays from a variance that is kept
+_TOLERANCE = 1.05  # how far a trial of many coordinates strays from a variance that is kept
 _GAIN = 1.01  # how much longer a trial of dithered must be than another's for that one to be shorter again
 
 
@@ -60,13 +60,13 @@ class Auto(EntropyCoded):
         """What is tried: low-rank ones where the model has matrices and the rate allows their factors."""
         bits = None if self.bits is None else max(LOWEST_RATE, self.bits - 8 * _CHOICE.nbytes / layout.size)
         low_rank = [LowRank(rank, bits, self.q) for rank in _RANKS]
-        matrices = [codec for codec in low_rank if codec.matrices(layout) and _served(codec, layout)]
+        matrices = [codec for codec in low_rank if codec.matrices(layout) and _affords(codec, layout)]
         if bits is None:
-            return [Dithered(self.q), *_rotated(self.q or 0.0, layout), *matrices]
+            return [Dithered(self.q), *_rotated_at(self.q or 0.0, layout), *matrices]
         rotated: list[Codec] = [Rotated(bits)] if layout.size >= _GAUSSIAN else []
         dithered = Dithered(bits=bits)
         if not rotated:
-            dithered.left(layout)  # refuses a model too small for the rate
+            dithered.bits_left(layout)  # refuses a model too small for the rate
         return [*rotated, *([dithered] if bits >= least_bits(layout) else []), *matrices]
 
     def tables(self, layout: Layout) -> bytes:
@@ -101,7 +101,7 @@ class Auto(EntropyCoded):
         if isinstance(codec, Dithered):
             return lengths.reshape(x.shape[:-1])
         error = (codec.expand(parts, layout, Draw(keys)).double() - rows).square().sum(-1)
-        most = _SPREAD * self.variance(layout) * rows.double().square().sum(-1)
+        most = _TOLERANCE * self.variance(layout) * rows.double().square().sum(-1)
         return torch.where(error > most, torch.inf, _GAIN * lengths).reshape(x.shape[:-1])
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
@@ -110,12 +110,12 @@ class Auto(EntropyCoded):
         for i, codec in enumerate(self.candidates(layout)):
             rows = choice == i
             if rows.any():
-                x[rows] = codec.expand(_of(parts, i), layout, Draw(draw.key[rows]))
+                x[rows] = codec.expand(_parts_of(parts, i), layout, Draw(draw.key[rows]))
         return x
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         i = int(parts["choice"])
-        chosen = {name: part[0] for name, part in _of(parts, i).items()}
+        chosen = {name: part[0] for name, part in _parts_of(parts, i).items()}
         return _CHOICE.pack(parts["choice"]) + self.candidates(layout)[i].pack(chosen, layout)
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
@@ -130,20 +130,20 @@ class Auto(EntropyCoded):
         choice = parts["choice"].squeeze(-1)
         items: Sizes = {"header": wire.HEADER, "choice": _CHOICE.nbytes}
         for i, codec in enumerate(self.candidates(layout)):
-            if _of(parts, i):
-                for part, size in codec.itemise(_of(parts, i), layout).items():
+            if _parts_of(parts, i):
+                for part, size in codec.itemise(_parts_of(parts, i), layout).items():
                     each = torch.zeros_like(choice)
                     each[choice == i] = size
                     items |= {f"{codec.name} {part}": each} if part != "header" else {}
         return items
 
 
-def _of(parts: Parts, i: int) -> Parts:
+def _parts_of(parts: Parts, i: int) -> Parts:
     """The parts of one candidate."""
     return {name.removeprefix(f"{i} "): part for name, part in parts.items() if name.startswith(f"{i} ")}
 
 
-def _served(codec: LowRank, layout: Layout) -> bool:
+def _affords(codec: LowRank, layout: Layout) -> bool:
     """Whether the rate allows the factors."""
     try:
         codec.residual(layout)
@@ -153,7 +153,7 @@ def _served(codec: LowRank, layout: Layout) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _rotated(q: float, layout: Layout) -> list[Codec]:
+def _rotated_at(q: float, layout: Layout) -> list[Codec]:
     """Rotated at the least rate, in thousandths of a bit, that promises q, if there is one."""
     rates = range(50, 8001)
     found = bisect_left(rates, -q, key=lambda rate: -Rotated(rate / 1000).variance(layout))

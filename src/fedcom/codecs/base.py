@@ -131,13 +131,13 @@ class Codec(ABC):
         return x
 
 
-def within(name: str, value: float, low: float, high: float) -> None:
+def check_range(name: str, value: float, low: float, high: float) -> None:
     """Refuse a parameter outside its range."""
     if not low <= value <= high:
         raise ConfigError(f"{name} must be between {low:g} and {high:g}; got {value!r}")
 
 
-def share(name: str, value: float) -> None:
+def check_share(name: str, value: float) -> None:
     """Refuse a share that is not in (0, 1]."""
     if not 0 < value <= 1:
         raise ConfigError(f"{name} must be above 0 and at most 1; got {value!r}")

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, kept_count, share, within
+from fedcom.codecs.base import Codec, Parts, check_range, check_share, kept_count
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.vectors import Layout
@@ -29,8 +29,8 @@ class CountSketch(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share("ratio", self.ratio)
-        within("rows", self.rows, 1, 64)
+        check_share("ratio", self.ratio)
+        check_range("rows", self.rows, 1, 64)
 
     def at(self, bits: float) -> Self | None:
         return replace(self, ratio=bits / 32) if 0 < bits <= 32 else None

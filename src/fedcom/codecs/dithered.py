@@ -30,8 +30,8 @@ _SAMPLE = 16384  # coordinates on which the search for a step begins
 _PASSES = 12  # at most, over all coordinates, in which it ends
 _FINEST, _COARSEST = 1e-5, 1e3  # steps, in deviations
 _NEAR = 0.005  # of the rate, within which a step will do
-_SPREAD = 5.0  # what a message may exceed another of the same vector by, in bits over sqrt(d)
-_LARGEST = 2**31 - 128  # the float32 just below 2^31
+_SLACK = 5.0  # what a message may exceed another of the same vector by, in bits over sqrt(d)
+_LARGEST_CODE = 2**31 - 128  # the float32 just below 2^31
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class Dithered(EntropyCoded):
         if self.q is not None:
             return self.q
         return 1 / (
-            12 * _magnitude(0.95 * self.left(layout)) ** 2
+            12 * _magnitude(0.95 * self.bits_left(layout)) ** 2
         )  # the search may end a little below the rate
 
-    def left(self, layout: Layout) -> float:
+    def bits_left(self, layout: Layout) -> float:
         """Bits a coordinate that are left to the codes, if those are enough."""
         if self.bits is None or self.bits >= least_bits(layout):
             return (self.bits or 0.0) - _besides(layout.size)
@@ -76,7 +76,7 @@ class Dithered(EntropyCoded):
         return [_STEP]
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
-        return self.coded(x, self.step(x, layout, draw), draw)
+        return self.compress_at(x, self.step(x, layout, draw), draw)
 
     def step(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
         """The step that has the variance of x, or its rate."""
@@ -85,10 +85,10 @@ class Dithered(EntropyCoded):
         return sigma * (math.sqrt(12 * self.q) if self.q else self._searched(x, sigma, layout, draw))
 
     @staticmethod
-    def coded(x: Tensor, step: Tensor, draw: Draw) -> Parts:
+    def compress_at(x: Tensor, step: Tensor, draw: Draw) -> Parts:
         """The parts of x at a given step."""
         step = step.to(torch.float32)
-        return {"step": torch.where(step.isfinite(), step, torch.nan), "codes": _quantise(x, step, draw)}
+        return {"step": torch.where(step.isfinite(), step, torch.nan), "codes": _codes(x, step, draw)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         codes = parts["codes"]
@@ -117,14 +117,14 @@ class Dithered(EntropyCoded):
 
         A step that is too fine, and one that is not, close in on it; a row that is near stays as it is.
         """
-        d, rate, draw = layout.size, self.left(layout), draw.fold("search")
+        d, rate, draw = layout.size, self.bits_left(layout), draw.fold("search")
         some = torch.arange(min(d, _SAMPLE), device=x.device) * d // min(d, _SAMPLE)
         step = _bisected(x[..., some], sigma, rate, draw)
         fine, coarse = torch.zeros_like(step), torch.full_like(step, torch.inf)
         for i in range(_PASSES):
-            codes = _quantise(x, (sigma * step).to(torch.float32), draw)
+            codes = _codes(x, (sigma * step).to(torch.float32), draw)
             size = wire.HEADER + _STEP.nbytes + 4 + integer_stream.nbytes(codes).reshape(sigma.shape)
-            excess = (8 * size + _SPREAD * math.sqrt(d)) / d - (self.bits or 0.0)
+            excess = (8 * size + _SLACK * math.sqrt(d)) / d - (self.bits or 0.0)
             fine, coarse = torch.where(excess > 0, step, fine), torch.where(excess > 0, coarse, step)
             done = (excess <= 0) & ((excess > -_NEAR * rate) | (step <= _FINEST))
             if done.all():
@@ -144,7 +144,7 @@ def least_bits(layout: Layout) -> float:
 
 def _besides(d: int) -> float:
     """Bits a coordinate beside the codes: header, table, and what one dither may take more than another."""
-    return (8 * _BARE + _SPREAD * math.sqrt(d)) / d
+    return (8 * _BARE + _SLACK * math.sqrt(d)) / d
 
 
 def _magnitude(rate: float) -> float:
@@ -166,18 +166,18 @@ def _bisected(x: Tensor, sigma: Tensor, rate: float, draw: Draw) -> Tensor:
     fine, coarse = torch.full_like(sigma, _FINEST), torch.full_like(sigma, _COARSEST)
     for _ in range(16):
         middle = (fine * coarse).sqrt()
-        codes = _quantise(x, (sigma * middle).to(torch.float32), draw)
-        above = integer_stream.bits(codes.reshape(-1, x.shape[-1])).reshape(sigma.shape) > rate
+        codes = _codes(x, (sigma * middle).to(torch.float32), draw)
+        above = integer_stream.entropy_rate(codes.reshape(-1, x.shape[-1])).reshape(sigma.shape) > rate
         fine, coarse = torch.where(above, middle, fine), torch.where(above, coarse, middle)
     return coarse
 
 
-def _quantise(x: Tensor, step: Tensor, draw: Draw) -> Tensor:
+def _codes(x: Tensor, step: Tensor, draw: Draw) -> Tensor:
     """round(x/step + u); a step of zero, of the zero vector, gives zeros."""
     safe = step.clamp(min=torch.finfo(torch.float32).tiny).to(x.dtype)
     if x.dtype == torch.float32 and cpu.ready(x, draw):
-        return cpu.dithered(x, safe, _LARGEST, draw)
-    codes = (x / safe + _dither(x, draw)).round_().nan_to_num_(0).clamp_(-_LARGEST, _LARGEST)
+        return cpu.dithered(x, safe, _LARGEST_CODE, draw)
+    codes = (x / safe + _dither(x, draw)).round_().nan_to_num_(0).clamp_(-_LARGEST_CODE, _LARGEST_CODE)
     return codes.to(torch.int32)
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Sizes, within
+from fedcom.codecs.base import Codec, Sizes, check_range
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
@@ -40,7 +40,7 @@ class EntropyCoded(Codec):
 
     def check_rate(self, bits: float) -> None:
         """Refuse a number of bits per coordinate that the codec does not take."""
-        within("bits", bits, LOWEST_RATE, self.highest_rate)
+        check_range("bits", bits, LOWEST_RATE, self.highest_rate)
 
     def take_q_or_bits(self, q: float | None, bits: float | None, default: tuple[str, float]) -> None:
         """Check the variance or the rate the codec was given; set the default where it was given neither.
@@ -51,7 +51,7 @@ class EntropyCoded(Codec):
         if q is not None and bits is not None:
             raise ConfigError(f"{self.name} takes q or bits, not both; got q={q}, bits={bits}")
         if q is not None:
-            within("q", q, 1e-12, 1e6)
+            check_range("q", q, 1e-12, 1e6)
         elif bits is not None:
             self.check_rate(bits)
         else:

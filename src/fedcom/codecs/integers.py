@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, float32_above, within
+from fedcom.codecs.base import Codec, Parts, check_range, float32_above
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
@@ -32,8 +32,8 @@ class Int(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("bits", self.bits, 1, 16)
-        within("zero_point_noise", self.zero_point_noise, 0, 65535)
+        check_range("bits", self.bits, 1, 16)
+        check_range("zero_point_noise", self.zero_point_noise, 0, 65535)
 
     def at(self, bits: float) -> Self | None:
         return replace(self, bits=int(bits)) if bits in range(1, 17) else None

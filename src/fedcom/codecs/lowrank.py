@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Codec, Parts, Sizes, within
+from fedcom.codecs.base import Codec, Parts, Sizes, check_range
 from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.entropy_coded import LOWEST_RATE, EntropyCoded
 from fedcom.codecs.rotated import Rotated
@@ -42,7 +42,7 @@ class LowRank(EntropyCoded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("rank", self.rank, 1, 64)
+        check_range("rank", self.rank, 1, 64)
         self.take_q_or_bits(self.q, self.bits, default=("bits", 1.0))
 
     def at(self, bits: float) -> Self | None:
@@ -85,7 +85,7 @@ class LowRank(EntropyCoded):
         rest = x - self._low_rank(factors, layout, x.dtype)
         codec, draw = self.residual(layout), draw.fold("residual")
         if isinstance(codec, Dithered) and codec.q:
-            inner = codec.coded(rest, codec.step(x, layout, draw), draw)
+            inner = codec.compress_at(rest, codec.step(x, layout, draw), draw)
         else:
             inner = codec.compress(rest, layout, draw)
         return factors | {f"residual {name}": part for name, part in inner.items()}

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, within
+from fedcom.codecs.base import Codec, Parts, check_range
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
@@ -32,7 +32,7 @@ class PowerSgd(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("rank", self.rank, 1, 1024)
+        check_range("rank", self.rank, 1, 1024)
 
     @property
     def unbiased(self) -> bool:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, float32_above, width, within
+from fedcom.codecs.base import Codec, Parts, check_range, float32_above, width
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
@@ -26,7 +26,7 @@ class Qsgd(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("levels", self.levels, 1, 32767)
+        check_range("levels", self.levels, 1, 32767)
 
     def at(self, bits: float) -> Self | None:
         return replace(self, levels=2 ** (int(bits) - 1) - 1) if bits in range(2, 17) else None

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, kept_count, share
+from fedcom.codecs.base import Codec, Parts, check_share, kept_count
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.vectors import Layout
@@ -26,7 +26,7 @@ class RandK(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share("ratio", self.ratio)
+        check_share("ratio", self.ratio)
 
     def at(self, bits: float) -> Self | None:
         return replace(self, ratio=bits / 32) if 0 < bits <= 32 else None

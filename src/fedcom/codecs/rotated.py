@@ -88,7 +88,7 @@ class Rotated(EntropyCoded):
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         quantiser = self.quantiser(layout)
-        if isinstance(quantiser, Uniform) and gpu.ready(x, draw, hadamard.block(layout.size)):
+        if isinstance(quantiser, Uniform) and gpu.ready(x, draw, hadamard.block_size(layout.size)):
             codes, size, overlap = _codes_on_gpu(x, quantiser, draw)
         else:
             codes, size, overlap = _codes(x, quantiser, draw)
@@ -98,7 +98,7 @@ class Rotated(EntropyCoded):
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         codes, scale, quantiser = parts["codes"], parts["scale"], self.quantiser(layout)
-        low, d, b = quantiser.alphabet.low, layout.size, hadamard.block(layout.size)
+        low, d, b = quantiser.coder.low, layout.size, hadamard.block_size(layout.size)
         if layout.dtype == torch.float32 and cpu.ready(codes, draw):
             x = cpu.unrotate(
                 codes, low, placed(quantiser.centres, codes.device, torch.float32), scale, d, b, draw
@@ -115,7 +115,7 @@ class Rotated(EntropyCoded):
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         scale = _SCALE.pack(parts["scale"])
-        return scale + self.quantiser(layout).alphabet.pack(parts["codes"]) if parts["scale"].any() else scale
+        return scale + self.quantiser(layout).coder.pack(parts["codes"]) if parts["scale"].any() else scale
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
         if len(body) < _SCALE.nbytes:
@@ -126,10 +126,10 @@ class Rotated(EntropyCoded):
         n, stream = hadamard.padded(layout.size), body[_SCALE.nbytes :]
         if not scale.any() and not stream:
             return {"scale": scale, "codes": torch.zeros(n, dtype=torch.int32)}
-        return {"scale": scale, "codes": self.quantiser(layout).alphabet.unpack(stream, n)}
+        return {"scale": scale, "codes": self.quantiser(layout).coder.unpack(stream, n)}
 
     def itemise(self, parts: Parts, layout: Layout) -> Sizes:
-        codes = self.quantiser(layout).alphabet.nbytes(parts["codes"])
+        codes = self.quantiser(layout).coder.nbytes(parts["codes"])
         sent = parts["scale"].squeeze(-1) != 0  # a vector of zeros is its scale
         return {"header": wire.HEADER, "scale": _SCALE.nbytes, "codes": torch.where(sent, codes, 0)}
 
@@ -145,11 +145,11 @@ def _codes(x: Tensor, quantiser: Quantiser, draw: Draw) -> tuple[Tensor, Tensor,
 
 
 def _codes_on_gpu(x: Tensor, quantiser: Uniform, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
-    n, b = hadamard.padded(x.shape[-1]), hadamard.block(x.shape[-1])
+    n, b = hadamard.padded(x.shape[-1]), hadamard.block_size(x.shape[-1])
     y, size = gpu.first_half(x, n, b, draw)
     step, centres = _deviation(size, n) * quantiser.step, placed(quantiser.centres, x.device, x.dtype)
-    alphabet = quantiser.alphabet
-    codes, overlap = gpu.second_half(y, b, step, alphabet.low, alphabet.high, centres, draw)
+    coder = quantiser.coder
+    codes, overlap = gpu.second_half(y, b, step, coder.low, coder.high, centres, draw)
     return codes, size, overlap
 
 
@@ -161,5 +161,5 @@ def _deviation(size: Tensor, n: int) -> Tensor:
 def _image(codes: Tensor, quantiser: Quantiser, dtype: torch.dtype) -> Tensor:
     centres = placed(quantiser.centres, codes.device, dtype)
     if COMPILED and codes.device.type == "cpu" and dtype == torch.float32:
-        return cpu.image(codes, quantiser.alphabet.low, centres)
-    return centres[(codes - quantiser.alphabet.low).to(torch.int64)]
+        return cpu.image(codes, quantiser.coder.low, centres)
+    return centres[(codes - quantiser.coder.low).to(torch.int64)]

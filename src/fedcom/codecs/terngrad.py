@@ -56,11 +56,11 @@ class TernGrad(Codec):
         for i, (block, out, v) in enumerate(zip(*map(blocks.split, (x, trits, u)), strict=True)):
             kept = v < block.abs() / scale[..., i : i + 1]
             out.copy_(1 + kept * (1 - 2 * (block < 0).to(torch.int32)))
-        return {"scale": scale, "codes": _pack(trits)}
+        return {"scale": scale, "codes": _pack_trits(trits)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         blocks, scale = self.blocks(layout), parts["scale"].to(layout.dtype)
-        trits = _unpack(parts["codes"])[..., : layout.size]
+        trits = _unpack_trits(parts["codes"])[..., : layout.size]
         x = torch.empty_like(trits, dtype=layout.dtype)
         for i, (trit, out) in enumerate(zip(blocks.split(trits), blocks.split(x), strict=True)):
             torch.mul(trit - 1, scale[..., i : i + 1], out=out)
@@ -69,17 +69,17 @@ class TernGrad(Codec):
     def check(self, parts: Parts, layout: Layout) -> None:
         if (parts["scale"] < 0).any() or (parts["codes"] > 242).any():
             raise WireError("a terngrad message has a negative scale or a byte above 242")
-        if _unpack(parts["codes"])[layout.size :].any():
+        if _unpack_trits(parts["codes"])[layout.size :].any():
             raise WireError("a terngrad message has stray trits in its padding")
 
 
-def _pack(trits: Tensor) -> Tensor:
+def _pack_trits(trits: Tensor) -> Tensor:
     """Five numbers of 0..2 a byte, the last byte filled with zeros."""
     fives = pad(trits, (0, -trits.shape[-1] % 5)).reshape(*trits.shape[:-1], -1, 5)
     return (fives * placed(_WEIGHTS, fives.device, torch.int32)).sum(-1, dtype=torch.int32)
 
 
-def _unpack(codes: Tensor) -> Tensor:
+def _unpack_trits(codes: Tensor) -> Tensor:
     """The numbers of 0..2 in bytes below 243."""
     codes = codes.to(torch.int32).unsqueeze(-1)
     return (codes // placed(_WEIGHTS, codes.device, torch.int32) % 3).flatten(-2)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, kept_count, share, width, within
+from fedcom.codecs.base import Codec, Parts, check_range, check_share, kept_count, width
 from fedcom.codecs.identity import Identity
 from fedcom.codecs.integers import Int
 from fedcom.codecs.wire import Field
@@ -32,8 +32,8 @@ class TopK(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share("ratio", self.ratio)
-        within("bits", self.bits, 1, 16)
+        check_share("ratio", self.ratio)
+        check_range("bits", self.bits, 1, 16)
 
     def at(self, bits: float) -> Self | None:
         # A kept coordinate costs its value and an index of about 18 bits; with a bitmap, its value, beside

@@ -27,7 +27,7 @@ from fedcom.errors import WireError
 _HEADER = struct.Struct("<2sBBIII")
 HEADER = _HEADER.size
 VERSION = 1
-_MACHINE = {8: "<u1", 16: "<u2", 32: "<u4"}
+_TYPES = {8: "<u1", 16: "<u2", 32: "<u4"}
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Field:
         array = values.detach().cpu().reshape(-1).numpy()
         if self.floating:
             return array.astype(f"<f{self.bits // 8}").tobytes()
-        if self.bits in _MACHINE:
-            return array.astype(_MACHINE[self.bits]).tobytes()
+        if self.bits in _TYPES:
+            return array.astype(_TYPES[self.bits]).tobytes()
         shifts = np.arange(self.bits - 1, -1, -1, dtype=np.uint32)
         bits = (array.astype(np.uint32)[:, None] >> shifts) & 1
         return np.packbits(bits.astype(np.uint8)).tobytes()
@@ -62,8 +62,8 @@ class Field:
             if not np.isfinite(numbers).all():
                 raise WireError(f"field {self.name!r} holds a value that is not finite")
             return torch.from_numpy(numbers)
-        if self.bits in _MACHINE:
-            return torch.from_numpy(np.frombuffer(data, _MACHINE[self.bits]).astype(np.int64))
+        if self.bits in _TYPES:
+            return torch.from_numpy(np.frombuffer(data, _TYPES[self.bits]).astype(np.int64))
         total = self.count * self.bits
         bits = np.unpackbits(np.frombuffer(data, np.uint8))
         if bits[total:].any():

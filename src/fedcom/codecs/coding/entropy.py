@@ -14,6 +14,7 @@ from numpy import uint64 as W
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcom.codecs.kernels.arrays import Codes, Ints, Reals, Symbols
 from fedcom.codecs.kernels.jit import jit, placed
 from fedcom.codecs.wire import Field
 from fedcom.errors import WireError
@@ -26,16 +27,12 @@ _COUNTERS = 1 << 12  # on a GPU, of a row
 STATES = 4 * _LANES  # bytes of the final states
 _INVERSE = 46
 
-Ints = NDArray[np.int64]
-Reals = NDArray[np.float64]
 Shares = NDArray[U]
-Codes = NDArray[np.int32]
-Symbols = NDArray[np.uint8]
 Words = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, eq=False)
-class Alphabet:
+class SymbolCoder:
     """How codes become symbols: code - low is cut into a symbol and `shift` low bits that travel raw."""
 
     low: int

@@ -17,7 +17,7 @@ from fedcom.draws import Draw
 
 
 @lru_cache(maxsize=256)
-def block(d: int) -> int:
+def block_size(d: int) -> int:
     """B: a power of four near 8 sqrt(d), so that a row's piece of every other has about 64 coordinates."""
     exponent = ((64 * d - 1).bit_length() + 1) // 4  # log4(8 sqrt(d)), rounded
     while exponent and -(-d // 4**exponent) * 4**exponent > 1.3 * d:  # no more than 30% of padding
@@ -27,13 +27,13 @@ def block(d: int) -> int:
 
 def padded(d: int) -> int:
     """R B, the number of coordinates after padding."""
-    return -(-d // block(d)) * block(d)
+    return -(-d // block_size(d)) * block_size(d)
 
 
 def rotate(x: Tensor, draw: Draw) -> Tensor:
     """The rotated vector, padded; its norm is that of x."""
     d, n = x.shape[-1], padded(x.shape[-1])
-    b = block(d)
+    b = block_size(d)
     if x.dtype == torch.float32 and cpu.ready(x, draw):
         return cpu.rotate(x, n, b, draw)
     y = torch.nn.functional.pad(x, (0, n - d)) * signs(n, draw.fold("first"), x.dtype)
@@ -44,7 +44,7 @@ def rotate(x: Tensor, draw: Draw) -> Tensor:
 
 def unrotate(y: Tensor, d: int, draw: Draw) -> Tensor:
     """The first d coordinates of what was rotated."""
-    n, b = y.shape[-1], block(d)
+    n, b = y.shape[-1], block_size(d)
     x = _transform(_rows(y, -1, b)).flatten(-2) * signs(n, draw.fold("second"), y.dtype)
     x = _rows(x, b, -1).transpose(-1, -2)
     x = _transform(x).flatten(-2) * signs(n, draw.fold("first"), y.dtype)

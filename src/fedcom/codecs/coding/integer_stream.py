@@ -12,23 +12,21 @@ from torch import Tensor
 
 from fedcom.codecs.coding.entropy import (
     PRECISION,
-    Codes,
-    Ints,
-    Symbols,
     decode,
     encode,
     histogram,
     normalise,
     stream_bytes,
 )
+from fedcom.codecs.kernels.arrays import Codes, Ints, Symbols
 from fedcom.codecs.kernels.jit import COMPILED, jit
 from fedcom.codecs.wire import Field
 from fedcom.errors import WireError
 
 _EXACT = 16
 _MOST = 2 * (_EXACT + 4 * 27) - 1  # symbols for magnitudes below 2^31, zero without a sign
-_OCTAVES = [(4 + quarter) << octave for octave in range(2, 29) for quarter in range(4)]
-_MAGNITUDES = np.array([*range(_EXACT), *_OCTAVES], np.int32)  # the least of each symbol
+_LARGE = [(4 + quarter) << octave for octave in range(2, 29) for quarter in range(4)]
+_MAGNITUDES = np.array([*range(_EXACT), *_LARGE], np.int32)  # the least of each symbol
 _NONE = np.empty(0, np.int64)
 _VALUES = np.stack([-_MAGNITUDES, np.roll(_MAGNITUDES, -1)], 1).flatten()[:_MOST]
 
@@ -76,7 +74,7 @@ def nbytes(codes: Tensor) -> Tensor:
     return sizes.reshape(codes.shape[:-1])
 
 
-def bits(codes: Tensor) -> Tensor:
+def entropy_rate(codes: Tensor) -> Tensor:
     """The entropy of each row's symbols and raw bits, a coordinate."""
     counts, raw = tally(codes)
     share = counts.double() / codes.shape[-1]

@@ -22,7 +22,7 @@ _SETTLED = 1e-12  # less than this a level moves in the last pass
 
 
 @dataclass(frozen=True)
-class Alphabet:
+class FixedWidthCoder:
     """Codes of a fixed width."""
 
     bits: int
@@ -52,7 +52,7 @@ class LloydMax:
     """2^bits levels of a standard normal variable."""
 
     centres: Tensor
-    alphabet: Alphabet
+    coder: FixedWidthCoder
     q: float  # 1/cos^2 - 1 between a Gaussian vector and its image
 
     @property
@@ -81,4 +81,4 @@ def for_bits(bits: int) -> LloydMax:
     centres = [normal.rounded(level) for level in levels]
     q = normal.variance([2 * m for m in mass], means, centres)
     mirrored = [-c for c in reversed(centres)] + centres
-    return LloydMax(torch.tensor(mirrored, dtype=torch.float64), Alphabet(bits), q)
+    return LloydMax(torch.tensor(mirrored, dtype=torch.float64), FixedWidthCoder(bits), q)

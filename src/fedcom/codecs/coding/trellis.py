@@ -22,13 +22,9 @@ from torch import Tensor
 
 from fedcom.codecs.coding import normal
 from fedcom.codecs.coding.entropy import PRECISION, STATES, TOTAL, encode, histogram, normalise, stream_bytes
+from fedcom.codecs.kernels.arrays import Codes, Floats, Ints, Reals
 from fedcom.codecs.kernels.jit import jit
 from fedcom.errors import WireError
-
-Ints = NDArray[np.int64]
-Codes = NDArray[np.int32]
-Floats = NDArray[np.float32]
-Reals = NDArray[np.float64]
 
 _REACH = 5.0  # standard deviations; what lies beyond counts as the last code
 _CELLS = 4096  # between minus and plus _REACH; each knows the four codes that may serve there
@@ -73,12 +69,12 @@ _DESIGNS = (
     Design(5.0, 0.064588, 0.001067, 0.001479, 0.0658),
     Design(6.2, 0.028169, 0.0002022, 0.0002803, 0.0692),
 )
-_LOWEST = _DESIGNS[0].bits
+_LOWEST_RATE = _DESIGNS[0].bits
 RATES = 0.07, _DESIGNS[-1].bits  # below, a scalar quantiser is better than a share
 
 
 @dataclass(frozen=True, eq=False)
-class Alphabet:
+class TrellisCoder:
     """Codes of two quantisers, each with its own frequencies: the even ones first, then the odd."""
 
     bits: Tensor  # which way each code moves the machine
@@ -128,7 +124,7 @@ class Trellis:
     """Two quantisers of a standard normal variable and what a search through the machine needs."""
 
     centres: Tensor  # one a code
-    alphabet: Alphabet
+    coder: TrellisCoder
     lengths: Tensor  # bits, one a code
     weight: float  # lambda
     nearest: Tensor  # the best code of each way, in each cell
@@ -138,14 +134,14 @@ class Trellis:
     @property
     def tables(self) -> tuple[Tensor, ...]:
         """What sender and receiver must agree on."""
-        return self.centres, self.alphabet.frequencies
+        return self.centres, self.coder.frequencies
 
     def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
         """The codes of Gaussian vectors, given their standard deviations."""
         z = y / sigma.to(y.dtype)
-        rows = z.detach().reshape(-1, z.shape[-1])[:, : self.alphabet.coded(z.shape[-1])]
+        rows = z.detach().reshape(-1, z.shape[-1])[:, : self.coder.coded(z.shape[-1])]
         rows = rows.to("cpu", torch.float32).nan_to_num(0).clamp(-_REACH, _REACH).contiguous()
-        codes = torch.full((len(rows), z.shape[-1]), self.alphabet.zero, dtype=torch.int32)
+        codes = torch.full((len(rows), z.shape[-1]), self.coder.zero, dtype=torch.int32)
         for row, code in zip(rows.numpy(), codes.numpy(), strict=True):
             self._search(row, code[: len(row)])
         return codes.reshape(z.shape).to(z.device)
@@ -159,7 +155,7 @@ class Trellis:
         weight = self.weight
         for _ in range(_PASSES):
             _search(row, nearest, centres, weight * lengths, codes)
-            excess = float(lengths[codes].mean()) * self.alphabet.share / self.rate
+            excess = float(lengths[codes].mean()) * self.coder.share / self.rate
             if abs(excess - 1) < _TOLERANCE:
                 break
             weight *= min(max(excess, 0.5), 2.0) ** 0.25
@@ -168,7 +164,7 @@ class Trellis:
 @lru_cache(maxsize=256)
 def for_rate(bits: float) -> Trellis:
     """The trellis that takes so many bits a coordinate of a Gaussian vector."""
-    share, bits = min(1.0, bits / _LOWEST), max(bits, _LOWEST)
+    share, bits = min(1.0, bits / _LOWEST_RATE), max(bits, _LOWEST_RATE)
     above = bisect_left(_DESIGNS, bits, lo=1, hi=len(_DESIGNS) - 1, key=lambda design: design.bits)
     low, high = _DESIGNS[above - 1 : above + 1]
     t = (bits - low.bits) / (high.bits - low.bits)
@@ -194,8 +190,8 @@ def build(design: Design, share: float = 1.0) -> Trellis:
     nearest = [torch.where(ways == way, costs, torch.inf).argmin(-1) for way in range(4)]
     q = 1 / share / (1 - 4 ** (design.gap - design.bits)) - 1
     table = torch.stack(nearest, -1).to(torch.int32)
-    alphabet = Alphabet(bits, frequencies, share)
-    return Trellis(centres, alphabet, lengths, design.weight, table, share * design.bits, q)
+    coder = TrellisCoder(bits, frequencies, share)
+    return Trellis(centres, coder, lengths, design.weight, table, share * design.bits, q)
 
 
 @jit

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs.coding import normal
-from fedcom.codecs.coding.entropy import PRECISION, Alphabet, normalise
+from fedcom.codecs.coding.entropy import PRECISION, SymbolCoder, normalise
 from fedcom.codecs.kernels import cpu
 from fedcom.codecs.kernels.jit import COMPILED
 
@@ -24,22 +24,22 @@ class Uniform(NamedTuple):
 
     step: float
     centres: Tensor
-    alphabet: Alphabet
+    coder: SymbolCoder
     rate: float  # bits a coordinate, the mean
     q: float  # 1/cos^2 - 1 between a Gaussian vector and its image
 
     @property
     def tables(self) -> tuple[Tensor, ...]:
         """What sender and receiver must agree on."""
-        return self.centres, self.alphabet.frequencies
+        return self.centres, self.coder.frequencies
 
     def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
         """The codes of Gaussian vectors, given their standard deviations."""
         step = (sigma * self.step).to(y.dtype)
         if COMPILED and y.device.type == "cpu" and y.dtype == torch.float32:
-            return cpu.levels(y, step, self.alphabet.low, self.alphabet.high)
+            return cpu.levels(y, step, self.coder.low, self.coder.high)
         codes = (y / step).round_()
-        return codes.nan_to_num_(0).clamp_(self.alphabet.low, self.alphabet.high).to(torch.int32)
+        return codes.nan_to_num_(0).clamp_(self.coder.low, self.coder.high).to(torch.int32)
 
 
 @lru_cache(maxsize=256)
@@ -71,4 +71,4 @@ def _quantiser(step: float) -> Uniform:
     q = normal.variance(mass, means, centres)
     centres += centres[-1:] * ((len(counts) << shift) - len(centres))  # of codes only a made-up message holds
     table = torch.tensor(centres, dtype=torch.float64)
-    return Uniform(step, table, Alphabet(-k, shift, frequencies), rate, q)
+    return Uniform(step, table, SymbolCoder(-k, shift, frequencies), rate, q)

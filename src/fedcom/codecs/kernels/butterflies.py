@@ -4,14 +4,10 @@ import numpy as np
 from numpy import float32 as F
 from numpy import uint32 as U
 from numpy import uint64 as W
-from numpy.typing import NDArray
 
 from fedcom import draws
+from fedcom.codecs.kernels.arrays import Codes, Floats, Keys
 from fedcom.codecs.kernels.jit import bits, jit
-
-Floats = NDArray[np.float32]
-Codes = NDArray[np.int32]
-Keys = NDArray[np.int64]
 
 _BITS = U(1) << np.arange(32, dtype=U)
 _FIRST, _SECOND = draws.salt("first"), draws.salt("second")

@@ -15,12 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.codecs.kernels import butterflies
+from fedcom.codecs.kernels.arrays import Codes, Floats, Keys
 from fedcom.codecs.kernels.jit import COMPILED, bits, jit, sum_jit
 from fedcom.draws import Draw
-
-Floats = NDArray[np.float32]
-Codes = NDArray[np.int32]
-Keys = NDArray[np.int64]
 
 
 def ready(x: Tensor, draw: Draw) -> bool:

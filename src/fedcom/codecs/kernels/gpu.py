@@ -13,13 +13,13 @@ from torch import Tensor
 from fedcom.draws import Draw, salt
 
 _HAS_TRITON = find_spec("triton") is not None
-_LARGEST = 1 << 14  # coordinates of a block that fit in the registers of one program
+_LARGEST_BLOCK = 1 << 14  # coordinates of a block that fit in the registers of one program
 
 
 def ready(x: Tensor, draw: Draw, b: int) -> bool:
     """Whether the kernels here can take the place of torch: float32 stacks on a GPU, a key each."""
     stacked = x.dim() == 2 and draw.key.shape == x.shape[:1]
-    return _HAS_TRITON and x.is_cuda and x.dtype == torch.float32 and stacked and 16 <= b <= _LARGEST
+    return _HAS_TRITON and x.is_cuda and x.dtype == torch.float32 and stacked and 16 <= b <= _LARGEST_BLOCK
 
 
 def first_half(x: Tensor, n: int, b: int, draw: Draw) -> tuple[Tensor, Tensor]:

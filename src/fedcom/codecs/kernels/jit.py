@@ -8,7 +8,7 @@ import torch
 from numpy import uint32 as U
 from torch import Tensor
 
-F = TypeVar("F", bound=Callable[..., Any])
+Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 @lru_cache(maxsize=1024)
@@ -22,7 +22,7 @@ try:
 except ImportError:  # slower by two orders of magnitude, with the same results
     COMPILED = False
 
-    def jit(function: F) -> F:
+    def jit(function: Loop) -> Loop:
         """Leave a loop to Python."""
         return function
 
@@ -30,17 +30,17 @@ except ImportError:  # slower by two orders of magnitude, with the same results
 else:
     COMPILED = True
 
-    def jit(function: F) -> F:
+    def jit(function: Loop) -> Loop:
         """Compile a loop at its first call, and keep what was compiled."""
         return _compiled(function, False)
 
-    def sum_jit(function: F) -> F:
+    def sum_jit(function: Loop) -> Loop:
         """The same, for a sum that may be made in any order."""
         return _compiled(function, {"reassoc", "contract"})
 
-    def _compiled(function: F, fastmath: bool | set[str]) -> F:
+    def _compiled(function: Loop, fastmath: bool | set[str]) -> Loop:
         compiler: Any = njit(cache=True, nogil=True, fastmath=fastmath)
-        compiled: F = compiler(function)  # what it makes is called as the function is
+        compiled: Loop = compiler(function)  # what it makes is called as the function is
         return compiled
 
 
