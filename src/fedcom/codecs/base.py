@@ -1,8 +1,8 @@
-"""What a codec is: a lossy map of vectors, split where the wire is.
+"""What a codec is: a lossy map of vectors, in two halves, the sender's and the receiver's.
 
 `compress` makes the parts that travel, `expand` makes the vector the receiver sees, and `fields` says how
-many bits each part takes. Simulation runs expand(compress(x)) on all clients at once; a real link packs
-the same parts into bytes, so the two agree by construction and the size is known without the bytes.
+many bits each part takes. A simulation runs expand(compress(x)) on all clients at once. A real link packs
+the same parts into bytes, so both give the same vector, and sizes are known without making the bytes.
 """
 
 import math
@@ -22,7 +22,7 @@ from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
 
-Parts = dict[str, Tensor]
+Parts = dict[str, Tensor]  # what travels of a vector, by name
 # The bytes of each part: one number that holds for every message, or one per message, in a tensor with
 # the leading axes of x.
 Sizes = dict[str, int | Tensor]
@@ -30,10 +30,19 @@ Sizes = dict[str, int | Tensor]
 
 @dataclass(frozen=True)
 class Codec(ABC):
-    """A compressor with its exact byte format; parameters are fields."""
+    """A compressor with its exact byte format; its settings are the fields of the dataclass.
+
+    In every method x is one vector [d] or a stack [clients, d], `layout` says where the model's tensors lie
+    in it, and `draw` holds the random numbers that sender and receiver share, one key per client.
+
+    Attributes:
+        name: what a config calls the codec.
+        id: the codec's byte in the message header; never used for another codec.
+        lossless: whether the receiver sees exactly x.
+    """
 
     name: ClassVar[str]
-    id: ClassVar[int]  # one byte in the message header; never reused
+    id: ClassVar[int]
     lossless: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -53,20 +62,26 @@ class Codec(ABC):
 
     @property
     def exact_size(self) -> bool:
-        """Whether itemise is the real size; else it is within 0.2% or a few bytes of it."""
+        """Whether itemise gives the real size; if not, it is within 0.2% or a few bytes of it."""
         return True
 
     @abstractmethod
     def variance(self, layout: Layout) -> float:
-        """The promise v in E|Q(x) - x|^2 <= v |x|^2: q if unbiased, else one minus the contraction."""
+        """The v for which the codec promises E|Q(x) - x|^2 <= v |x|^2.
+
+        The paper's q if the codec is unbiased, one minus its contraction if not.
+        """
 
     def kept(self, layout: Layout) -> float:
-        """The share of x a message carries; if unbiased, 1/(1 + q): that multiple of Q is nearest to x."""
+        """The share of x that a message carries.
+
+        If the codec is unbiased this is 1/(1 + q), the multiple of Q(x) that is nearest to x on average.
+        """
         return 1 / (1 + self.variance(layout)) if self.unbiased else 1.0
 
     @abstractmethod
     def fields(self, layout: Layout) -> list[Field]:
-        """What a message holds, in order."""
+        """What a message holds, in the order in which it is written."""
 
     @abstractmethod
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
@@ -77,7 +92,7 @@ class Codec(ABC):
         """The vector the receiver sees."""
 
     def check(self, parts: Parts, layout: Layout) -> None:  # noqa: B027
-        """Raise WireError on parts that no sender following the format makes; by default all will do."""
+        """Raise WireError on parts that no sender following the format makes; by default none are refused."""
 
     def quantise(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
         """What the receiver will see of x, without making the bytes."""
@@ -96,7 +111,7 @@ class Codec(ABC):
         return wire.pack(self.fields(layout), parts)
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
-        """The parts of one message, checked."""
+        """The parts of one message; raises WireError if no sender following the format makes them."""
         parts = wire.unpack(self.fields(layout), body)
         self.check(parts, layout)
         return parts
@@ -106,7 +121,7 @@ class Codec(ABC):
         return {"header": wire.HEADER, **{f.name: f.nbytes for f in self.fields(layout)}}
 
     def fingerprint(self, layout: Layout) -> int:
-        """32 bits that sender and receiver agree on only if codec, parameters, layout and tables do."""
+        """A 32-bit checksum of codec, settings, layout and tables; a message with another one is refused."""
         return zlib.crc32(self._spelt + self.tables(layout), layout.fingerprint)
 
     @cached_property
@@ -114,7 +129,7 @@ class Codec(ABC):
         return repr(self).encode()
 
     def tables(self, layout: Layout) -> bytes:
-        """What sender and receiver each work out from the parameters; by default nothing."""
+        """The tables that sender and receiver each compute from the settings, as bytes; by default none."""
         return b""
 
     def encode(self, x: Tensor, layout: Layout, draw: Draw) -> bytes:
@@ -132,28 +147,28 @@ class Codec(ABC):
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Refuse a parameter outside its range."""
+    """Refuse a setting outside its range, ends included."""
     if not low <= value <= high:
         raise ConfigError(f"{name} must be between {low:g} and {high:g}; got {value!r}")
 
 
 def check_share(name: str, value: float) -> None:
-    """Refuse a share that is not in (0, 1]."""
+    """Refuse a setting that is no share: above 0 and at most 1."""
     if not 0 < value <= 1:
         raise ConfigError(f"{name} must be above 0 and at most 1; got {value!r}")
 
 
 def width(symbols: int) -> int:
-    """Bits that tell `symbols` different values apart."""
+    """The number of bits that tell `symbols` different values apart."""
     return max(1, (symbols - 1).bit_length())
 
 
 def float32_above(x: Tensor) -> Tensor:
-    """The float32 just above x: scales that travel as float32 must not fall short of the data."""
+    """The float32 just above x, for scales that travel as float32 and must not be smaller than the data."""
     y = x.to(torch.float32)
     return torch.nextafter(y, torch.full_like(y, torch.inf))
 
 
 def kept_count(ratio: float, d: int) -> int:
-    """The number of coordinates a sparsifier keeps of d."""
+    """How many of d coordinates a sparsifier keeps."""
     return max(1, round(ratio * d))

@@ -15,10 +15,14 @@ from fedcom.vectors import Layout
 
 @dataclass(frozen=True)
 class CountSketch(Codec):
-    """`ratio` of d random signed sums, in rows; the mean of the rows' estimates is unbiased, q = (d-1)/size.
+    """Sums of coordinates with random signs, in random buckets; unbiased with q = (d-1)/(number of sums).
 
-    Buckets and signs follow from the shared draw, so that only the sums travel. At a given size more rows
-    do not lower the mean squared error, only its tails.
+    Buckets and signs follow from the shared draw, so only the sums travel. At a given number of sums, more
+    rows make large errors rarer but do not lower the mean squared error.
+
+    Args:
+        ratio: the number of sums, as a share of the number of coordinates.
+        rows: how many times every coordinate is summed; the receiver takes the mean of the rows' estimates.
     """
 
     ratio: float = 0.1
@@ -40,7 +44,7 @@ class CountSketch(Codec):
         return True
 
     def columns(self, layout: Layout) -> int:
-        """The buckets of a row."""
+        """The number of buckets in each row."""
         return kept_count(self.ratio / self.rows, layout.size)
 
     def variance(self, layout: Layout) -> float:
@@ -50,7 +54,7 @@ class CountSketch(Codec):
         return [Field("sums", self.rows * self.columns(layout), 8 * layout.itemsize, floating=True)]
 
     def hashes(self, layout: Layout, draw: Draw) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each coordinate's bucket and sign, row by row: a function of the shared draw alone."""
+        """Each coordinate's bucket and sign, row by row; they depend on the shared draw alone."""
         for row in range(self.rows):
             own = draw.fold(row)
             signs = 1 - 2 * own.fold("signs").bits(layout.size).bitwise_and_(1)
@@ -75,9 +79,9 @@ class CountSketch(Codec):
 
 
 def _unit(x: Tensor) -> Tensor:
-    """A power of two of which all sums of x are less than 2^62, or NaN where x is not finite.
+    """A power of two so large that all sums of x are below 2^62 of it; NaN where x is not finite.
 
-    Whole multiples of it add up to the same bits in any order, which floats on a GPU would not.
+    Whole multiples of it have the same sum in any order. Floats do not, and a GPU adds in no fixed order.
     """
     largest = x.abs().amax(-1, keepdim=True).to(torch.float64)
     exponent = torch.frexp(largest).exponent.clamp(min=-900) + x.shape[-1].bit_length() - 62

@@ -1,4 +1,4 @@
-"""What codecs with an entropy coder have in common: message sizes that depend on the vector, and a rate."""
+"""What the codecs with an entropy coder have in common: sizes that depend on the vector, and a rate."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,17 +10,20 @@ from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
 
-LOWEST_RATE = 0.05  # per coordinate: the lowest rate any of these codecs takes
+LOWEST_RATE = 0.05  # bits per coordinate, the least these codecs can be set to
 
 
 @dataclass(frozen=True)
 class EntropyCoded(Codec):
-    """An unbiased codec whose messages are as long as their entropy.
+    """An unbiased codec whose messages are about as long as the entropy of what they hold.
 
-    Sizes are computed from the counts of the symbols, so they are near the real ones but not exact.
+    Sizes are computed from how often each symbol occurs; they are near the real sizes, but not exact.
+
+    Attributes:
+        highest_rate: the most bits per coordinate the codec can be set to.
     """
 
-    highest_rate: ClassVar[float]  # per coordinate: the highest rate the codec takes
+    highest_rate: ClassVar[float]
 
     @property
     def unbiased(self) -> bool:
@@ -35,18 +38,18 @@ class EntropyCoded(Codec):
         return self.expand(parts, layout, draw), self.itemise(parts, layout)
 
     def has_rate(self, bits: float) -> bool:
-        """Whether the codec takes this many bits per coordinate."""
+        """Whether the codec can be set to so many bits per coordinate."""
         return LOWEST_RATE <= bits <= self.highest_rate
 
     def check_rate(self, bits: float) -> None:
-        """Refuse a number of bits per coordinate that the codec does not take."""
+        """Refuse a number of bits per coordinate that is outside the codec's range."""
         check_range("bits", bits, LOWEST_RATE, self.highest_rate)
 
     def take_q_or_bits(self, q: float | None, bits: float | None, default: tuple[str, float]) -> None:
-        """Check the variance or the rate the codec was given; set the default where it was given neither.
+        """Check the variance q or the rate in bits that a codec was given, or set its default.
 
         Args:
-            default: the name of the field to set, q or bits, and its value.
+            default: the field to set, q or bits, and its value, for a codec that was given neither.
         """
         if q is not None and bits is not None:
             raise ConfigError(f"{self.name} takes q or bits, not both; got q={q}, bits={bits}")

@@ -1,4 +1,4 @@
-"""QSGD (Alistarh et al., 2017): signed levels of the norm, rounded stochastically."""
+"""QSGD (Alistarh et al., 2017): coordinates as signed fractions of the norm, rounded stochastically."""
 
 import math
 from dataclasses import dataclass, replace
@@ -16,7 +16,12 @@ from fedcom.vectors import Layout
 
 @dataclass(frozen=True)
 class Qsgd(Codec):
-    """The norm and a signed multiple of norm/levels a coordinate, stochastic, at a fixed width."""
+    """The norm, and each coordinate as a whole multiple of norm/levels, rounded stochastically; unbiased.
+
+    Args:
+        levels: the number of steps between zero and the norm.
+        scale: what shares a norm, each tensor or the whole vector.
+    """
 
     levels: int = 127
     scale: Literal["tensor", "vector"] = "tensor"
@@ -49,7 +54,7 @@ class Qsgd(Codec):
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         blocks = self.blocks(layout)
-        # Squares of float32 numbers above 1e19 or below 1e-23 do not fit a float32.
+        # In float64: squares of float32 numbers above 1e19 or below 1e-23 do not fit a float32.
         norms = [torch.linalg.vector_norm(b, dim=-1, dtype=torch.float64) for b in blocks.split(x)]
         norm = float32_above(torch.stack(norms, -1))
         codes = torch.empty_like(x, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Rand-k: a random share of the coordinates, scaled up; the receiver knows which from the shared seed."""
+"""Rand-k: a random share of the coordinates, scaled up; the shared draw says which ones."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -14,9 +14,10 @@ from fedcom.vectors import Layout
 
 @dataclass(frozen=True)
 class RandK(Codec):
-    """A uniformly random share `ratio` of coordinates over that share: unbiased, q = d/k - 1, no indices.
+    """Random coordinates, divided by the share that is kept; unbiased with q = d/k - 1, without indices.
 
-    `ratio` counts coordinates; the paper's C_r is a ratio of bytes.
+    Args:
+        ratio: the share of coordinates that is kept. The paper's C_r is a ratio of bytes instead.
     """
 
     ratio: float = 0.1
@@ -42,12 +43,13 @@ class RandK(Codec):
         return [Field("values", kept_count(self.ratio, layout.size), 8 * layout.itemsize, floating=True)]
 
     def indices(self, layout: Layout, draw: Draw) -> Tensor:
-        """The kept coordinates, a function of the shared draw alone."""
+        """The kept coordinates, which depend on the shared draw alone."""
         k = kept_count(self.ratio, layout.size)
         return draw.ranks(layout.size).topk(k, dim=-1, sorted=False).indices.sort(dim=-1).values
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
-        finite = x.sum(-1, keepdim=True, dtype=torch.float64).isfinite()  # a NaN left out must still be seen
+        # A NaN in a coordinate that is not kept must still be seen.
+        finite = x.sum(-1, keepdim=True, dtype=torch.float64).isfinite()
         return {"values": torch.where(finite, x.gather(-1, self.indices(layout, draw)), torch.nan)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:

@@ -1,4 +1,4 @@
-"""TernGrad (Wen et al., 2017): minus, nothing or plus the largest magnitude, drawn to be right on average."""
+"""TernGrad (Wen et al., 2017): each coordinate is minus the largest magnitude, zero or plus it, at random."""
 
 import math
 from dataclasses import dataclass
@@ -15,14 +15,17 @@ from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
 
-_WEIGHTS = torch.tensor(
-    [81, 27, 9, 3, 1]
-)  # five trits a byte, the first most significant; 243 of 256 bytes are used
+# Five numbers of 0..2 in each byte, the first most significant: bytes from 0 to 242.
+_WEIGHTS = torch.tensor([81, 27, 9, 3, 1])
 
 
 @dataclass(frozen=True)
 class TernGrad(Codec):
-    """Three levels, minus to plus the largest magnitude, stochastic, five coordinates a byte; unbiased."""
+    """Zero, or plus or minus the largest magnitude, drawn at random; five coordinates per byte; unbiased.
+
+    Args:
+        scale: what shares a largest magnitude, each tensor or the whole vector.
+    """
 
     scale: Literal["tensor", "vector"] = "tensor"
 
@@ -41,7 +44,8 @@ class TernGrad(Codec):
         return layout if self.scale == "tensor" else Layout.vector(layout.size, layout.dtype)
 
     def variance(self, layout: Layout) -> float:
-        # E|Q(x) - x|^2 = s|x|_1 - |x|^2 with s = max|x|: worst for one s and d - 1 times s/(sqrt(d) + 1).
+        # E|Q(x) - x|^2 = s|x|_1 - |x|^2 with s = max|x|. The worst x has one coordinate s and all others
+        # s/(sqrt(d) + 1).
         return (math.sqrt(max(self.blocks(layout).sizes)) - 1) / 2
 
     def fields(self, layout: Layout) -> list[Field]:
@@ -74,7 +78,7 @@ class TernGrad(Codec):
 
 
 def _pack_trits(trits: Tensor) -> Tensor:
-    """Five numbers of 0..2 a byte, the last byte filled with zeros."""
+    """Five numbers of 0..2 in each byte, the last byte filled with zeros."""
     fives = pad(trits, (0, -trits.shape[-1] % 5)).reshape(*trits.shape[:-1], -1, 5)
     return (fives * placed(_WEIGHTS, fives.device, torch.int32)).sum(-1, dtype=torch.int32)
 
