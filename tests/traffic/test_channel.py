@@ -1,6 +1,8 @@
 """Every codec in both directions: a counted run books the bytes that an encoded run really makes."""
 
+import copy
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -85,3 +87,18 @@ def test_sizes_have_the_leading_axes_of_the_vector(codec: Codec) -> None:
         heard, sizes = codec.transmit(x, LONG, draw)
         assert torch.equal(heard, codec.quantise(x, LONG, draw))
         assert all(isinstance(size, int) or size.shape == x.shape[:-1] for size in sizes.values())
+
+
+@each_codec
+def test_transmit_calls_the_methods_an_engine_has_compiled(codec: Codec) -> None:
+    twin, called, draw = copy.copy(codec), set(), Draw.seeded(0)
+    for name in ("compress", "expand", "quantise"):
+
+        def compiled(*given: Any, name: str = name) -> Any:
+            called.add(name)
+            return getattr(codec, name)(*given)
+
+        object.__setattr__(twin, name, compiled)
+    heard, _ = twin.transmit(gaussian(LONG), LONG, draw)
+    assert called in ({"quantise"}, {"compress", "expand"})
+    assert torch.equal(heard, codec.quantise(gaussian(LONG), LONG, draw))
