@@ -126,9 +126,9 @@ def test_a_share_of_it_is_a_contraction() -> None:
 
 
 def test_rates_and_parameters() -> None:
-    assert CountSketch.at(3.2) == CountSketch(0.1)
-    assert CountSketch.at(0) is None
-    assert CountSketch.at(33) is None
+    assert CountSketch().at(3.2) == CountSketch(0.1)
+    assert CountSketch().at(0) is None
+    assert CountSketch().at(33) is None
     for ratio in (0.0, 1.5):
         with pytest.raises(ConfigError, match="ratio must be above 0 and at most 1"):
             CountSketch(ratio)

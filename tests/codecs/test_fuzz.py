@@ -10,7 +10,7 @@ from fuzz.decode import CASES, Tally, attempt, guided, run
 
 from fedcom.codecs import CODECS, Codec, Dithered, Rotated, wire
 from fedcom.codecs.coding import integer_stream
-from fedcom.codecs.dithered import _quantise as dithered_codes
+from fedcom.codecs.dithered import _codes as dithered_codes
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout

@@ -147,4 +147,4 @@ def test_parameters() -> None:
     for rank in (0, -1, 1025):
         with pytest.raises(ConfigError, match=f"rank must be between 1 and 1024; got {rank}"):
             PowerSgd(rank)
-    assert PowerSgd.at(1) is None
+    assert PowerSgd().at(1) is None

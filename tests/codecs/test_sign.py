@@ -61,7 +61,7 @@ def test_a_negative_scale_is_refused() -> None:
 
 
 def test_rates_and_parameters() -> None:
-    assert Sign.at(1) == Sign()
-    assert Sign.at(2) is None
+    assert Sign().at(1) == Sign()
+    assert Sign().at(2) is None
     with pytest.raises(ConfigError, match="scale must be 'tensor' or 'vector'"):
         Sign("row")  # type: ignore[arg-type]

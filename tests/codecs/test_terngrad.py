@@ -95,5 +95,5 @@ def test_it_is_no_contraction() -> None:
 
 
 def test_rates() -> None:
-    assert TernGrad.at(1.6) == TernGrad()
-    assert TernGrad.at(2) is None
+    assert TernGrad().at(1.6) == TernGrad()
+    assert TernGrad().at(2) is None

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedcom import ConfigError, FedCOMGATE, Int, Links, Natural, Rotated, Simulation
+from fedcom.codecs import Codec, Dithered, TopK
 from fedcom.config import Config, read
 from fedcom.traffic.links import budgets_from
 from tests.conftest import after, close, mlp_task
@@ -36,9 +37,26 @@ def test_equal_budgets_are_the_codec_itself() -> None:
 
 
 def test_bits_follow_bandwidths() -> None:
-    assert budgets_from([1, 4, 8], 2.0) == (0.25, 1.0, 2.0)
+    assert budgets_from([1, 4, 8], Rotated(2.0)) == (0.25, 1.0, 2.0)
     with pytest.raises(ConfigError, match="above 0"):
-        budgets_from([1, 0], 2.0)
+        budgets_from([1, 0], Rotated(2.0))
+
+
+@pytest.mark.parametrize("codec", [Natural(), TopK(), Dithered(q=0.1)])
+def test_bandwidths_need_bits_to_share_out(codec: Codec) -> None:
+    with pytest.raises(ConfigError, match=f"{codec.name} is not set to any; set uplink.bits"):
+        budgets_from([1, 4], codec)
+
+
+def test_a_budget_of_topk_is_its_rate_and_not_the_bits_of_a_value() -> None:
+    found = [codec for codec, _ in Links(TopK(0.5, "int", 4), budgets=(0.6875, 2.0)).uplinks(torch.arange(2))]
+    assert found == [TopK(0.03125, "int", 4), TopK(0.25, "int", 4)]
+
+
+def test_a_whole_budget_is_written_as_in_a_config() -> None:
+    """How a number is written is part of the fingerprint: 2, not 2.0."""
+    (codec, _), *_ = Links(Rotated(1.0), budgets=(2.0,)).uplinks(torch.arange(1))
+    assert repr(codec) == repr(Rotated(2))
 
 
 def test_from_a_config() -> None:
@@ -52,9 +70,12 @@ def test_from_a_config() -> None:
     ("settings", "message"),
     [
         ("uplink.budgets=1,2 uplink.bandwidths=1,2", "not both"),
-        ("uplink.name=natural uplink.budgets=1,2", "natural has none"),
+        ("uplink.name=natural uplink.budgets=1,2", "natural has no setting of 1 bits per coordinate"),
         ("uplink.budgets=1,x", "uplink.budgets must be numbers"),
-        ("uplink.budgets=1,99", "between 1 and 16; got 99"),
+        ("uplink.budgets=1,99", "int has no setting of 99 bits per coordinate; change that budget, or use"),
+        ("uplink.budgets=1,2.5", "int has no setting of 2.5 bits"),
+        ("uplink.name=rotated uplink.tier=fixed uplink.budgets=1,2.5", "rotated has no setting of 2.5 bits"),
+        ("uplink.name=topk uplink.bandwidths=1,2", "topk is not set to any"),
     ],
 )
 def test_what_is_refused(settings: str, message: str) -> None:

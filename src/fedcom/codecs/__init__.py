@@ -1,4 +1,4 @@
-"""Codecs: one file each; this is the one place that knows them by name."""
+"""Codecs, one file for each; this is the one place that knows them by name."""
 
 from typing import Any
 

@@ -1,22 +1,22 @@
-"""The best of several codecs for each message, at one rate or one variance.
+"""The best of several codecs for each message, at one rate or at one variance.
 
-Each candidate is tried on the vector with draws of its own. At a rate, the one with the least error sends it
-with the message's draws; at a variance, the one that takes the fewest bytes. The choice depends on the vector
-and on draws the message does not use, so an unbiased code stays unbiased; choosing by the message's own
-rounding would not.
+Each candidate is tried on the vector. At a rate the one with the least error is chosen, at a variance the one
+with the fewest bytes. The trial has draws of its own: the choice does not depend on the draws with which the
+chosen codec then makes the message, so the message stays unbiased.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Codec, Parts, Sizes, q_or_bits
+from fedcom.codecs.base import Codec, Parts, Sizes
 from fedcom.codecs.dithered import Dithered, least_bits
+from fedcom.codecs.entropy_coded import LOWEST_RATE, EntropyCoded
 from fedcom.codecs.lowrank import LowRank
 from fedcom.codecs.rotated import Rotated
 from fedcom.codecs.wire import Field
@@ -25,17 +25,19 @@ from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
 
 _CHOICE = Field("choice", 1, 8)
-_RANKS = (2, 4)
-_GAUSSIAN = 1000  # coordinates from which on rotated keeps its promise
-_SPREAD = 1.05  # how far a trial of many coordinates strays from a variance that is kept
-_GAIN = 1.01  # how much longer a trial of dithered must be than another's for that one to be shorter again
+_RANKS = (2, 4)  # of the low-rank candidates
+_GAUSSIAN = 1000  # coordinates from which on rotated has the variance it promises
+_TOLERANCE = 1.05  # by this factor the error of a trial may exceed a variance that is kept
+_GAIN = 1.01  # by this factor a trial must be shorter than dithered's, for the message to be shorter too
 
 
 @dataclass(frozen=True)
-class Auto(Codec):
-    """Dithered, rotated or low-rank: the nearest to this vector at `bits`, or the shortest of variance `q`.
+class Auto(EntropyCoded):
+    """The best of dithered, rotated and lowrank for each message: nearest at a rate, shortest at a variance.
 
-    Neither given, it has 1 bit a coordinate.
+    Args:
+        bits: the bits per coordinate; 1 if neither bits nor q is given.
+        q: the variance |Q(x) - x|^2 / |x|^2, at most.
     """
 
     bits: float | None = None
@@ -43,37 +45,29 @@ class Auto(Codec):
 
     name: ClassVar[str] = "auto"
     id: ClassVar[int] = 9
+    highest_rate: ClassVar[float] = 8.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        q_or_bits(self, self.q, self.bits, most=8, default=("bits", 1.0))
+        self.take_q_or_bits(self.q, self.bits, default=("bits", 1.0))
 
-    @classmethod
-    def at(cls, bits: float) -> "Auto | None":
-        return cls(bits) if 0.05 <= bits <= 8 else None
-
-    @property
-    def unbiased(self) -> bool:
-        return True
-
-    @property
-    def exact_size(self) -> bool:
-        return False
+    def at(self, bits: float) -> Self | None:
+        return replace(self, bits=bits, q=None) if self.has_rate(bits) else None
 
     def variance(self, layout: Layout) -> float:
         return self.q or min(codec.variance(layout) for codec in self.candidates(layout))
 
     def candidates(self, layout: Layout) -> list[Codec]:
-        """What is tried: low-rank ones where the model has matrices and the rate allows their factors."""
-        bits = None if self.bits is None else max(0.05, self.bits - 8 * _CHOICE.nbytes / layout.size)
+        """The codecs that are tried: lowrank only if the model has matrices and the rate allows factors."""
+        bits = None if self.bits is None else max(LOWEST_RATE, self.bits - 8 * _CHOICE.nbytes / layout.size)
         low_rank = [LowRank(rank, bits, self.q) for rank in _RANKS]
-        matrices = [codec for codec in low_rank if codec.matrices(layout) and _served(codec, layout)]
+        matrices = [codec for codec in low_rank if codec.matrices(layout) and _affords(codec, layout)]
         if bits is None:
-            return [Dithered(self.q), *_rotated(self.q or 0.0, layout), *matrices]
+            return [Dithered(self.q), *_rotated_at(self.q or 0.0, layout), *matrices]
         rotated: list[Codec] = [Rotated(bits)] if layout.size >= _GAUSSIAN else []
         dithered = Dithered(bits=bits)
         if not rotated:
-            dithered.left(layout)  # refuses a model too small for the rate
+            dithered.bits_left(layout)  # refuses a model that is too small for the rate
         return [*rotated, *([dithered] if bits >= least_bits(layout) else []), *matrices]
 
     def tables(self, layout: Layout) -> bytes:
@@ -95,11 +89,14 @@ class Auto(Codec):
         return parts
 
     def _error(self, codec: Codec, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
-        """What a codec does to each row."""
+        """The squared error of each row."""
         return (codec.quantise(x, layout, draw).double() - x).square().sum(-1)
 
     def _length(self, codec: Codec, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
-        """The bytes of each row; no end of them where q is not kept: rotations left it far from Gaussian."""
+        """The bytes of each row, or infinity where the error exceeds q.
+
+        It may do so where rotations leave a row far from Gaussian. Dithered always keeps to q.
+        """
         rows, keys = x.reshape(-1, layout.size), draw.key.expand(x.shape[:-1]).reshape(-1)
         parts = codec.compress(rows, layout, Draw(keys))
         lengths = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
@@ -108,7 +105,7 @@ class Auto(Codec):
         if isinstance(codec, Dithered):
             return lengths.reshape(x.shape[:-1])
         error = (codec.expand(parts, layout, Draw(keys)).double() - rows).square().sum(-1)
-        most = _SPREAD * self.variance(layout) * rows.double().square().sum(-1)
+        most = _TOLERANCE * self.variance(layout) * rows.double().square().sum(-1)
         return torch.where(error > most, torch.inf, _GAIN * lengths).reshape(x.shape[:-1])
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
@@ -117,12 +114,12 @@ class Auto(Codec):
         for i, codec in enumerate(self.candidates(layout)):
             rows = choice == i
             if rows.any():
-                x[rows] = codec.expand(_of(parts, i), layout, Draw(draw.key[rows]))
+                x[rows] = codec.expand(_parts_of(parts, i), layout, Draw(draw.key[rows]))
         return x
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         i = int(parts["choice"])
-        chosen = {name: part[0] for name, part in _of(parts, i).items()}
+        chosen = {name: part[0] for name, part in _parts_of(parts, i).items()}
         return _CHOICE.pack(parts["choice"]) + self.candidates(layout)[i].pack(chosen, layout)
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
@@ -137,21 +134,21 @@ class Auto(Codec):
         choice = parts["choice"].squeeze(-1)
         items: Sizes = {"header": wire.HEADER, "choice": _CHOICE.nbytes}
         for i, codec in enumerate(self.candidates(layout)):
-            if _of(parts, i):
-                for part, size in codec.itemise(_of(parts, i), layout).items():
+            if _parts_of(parts, i):
+                for part, size in codec.itemise(_parts_of(parts, i), layout).items():
                     each = torch.zeros_like(choice)
                     each[choice == i] = size
                     items |= {f"{codec.name} {part}": each} if part != "header" else {}
         return items
 
 
-def _of(parts: Parts, i: int) -> Parts:
-    """The parts of one candidate."""
+def _parts_of(parts: Parts, i: int) -> Parts:
+    """The parts of candidate number i."""
     return {name.removeprefix(f"{i} "): part for name, part in parts.items() if name.startswith(f"{i} ")}
 
 
-def _served(codec: LowRank, layout: Layout) -> bool:
-    """Whether the rate allows the factors."""
+def _affords(codec: LowRank, layout: Layout) -> bool:
+    """Whether the rate leaves enough bits beside the factors."""
     try:
         codec.residual(layout)
     except ConfigError:
@@ -160,8 +157,8 @@ def _served(codec: LowRank, layout: Layout) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _rotated(q: float, layout: Layout) -> list[Codec]:
-    """Rotated at the least rate, in thousandths of a bit, that promises q, if there is one."""
+def _rotated_at(q: float, layout: Layout) -> list[Codec]:
+    """Rotated at the lowest rate that promises q, a multiple of 0.001 bits; empty if there is none."""
     rates = range(50, 8001)
     found = bisect_left(rates, -q, key=lambda rate: -Rotated(rate / 1000).variance(layout))
     large = layout.size >= _GAUSSIAN

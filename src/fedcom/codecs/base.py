@@ -1,8 +1,8 @@
-"""What a codec is: a lossy map of vectors, split where the wire is.
+"""What a codec is: a lossy map of vectors, in two halves, the sender's and the receiver's.
 
 `compress` makes the parts that travel, `expand` makes the vector the receiver sees, and `fields` says how
-many bits each part takes. Simulation runs expand(compress(x)) on all clients at once; a real link packs
-the same parts into bytes, so the two agree by construction and the size is known without the bytes.
+many bits each part takes. A simulation runs expand(compress(x)) on all clients at once. A real link packs
+the same parts into bytes, so both give the same vector, and sizes are known without making the bytes.
 """
 
 import math
@@ -10,7 +10,7 @@ import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -22,24 +22,37 @@ from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
 
-Parts = dict[str, Tensor]
-Sizes = dict[str, int | Tensor]  # bytes by part: one number for all messages of a stack, or one a message
+Parts = dict[str, Tensor]  # what travels of a vector, by name
+# The bytes of each part: one number that holds for every message, or one per message, in a tensor with
+# the leading axes of x.
+Sizes = dict[str, int | Tensor]
 
 
 @dataclass(frozen=True)
 class Codec(ABC):
-    """A compressor with its exact byte format; parameters are fields."""
+    """A compressor with its exact byte format; its settings are the fields of the dataclass.
+
+    In every method x is one vector [d] or a stack [clients, d], `layout` says where the model's tensors lie
+    in it, and `draw` holds the random numbers that sender and receiver share, one key per client.
+
+    Attributes:
+        name: what a config calls the codec.
+        id: the codec's byte in the message header; never used for another codec.
+        lossless: whether the receiver sees exactly x.
+    """
 
     name: ClassVar[str]
-    id: ClassVar[int]  # one byte in the message header; never reused
+    id: ClassVar[int]
     lossless: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         settings.check(self)
 
-    @classmethod
-    def at(cls, bits: float) -> "Codec | None":
-        """The setting that sends about so many bits a coordinate, where there is one."""
+    def at(self, bits: float) -> Self | None:
+        """This codec, its other settings kept, at about so many bits per coordinate.
+
+        None where it has no such rate.
+        """
         return None
 
     @property
@@ -49,20 +62,26 @@ class Codec(ABC):
 
     @property
     def exact_size(self) -> bool:
-        """Whether itemise is the real size; else it is within 0.2% or a few bytes of it."""
+        """Whether itemise gives the real size; if not, it is within 0.2% or a few bytes of it."""
         return True
 
     @abstractmethod
     def variance(self, layout: Layout) -> float:
-        """The promise v in E|Q(x) - x|^2 <= v |x|^2: q if unbiased, else one minus the contraction."""
+        """The v for which the codec promises E|Q(x) - x|^2 <= v |x|^2.
+
+        The paper's q if the codec is unbiased, one minus its contraction if not.
+        """
 
     def kept(self, layout: Layout) -> float:
-        """The share of x a message carries; if unbiased, 1/(1 + q): that multiple of Q is nearest to x."""
+        """The share of x that a message carries.
+
+        If the codec is unbiased this is 1/(1 + q), the multiple of Q(x) that is nearest to x on average.
+        """
         return 1 / (1 + self.variance(layout)) if self.unbiased else 1.0
 
     @abstractmethod
     def fields(self, layout: Layout) -> list[Field]:
-        """What a message holds, in order."""
+        """What a message holds, in the order in which it is written."""
 
     @abstractmethod
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
@@ -73,28 +92,36 @@ class Codec(ABC):
         """The vector the receiver sees."""
 
     def check(self, parts: Parts, layout: Layout) -> None:  # noqa: B027
-        """Raise WireError on parts that no sender following the format makes; by default all will do."""
+        """Raise WireError on parts that no sender following the format makes; by default none are refused."""
 
     def quantise(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
         """What the receiver will see of x, without making the bytes."""
         return self.expand(self.compress(x, layout, draw), layout, draw)
+
+    def transmit(self, x: Tensor, layout: Layout, draw: Draw) -> tuple[Tensor, Sizes]:
+        """What the receiver hears of x, and the bytes of each message by part, without making them.
+
+        Here every message has the same size. A codec whose sizes depend on the vector overrides this, as
+        EntropyCoded does.
+        """
+        return self.quantise(x, layout, draw), self.itemise({}, layout)
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         """The body of one message."""
         return wire.pack(self.fields(layout), parts)
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
-        """The parts of one message, checked."""
+        """The parts of one message; raises WireError if no sender following the format makes them."""
         parts = wire.unpack(self.fields(layout), body)
         self.check(parts, layout)
         return parts
 
     def itemise(self, parts: Parts, layout: Layout) -> Sizes:
-        """The bytes of each message, header and every field, without making them."""
+        """The bytes of each message by part, header included; a codec of fixed sizes ignores the parts."""
         return {"header": wire.HEADER, **{f.name: f.nbytes for f in self.fields(layout)}}
 
     def fingerprint(self, layout: Layout) -> int:
-        """32 bits that sender and receiver agree on only if codec, parameters, layout and tables do."""
+        """A 32-bit checksum of codec, settings, layout and tables; a message with another one is refused."""
         return zlib.crc32(self._spelt + self.tables(layout), layout.fingerprint)
 
     @cached_property
@@ -102,7 +129,7 @@ class Codec(ABC):
         return repr(self).encode()
 
     def tables(self, layout: Layout) -> bytes:
-        """What sender and receiver each work out from the parameters; by default nothing."""
+        """The tables that sender and receiver each compute from the settings, as bytes; by default none."""
         return b""
 
     def encode(self, x: Tensor, layout: Layout, draw: Draw) -> bytes:
@@ -119,41 +146,29 @@ class Codec(ABC):
         return x
 
 
-def within(name: str, value: float, low: float, high: float) -> None:
-    """Refuse a parameter outside its range."""
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Refuse a setting outside its range, ends included."""
     if not low <= value <= high:
         raise ConfigError(f"{name} must be between {low:g} and {high:g}; got {value!r}")
 
 
-def q_or_bits(
-    codec: Codec, q: float | None, bits: float | None, most: float, default: tuple[str, float]
-) -> None:
-    """Give a codec its default if it has neither a variance nor a rate; refuse both, or one out of range."""
-    if q is None and bits is None:
-        object.__setattr__(codec, *default)
-    if q is not None and bits is not None:
-        raise ConfigError(f"{codec.name} takes q or bits, not both; got q={q}, bits={bits}")
-    within("q", 1.0 if q is None else q, 1e-12, 1e6)
-    within("bits", 1.0 if bits is None else bits, 0.05, most)
-
-
-def share(name: str, value: float) -> None:
-    """Refuse a share that is not in (0, 1]."""
+def check_share(name: str, value: float) -> None:
+    """Refuse a setting that is no share: above 0 and at most 1."""
     if not 0 < value <= 1:
         raise ConfigError(f"{name} must be above 0 and at most 1; got {value!r}")
 
 
 def width(symbols: int) -> int:
-    """Bits that tell `symbols` different values apart."""
+    """The number of bits that tell `symbols` different values apart."""
     return max(1, (symbols - 1).bit_length())
 
 
 def float32_above(x: Tensor) -> Tensor:
-    """The float32 just above x: scales that travel as float32 must not fall short of the data."""
+    """The float32 just above x, for scales that travel as float32 and must not be smaller than the data."""
     y = x.to(torch.float32)
     return torch.nextafter(y, torch.full_like(y, torch.inf))
 
 
 def kept_count(ratio: float, d: int) -> int:
-    """The number of coordinates a sparsifier keeps of d."""
+    """How many of d coordinates a sparsifier keeps."""
     return max(1, round(ratio * d))

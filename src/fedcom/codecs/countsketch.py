@@ -1,13 +1,13 @@
 """Count sketch (Charikar et al., 2002), as in FetchSGD (Rothchild et al., 2020): signed sums in buckets."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, kept_count, share, within
+from fedcom.codecs.base import Codec, Parts, check_range, check_share, kept_count
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.vectors import Layout
@@ -15,10 +15,14 @@ from fedcom.vectors import Layout
 
 @dataclass(frozen=True)
 class CountSketch(Codec):
-    """`ratio` of d random signed sums, in rows; the mean of the rows' estimates is unbiased, q = (d-1)/size.
+    """Sums of coordinates with random signs, in random buckets; unbiased with q = (d-1)/(number of sums).
 
-    Buckets and signs follow from the shared draw, so that only the sums travel. At a given size more rows
-    do not lower the mean squared error, only its tails.
+    Buckets and signs follow from the shared draw, so only the sums travel. At a given number of sums, more
+    rows make large errors rarer but do not lower the mean squared error.
+
+    Args:
+        ratio: the number of sums, as a share of the number of coordinates.
+        rows: how many times every coordinate is summed; the receiver takes the mean of the rows' estimates.
     """
 
     ratio: float = 0.1
@@ -29,19 +33,18 @@ class CountSketch(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share("ratio", self.ratio)
-        within("rows", self.rows, 1, 64)
+        check_share("ratio", self.ratio)
+        check_range("rows", self.rows, 1, 64)
 
-    @classmethod
-    def at(cls, bits: float) -> "CountSketch | None":
-        return cls(bits / 32) if 0 < bits <= 32 else None
+    def at(self, bits: float) -> Self | None:
+        return replace(self, ratio=bits / 32) if 0 < bits <= 32 else None
 
     @property
     def unbiased(self) -> bool:
         return True
 
     def columns(self, layout: Layout) -> int:
-        """The buckets of a row."""
+        """The number of buckets in each row."""
         return kept_count(self.ratio / self.rows, layout.size)
 
     def variance(self, layout: Layout) -> float:
@@ -51,7 +54,7 @@ class CountSketch(Codec):
         return [Field("sums", self.rows * self.columns(layout), 8 * layout.itemsize, floating=True)]
 
     def hashes(self, layout: Layout, draw: Draw) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each coordinate's bucket and sign, row by row: a function of the shared draw alone."""
+        """Each coordinate's bucket and sign, row by row; they depend on the shared draw alone."""
         for row in range(self.rows):
             own = draw.fold(row)
             signs = 1 - 2 * own.fold("signs").bits(layout.size).bitwise_and_(1)
@@ -76,9 +79,9 @@ class CountSketch(Codec):
 
 
 def _unit(x: Tensor) -> Tensor:
-    """A power of two of which all sums of x are less than 2^62, or NaN where x is not finite.
+    """A power of two so large that all sums of x are below 2^62 of it; NaN where x is not finite.
 
-    Whole multiples of it add up to the same bits in any order, which floats on a GPU would not.
+    Whole multiples of it have the same sum in any order. Floats do not, and a GPU adds in no fixed order.
     """
     largest = x.abs().amax(-1, keepdim=True).to(torch.float64)
     exponent = torch.frexp(largest).exponent.clamp(min=-900) + x.shape[-1].bit_length() - 62

@@ -1,21 +1,22 @@
-"""A uniform quantiser with subtractive dither and an entropy coder (after Ziv, 1985): q is an argument.
+"""A uniform quantiser with subtractive dither and an entropy coder (after Ziv, 1985); q can be chosen.
 
-Sender and receiver draw the same dither u, uniform in [-1/2, 1/2): the code is round(x/step + u) and the
-receiver sees (code - u) step. The error is then uniform over a step whatever x is, so that the step
+Sender and receiver draw the same dither u, uniform in [-1/2, 1/2). The code is round(x/step + u), and the
+receiver sees (code - u) step. Whatever x is, the error is then uniform over one step. So a step of
 sqrt(12 q / d) |x| meets the paper's assumption on Q with exactly the q asked for.
 """
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Codec, Parts, Sizes, q_or_bits
+from fedcom.codecs.base import Parts, Sizes
 from fedcom.codecs.coding import integer_stream
 from fedcom.codecs.coding.entropy import STATES
+from fedcom.codecs.entropy_coded import EntropyCoded
 from fedcom.codecs.kernels import cpu
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
@@ -23,22 +24,26 @@ from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
 
 _STEP = Field("step", 1, 32, floating=True)
-_BARE = wire.HEADER + _STEP.nbytes + 20 + STATES  # bytes of a message whose codes are next to nothing
-_LEAST = 0.03  # bits a coordinate the codes need, at a step of some hundred deviations
-_SAMPLE = 16384  # coordinates on which the search for a step begins
-_PASSES = 12  # at most, over all coordinates, in which it ends
-_FINEST, _COARSEST = 1e-5, 1e3  # steps, in deviations
-_NEAR = 0.005  # of the rate, within which a step will do
-_SPREAD = 5.0  # what a message may exceed another of the same vector by, in bits over sqrt(d)
-_LARGEST = 2**31 - 128  # the float32 just below 2^31
+_BARE = wire.HEADER + _STEP.nbytes + 20 + STATES  # the bytes of a message beside its codes
+_LEAST = 0.03  # bits per coordinate that the codes need; their step is then some hundred deviations
+_SAMPLE = 16384  # how many coordinates the search for a step begins on
+_PASSES = 12  # at most so many passes over all coordinates end the search
+_FINEST, _COARSEST = 1e-5, 1e3  # the range of the search, in standard deviations
+_NEAR = 0.005  # the search ends this near to the rate, relative to it
+_SLACK = 5.0  # in bits over sqrt(d): how much longer another dither may make the message of a vector
+_LARGEST_CODE = 2**31 - 128  # the largest float32 below 2^31
 
 
 @dataclass(frozen=True)
-class Dithered(Codec):
-    """Subtractive dither and an entropy coder: a variance q to keep, or a rate of about so many bits.
+class Dithered(EntropyCoded):
+    """Rounded after a shared random shift, then entropy-coded: at exactly a variance q, or at a rate.
 
-    Neither given, q is 0.1. For a rate the step is searched on some coordinates with a dither of their own:
-    the choice depends on x alone, and the result stays unbiased.
+    For a rate the step is searched with a dither that the message does not use. So the step does not depend
+    on the message's dither, and the result stays unbiased.
+
+    Args:
+        q: the variance |Q(x) - x|^2 / |x|^2; 0.1 if neither q nor bits is given.
+        bits: the most bits per coordinate, header included.
     """
 
     q: float | None = None
@@ -46,32 +51,23 @@ class Dithered(Codec):
 
     name: ClassVar[str] = "dithered"
     id: ClassVar[int] = 7
+    highest_rate: ClassVar[float] = 16.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        q_or_bits(self, self.q, self.bits, most=16, default=("q", 0.1))
+        self.take_q_or_bits(self.q, self.bits, default=("q", 0.1))
 
-    @classmethod
-    def at(cls, bits: float) -> "Dithered | None":
-        return cls(bits=bits) if 0.05 <= bits <= 16 else None
-
-    @property
-    def unbiased(self) -> bool:
-        return True
-
-    @property
-    def exact_size(self) -> bool:
-        return False
+    def at(self, bits: float) -> Self | None:
+        return replace(self, q=None, bits=bits) if self.has_rate(bits) else None
 
     def variance(self, layout: Layout) -> float:
         if self.q is not None:
             return self.q
-        return 1 / (
-            12 * _magnitude(0.95 * self.left(layout)) ** 2
-        )  # the search may end a little below the rate
+        bits = 0.95 * self.bits_left(layout)  # the search may end a little below the rate
+        return 1 / (12 * _least_magnitude(bits) ** 2)
 
-    def left(self, layout: Layout) -> float:
-        """Bits a coordinate that are left to the codes, if those are enough."""
+    def bits_left(self, layout: Layout) -> float:
+        """The bits per coordinate that are left for the codes; refuses a rate at which those are too few."""
         if self.bits is None or self.bits >= least_bits(layout):
             return (self.bits or 0.0) - _besides(layout.size)
         raise ConfigError(
@@ -83,19 +79,19 @@ class Dithered(Codec):
         return [_STEP]
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
-        return self.coded(x, self.step(x, layout, draw), draw)
+        return self.compress_at(x, self.step(x, layout, draw), draw)
 
     def step(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
-        """The step that has the variance of x, or its rate."""
+        """The step at which each message of x has the variance, or the rate, that was asked for."""
         norm = torch.linalg.vector_norm(x.double(), dim=-1, keepdim=True)
         sigma: Tensor = norm / math.sqrt(layout.size)
         return sigma * (math.sqrt(12 * self.q) if self.q else self._searched(x, sigma, layout, draw))
 
     @staticmethod
-    def coded(x: Tensor, step: Tensor, draw: Draw) -> Parts:
-        """The parts of x at a given step."""
+    def compress_at(x: Tensor, step: Tensor, draw: Draw) -> Parts:
+        """The parts of x at a given step, one per message."""
         step = step.to(torch.float32)
-        return {"step": torch.where(step.isfinite(), step, torch.nan), "codes": _quantise(x, step, draw)}
+        return {"step": torch.where(step.isfinite(), step, torch.nan), "codes": _codes(x, step, draw)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         codes = parts["codes"]
@@ -120,23 +116,27 @@ class Dithered(Codec):
         return {"header": wire.HEADER, "step": _STEP.nbytes, "codes": codes}
 
     def _searched(self, x: Tensor, sigma: Tensor, layout: Layout, draw: Draw) -> Tensor:
-        """The step in units of sigma that keeps to the rate: found on a sample of x, mended on all of it.
+        """The step, in units of sigma, at which messages keep to the rate.
 
-        A step that is too fine, and one that is not, close in on it; a row that is near stays as it is.
+        The search begins on a sample of the coordinates and ends on all of them.
+
+        Args:
+            sigma: the standard deviation of each vector, as a column.
         """
-        d, rate, draw = layout.size, self.left(layout), draw.fold("search")
+        d, rate, draw = layout.size, self.bits_left(layout), draw.fold("search")
         some = torch.arange(min(d, _SAMPLE), device=x.device) * d // min(d, _SAMPLE)
         step = _bisected(x[..., some], sigma, rate, draw)
+        # The coarsest step known to be too fine, and the finest known to be coarse enough.
         fine, coarse = torch.zeros_like(step), torch.full_like(step, torch.inf)
         for i in range(_PASSES):
-            codes = _quantise(x, (sigma * step).to(torch.float32), draw)
+            codes = _codes(x, (sigma * step).to(torch.float32), draw)
             size = wire.HEADER + _STEP.nbytes + 4 + integer_stream.nbytes(codes).reshape(sigma.shape)
-            excess = (8 * size + _SPREAD * math.sqrt(d)) / d - (self.bits or 0.0)
+            excess = (8 * size + _SLACK * math.sqrt(d)) / d - (self.bits or 0.0)
             fine, coarse = torch.where(excess > 0, step, fine), torch.where(excess > 0, coarse, step)
             done = (excess <= 0) & ((excess > -_NEAR * rate) | (step <= _FINEST))
             if done.all():
                 break
-            # Most often a step twice as large saves a bit, or that share of less than a bit.
+            # A step twice as large saves about one bit per coordinate; below one bit, that share of the rate.
             guess = step * torch.exp2(1.5**i * (excess + _NEAR * rate / 2) / min(1.0, rate))
             inside = (fine < guess) & (guess < coarse)
             better = torch.where(inside, guess, (fine * coarse).sqrt()).clamp(_FINEST, _COARSEST)
@@ -145,20 +145,21 @@ class Dithered(Codec):
 
 
 def least_bits(layout: Layout) -> float:
-    """The smallest rate, in thousandths of a bit, at which a message's codes say anything."""
+    """The lowest rate for a model, a multiple of 0.001 bits per coordinate."""
     return math.ceil(1000 * (_LEAST + _besides(layout.size))) / 1000
 
 
 def _besides(d: int) -> float:
-    """Bits a coordinate beside the codes: header, table, and what one dither may take more than another."""
-    return (8 * _BARE + _SPREAD * math.sqrt(d)) / d
+    """The bits per coordinate beside the codes: header, table, and what another dither may add."""
+    return (8 * _BARE + _SLACK * math.sqrt(d)) / d
 
 
-def _magnitude(rate: float) -> float:
-    """The least mean magnitude that codes of so many bits may have, a = |x|_1/(d step) <= 1/(step in sigma).
+def _least_magnitude(rate: float) -> float:
+    """The least mean magnitude of codes with an entropy of `rate` bits.
 
-    Of all integers with E|k| = a, those with P(k) ~ t^|k| have the largest entropy, log2((1 + t)/(1 - t)) -
-    a log2 t, where a = 2 t/(1 - t^2).
+    With sigma the standard deviation of x, codes have the mean magnitude a = |x|_1/(d step) <= sigma/step,
+    so this bounds the step from above. Of all integers with E|k| = a, those with P(k) ~ t^|k| have the
+    largest entropy, log2((1 + t)/(1 - t)) - a log2 t, where a = 2 t/(1 - t^2).
     """
     low, high = 0.0, 1.0
     for _ in range(60):
@@ -169,24 +170,25 @@ def _magnitude(rate: float) -> float:
 
 
 def _bisected(x: Tensor, sigma: Tensor, rate: float, draw: Draw) -> Tensor:
-    """The step in units of sigma at which the codes of each row have an entropy of so many bits."""
+    """The step, in units of sigma, at which the codes of each row have an entropy of `rate` bits."""
     fine, coarse = torch.full_like(sigma, _FINEST), torch.full_like(sigma, _COARSEST)
     for _ in range(16):
         middle = (fine * coarse).sqrt()
-        codes = _quantise(x, (sigma * middle).to(torch.float32), draw)
-        above = integer_stream.bits(codes.reshape(-1, x.shape[-1])).reshape(sigma.shape) > rate
+        codes = _codes(x, (sigma * middle).to(torch.float32), draw)
+        above = integer_stream.entropy_rate(codes.reshape(-1, x.shape[-1])).reshape(sigma.shape) > rate
         fine, coarse = torch.where(above, middle, fine), torch.where(above, coarse, middle)
     return coarse
 
 
-def _quantise(x: Tensor, step: Tensor, draw: Draw) -> Tensor:
-    """round(x/step + u); a step of zero, of the zero vector, gives zeros."""
+def _codes(x: Tensor, step: Tensor, draw: Draw) -> Tensor:
+    """round(x/step + u); the zero vector has a step of zero, and codes of zero."""
     safe = step.clamp(min=torch.finfo(torch.float32).tiny).to(x.dtype)
     if x.dtype == torch.float32 and cpu.ready(x, draw):
-        return cpu.dithered(x, safe, _LARGEST, draw)
-    codes = (x / safe + _dither(x, draw)).round_().nan_to_num_(0).clamp_(-_LARGEST, _LARGEST)
+        return cpu.dithered(x, safe, _LARGEST_CODE, draw)
+    codes = (x / safe + _dither(x, draw)).round_().nan_to_num_(0).clamp_(-_LARGEST_CODE, _LARGEST_CODE)
     return codes.to(torch.int32)
 
 
 def _dither(like: Tensor, draw: Draw) -> Tensor:
+    """u, uniform in [-1/2, 1/2), for each coordinate of a vector."""
     return draw.uniform(like.shape[-1], like.dtype) - 0.5

@@ -1,4 +1,4 @@
-"""No compression: the vector as it is, in the run's own dtype."""
+"""No compression: the vector as it is, in the dtype of the run."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,13 +1,13 @@
 """Affine integers: 2^bits levels from the smallest to the largest value, as in the paper's experiments."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, float32_above, within
+from fedcom.codecs.base import Codec, Parts, check_range, float32_above
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
@@ -16,10 +16,13 @@ from fedcom.vectors import Layout
 
 @dataclass(frozen=True)
 class Int(Codec):
-    """Affine integers of 1 to 16 bits between min and max, per tensor or for the whole vector.
+    """Integers of 1 to 16 bits between the smallest and the largest value, per tensor or per vector.
 
-    Stochastic rounding is unbiased; rounding to nearest is not, and does not meet the paper's assumption.
-    zero_point_noise r shifts each tensor by an integer number of steps, uniform in [-r, r].
+    Args:
+        bits: the bits of each coordinate.
+        rounding: stochastic is unbiased; nearest is not, and does not meet the paper's assumption.
+        scale: what shares a smallest and a largest value, each tensor or the whole vector.
+        zero_point_noise: r, for a random shift of each tensor by a whole number of steps in [-r, r].
     """
 
     bits: int = 8
@@ -32,12 +35,11 @@ class Int(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("bits", self.bits, 1, 16)
-        within("zero_point_noise", self.zero_point_noise, 0, 65535)
+        check_range("bits", self.bits, 1, 16)
+        check_range("zero_point_noise", self.zero_point_noise, 0, 65535)
 
-    @classmethod
-    def at(cls, bits: float) -> "Int | None":
-        return cls(int(bits)) if bits in range(1, 17) else None
+    def at(self, bits: float) -> Self | None:
+        return replace(self, bits=int(bits)) if bits in range(1, 17) else None
 
     @property
     def unbiased(self) -> bool:
@@ -49,7 +51,8 @@ class Int(Codec):
         return (1 << self.bits) - 1
 
     def variance(self, layout: Layout) -> float:
-        # A step is at most sqrt(2)|x|/top; rounding adds step^2/4 a coordinate, the noise step^2 r(r+1)/3.
+        # A step is at most sqrt(2)|x|/top. In every coordinate rounding adds at most step^2/4, and the noise
+        # adds step^2 r(r+1)/3.
         noise = self.zero_point_noise * (self.zero_point_noise + 1) / 3
         return max(self.blocks(layout).sizes) * 2 * (0.25 + noise) / self.top**2
 
@@ -85,9 +88,9 @@ class Int(Codec):
         return parts["codes"] * self._spread(step, layout) + self._spread(low, layout)
 
     def _spread(self, scales: Tensor, layout: Layout) -> Tensor:
-        """The scale of every coordinate, given one a block."""
+        """The scale of every coordinate, given one per block."""
         sizes = self.blocks(layout).sizes
-        # Compiled, a look-up is one load, where a concatenation would weigh every piece at every coordinate.
+        # A compiled look-up is one load; a compiled concatenation compares every coordinate to every piece.
         if torch.compiler.is_compiling() and len(sizes) > 1:
             place = torch.arange(layout.size, device=scales.device)
             return scales[..., sum((place >= start).long() for start in accumulate(sizes[:-1]))]

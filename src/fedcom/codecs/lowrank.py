@@ -1,34 +1,41 @@
-"""A low-rank part of every matrix, and an unbiased code of what it leaves.
+"""A low-rank part of every matrix, and the rest by an unbiased codec.
 
-Updates of a few local steps lie near a subspace of few dimensions. The factors are found by two power
-iterations from a seeded start and travel as 8-bit integers; whatever they miss, their own rounding included,
-is in the residual, and the residual's codec is unbiased, so the whole is.
+Updates of a few local steps lie near a subspace of few dimensions. The factors of the low-rank part are found
+by two power iterations from a random start, and travel as 8-bit integers. Whatever they miss, their own
+rounding included, is in the residual. The residual's codec is unbiased, so the whole is.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Codec, Parts, Sizes, q_or_bits, within
+from fedcom.codecs.base import Codec, Parts, Sizes, check_range
 from fedcom.codecs.dithered import Dithered, least_bits
+from fedcom.codecs.entropy_coded import LOWEST_RATE, EntropyCoded
 from fedcom.codecs.rotated import Rotated
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
 
-_TOP = 127
+_TOP = 127  # the largest magnitude of a factor's integers
+_RESIDUAL = "residual "  # what the names of the residual's parts begin with
 
 
 @dataclass(frozen=True)
-class LowRank(Codec):
-    """A rank-`rank` part of each matrix in 8 bits, and the residual: at `bits` in all, or of variance `q`.
+class LowRank(EntropyCoded):
+    """A low-rank part of each matrix in 8 bits, and the residual at a rate or of a variance.
 
-    Neither given, it has 1 bit a coordinate. At a rate the residual is dithered, or rotated where little is
-    left for it; at a variance it is dithered with the step of the whole vector, so that q is exact.
+    At a rate the residual is dithered, or rotated where few bits are left for it. At a variance it is
+    dithered with the step of the whole vector, so that q is exact.
+
+    Args:
+        rank: the number of columns of each factor.
+        bits: the bits per coordinate in all; 1 if neither bits nor q is given.
+        q: the variance |Q(x) - x|^2 / |x|^2.
     """
 
     rank: int = 2
@@ -37,44 +44,36 @@ class LowRank(Codec):
 
     name: ClassVar[str] = "lowrank"
     id: ClassVar[int] = 8
+    highest_rate: ClassVar[float] = 16.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("rank", self.rank, 1, 64)
-        q_or_bits(self, self.q, self.bits, most=16, default=("bits", 1.0))
+        check_range("rank", self.rank, 1, 64)
+        self.take_q_or_bits(self.q, self.bits, default=("bits", 1.0))
 
-    @classmethod
-    def at(cls, bits: float) -> "LowRank | None":
-        return cls(bits=bits) if 0.05 <= bits <= 16 else None
-
-    @property
-    def unbiased(self) -> bool:
-        return True
-
-    @property
-    def exact_size(self) -> bool:
-        return False
+    def at(self, bits: float) -> Self | None:
+        return replace(self, bits=bits, q=None) if self.has_rate(bits) else None
 
     def variance(self, layout: Layout) -> float:
-        return self.residual(layout).variance(layout)  # the residual is no larger than x, but for rounding
+        return self.residual(layout).variance(layout)  # the residual is no larger than x, up to rounding
 
     def matrices(self, layout: Layout) -> list[tuple[int, int, int]]:
-        """Tensor, rows and columns of every matrix that is larger than its factors."""
+        """The place among the tensors, rows and columns of every matrix that is larger than its factors."""
         shapes = [
             (i, s[0], layout.sizes[i] // s[0]) for i, s in enumerate(layout.shapes) if len(s) > 1 and s[0]
         ]
         return [(i, m, n) for i, m, n in shapes if min(m, n) > self.rank and m * n > 2 * self.rank * (m + n)]
 
     def residual(self, layout: Layout) -> Codec:
-        """The residual's codec at the rate the factors leave: rotation pays below about a bit."""
+        """The residual's codec, at the rate that the factors leave; below 0.8 bits rotated is better."""
         if self.bits is None:
             return Dithered(q=self.q)
         spent = 8 * sum(field.nbytes for field in self.fields(layout)) / layout.size
         left = self.bits - spent
-        needed = 0.05 if left < 0.8 else least_bits(layout)
+        needed = LOWEST_RATE if left < 0.8 else least_bits(layout)
         if left < needed:
             raise ConfigError(
-                f"factors of rank {self.rank} take {spent:.3f} bits a coordinate of this model and leave "
+                f"factors of rank {self.rank} take {spent:.3f} bits per coordinate of this model and leave "
                 f"{left:.3f} of {self.bits}; the residual needs {needed:g}: lower rank or raise bits"
             )
         return Rotated(left) if left < 0.8 else Dithered(bits=left)
@@ -92,19 +91,17 @@ class LowRank(Codec):
         rest = x - self._low_rank(factors, layout, x.dtype)
         codec, draw = self.residual(layout), draw.fold("residual")
         if isinstance(codec, Dithered) and codec.q:
-            inner = codec.coded(rest, codec.step(x, layout, draw), draw)
+            inner = codec.compress_at(rest, codec.step(x, layout, draw), draw)
         else:
             inner = codec.compress(rest, layout, draw)
-        return factors | {f"residual {name}": part for name, part in inner.items()}
+        return factors | {_RESIDUAL + name: part for name, part in inner.items()}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
-        inner = {name.removeprefix("residual "): part for name, part in parts.items()}
-        rest = self.residual(layout).expand(inner, layout, draw.fold("residual"))
+        rest = self.residual(layout).expand(_inner(parts), layout, draw.fold("residual"))
         return self._low_rank(parts, layout, layout.dtype) + rest
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
-        inner = {name.removeprefix("residual "): part for name, part in parts.items()}
-        return super().pack(parts, layout) + self.residual(layout).pack(inner, layout)
+        return super().pack(parts, layout) + self.residual(layout).pack(_inner(parts), layout)
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
         size = sum(field.nbytes for field in self.fields(layout))
@@ -112,17 +109,18 @@ class LowRank(Codec):
         if (factors["factors"] > 2 * _TOP).any():
             raise WireError(f"a lowrank factor is above {2 * _TOP}")
         inner = self.residual(layout).unpack(body[size:], layout)
-        return factors | {f"residual {name}": part for name, part in inner.items()}
+        return factors | {_RESIDUAL + name: part for name, part in inner.items()}
 
     def itemise(self, parts: Parts, layout: Layout) -> Sizes:
-        inner = {name.removeprefix("residual "): part for name, part in parts.items()}
-        items = self.residual(layout).itemise(inner, layout)
-        return super().itemise(parts, layout) | {
-            f"residual {k}": v for k, v in items.items() if k != "header"
-        }
+        items = self.residual(layout).itemise(_inner(parts), layout)
+        own = super().itemise(parts, layout)
+        return own | {_RESIDUAL + name: size for name, size in items.items() if name != "header"}
 
     def _factorise(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
-        """Factors as integers with a scale a column; float64, so that stacking does not change a rounding."""
+        """The factors as integers, with one scale per column.
+
+        Computed in float64, so that a stack and its rows are rounded alike.
+        """
         tensors = layout.split(x.double())
         scales, codes = [x.new_zeros((*x.shape[:-1], 0)).float()], [x.new_zeros((*x.shape[:-1], 0)).int()]
         for i, m, n in self.matrices(layout):
@@ -140,6 +138,7 @@ class LowRank(Codec):
         return {"scales": torch.cat(scales, -1), "factors": torch.cat(codes, -1)}
 
     def _low_rank(self, parts: Parts, layout: Layout, dtype: torch.dtype) -> Tensor:
+        """The products of the factors, as flat vectors that are zero outside the matrices."""
         lead, r = parts["scales"].shape[:-1], self.rank
         x = torch.zeros((*lead, layout.size), dtype=dtype, device=parts["scales"].device)
         tensors, codes, scale = layout.split(x), parts["factors"].double() - _TOP, parts["scales"].double()
@@ -154,8 +153,13 @@ class LowRank(Codec):
         return x
 
 
+def _inner(parts: Parts) -> Parts:
+    """The parts of the residual under the names its own codec has for them, beside the factors."""
+    return {name.removeprefix(_RESIDUAL): part for name, part in parts.items()}
+
+
 def _orthonormal(columns: Tensor) -> Tensor:
-    """Gram and Schmidt, column by column; a column that vanishes stays zero."""
+    """An orthonormal basis by Gram and Schmidt, column by column; a column with nothing new stays zero."""
     done: list[Tensor] = []
     for column in columns.unbind(-1):
         for other in done:

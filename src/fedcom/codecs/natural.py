@@ -13,12 +13,12 @@ from fedcom.errors import WireError
 from fedcom.vectors import Layout
 
 _LOWEST, _HIGHEST = -126, 127  # the exponents of float32's normal numbers
-_BROKEN = 255  # the code of a value that is not finite as a float32
+_BROKEN = 255  # the code of a value that is not finite as float32
 
 
 @dataclass(frozen=True)
 class Natural(Codec):
-    """Nine bits a coordinate: sign and exponent; unbiased with q = 1/8 for |x| up to 2^127."""
+    """Nine bits per coordinate, sign and exponent; unbiased with q = 1/8 for coordinates up to 2^127."""
 
     name: ClassVar[str] = "natural"
     id: ClassVar[int] = 3
@@ -36,7 +36,7 @@ class Natural(Codec):
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         mantissa, exponent = torch.frexp(x.abs())  # |x| = mantissa 2^exponent, mantissa in [1/2, 1)
         down = exponent - 1  # |x| lies between 2^down and 2^(down + 1)
-        small = x.abs() < 2.0**_LOWEST  # zero among them: these become nothing or the smallest power
+        small = x.abs() < 2.0**_LOWEST  # zero too: these become zero or the smallest power
         share = torch.where(small, torch.ldexp(x.abs(), -x.new_full((), _LOWEST)), 2 * mantissa - 1)
         up = (draw.uniform(x.shape[-1], x.dtype) < share).to(torch.int32)
         code = torch.where(small, up, down - _LOWEST + 1 + up).clamp(max=_HIGHEST - _LOWEST + 1)

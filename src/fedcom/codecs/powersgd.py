@@ -7,22 +7,25 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, within
+from fedcom.codecs.base import Codec, Parts, check_range
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
 
-_NOTHING = 1e-6  # a direction this much smaller than the largest is rounding
+_NOTHING = 1e-6  # a direction smaller than this, relative to the largest, is a rounding error
 
 
 @dataclass(frozen=True)
 class PowerSgd(Codec):
-    """Two factors of `rank` columns a matrix, the rest dense; biased, so it wants memory=error-feedback.
+    """Two factors of every matrix, other tensors as they are; biased, so it needs memory=error-feedback.
 
-    A tensor of two or more dimensions is the matrix [first, rest]; it travels as float32 factors where
-    those are fewer numbers than itself, else as it is, in the run's own dtype. Each message starts afresh
-    from a seeded Gaussian, so that senders keep no state; the paper starts from its last factor.
+    A tensor of two or more dimensions is the matrix [first, rest]. It travels as float32 factors where those
+    are fewer numbers than the matrix, else as it is, in the dtype of the run. Every message starts from a
+    fresh Gaussian matrix, so senders keep no state; in the paper they start from their last factor.
+
+    Args:
+        rank: the number of columns of each factor.
     """
 
     rank: int = 2
@@ -32,15 +35,15 @@ class PowerSgd(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("rank", self.rank, 1, 1024)
+        check_range("rank", self.rank, 1, 1024)
 
     @property
     def unbiased(self) -> bool:
         return False
 
     def kept(self, layout: Layout) -> float:
-        # The share r/min(m, n) of directions is far too low for real updates, of which a message carries 0.1
-        # to 0.3; with error feedback tracking diverged at 1 and throve at 0.1.
+        # The share r/min(m, n) that is promised is far below what a message carries of a real update, which
+        # is 0.1 to 0.3. In runs with error feedback tracking diverged at 1 and did well at 0.1.
         return 0.1 if any(self.shapes(layout)) else 1.0
 
     def shapes(self, layout: Layout) -> list[tuple[int, int] | None]:
@@ -49,12 +52,13 @@ class PowerSgd(Codec):
         return [(m, n) if self.rank * (m + n) < m * n else None for m, n in shapes]
 
     def variance(self, layout: Layout) -> float:
-        # With A = M'M and V the start within M's row space, made orthonormal, projecting on M V keeps
-        # tr((V'AV)^-1 V'AAV) >= tr(V'AV) of |M|^2: on average the share r/min(m, n); M orthogonal attains it.
+        # Let A = M'M, and V an orthonormal basis of the start within M's row space. Projecting on M V keeps
+        # tr((V'AV)^-1 V'AAV) >= tr(V'AV) of |M|^2, on average the share r/min(m, n), and no more if M is
+        # orthogonal.
         return max((1 - self.rank / min(shape) for shape in self.shapes(layout) if shape), default=0.0)
 
     def sizes(self, layout: Layout) -> dict[str, list[int]]:
-        """The lengths of what travels, by field and tensor."""
+        """How many numbers travel of each tensor, by field."""
         shapes = self.shapes(layout)
         return {
             "left": [self.rank * shape[0] for shape in shapes if shape],
@@ -79,11 +83,11 @@ class PowerSgd(Codec):
         return {name: torch.cat(blocks, -1) for name, blocks in parts.items() if blocks}
 
     def _factors(self, matrix: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
-        """P and Q of a stack of matrices, in float32, with P Q' the projection on P's columns."""
+        """P and Q of a stack of matrices, in float32; P Q' is the projection on P's columns."""
         n = matrix.shape[-1]
         start = draw.normal(n * self.rank, torch.float64).reshape(-1, n, self.rank)
         p, r = torch.linalg.qr(matrix @ start)
-        # Where the matrix has no more directions, QR goes on in those of rounding errors: leave them out.
+        # Where the matrix has fewer directions than columns, QR fills up with those of rounding errors.
         found = r.diagonal(dim1=-2, dim2=-1).abs().unsqueeze(-2)
         p = p * (found > _NOTHING * found.amax(-1, keepdim=True))
         finite = matrix.sum((-2, -1), keepdim=True).isfinite()
@@ -102,7 +106,7 @@ class PowerSgd(Codec):
         return torch.cat(blocks, -1)
 
     def _product(self, left: Tensor, right: Tensor) -> Tensor:
-        """P Q', flat; column by column, so that it has the same bits for a stack and on every device."""
+        """P Q', flat; added up column by column, so that stacks and devices agree to the last bit."""
         p, q = (factor.reshape(*factor.shape[:-1], -1, self.rank) for factor in (left, right))
         product = p[..., :1] * q[..., :1].mT
         for k in range(1, self.rank):

@@ -1,13 +1,13 @@
-"""QSGD (Alistarh et al., 2017): signed levels of the norm, rounded stochastically."""
+"""QSGD (Alistarh et al., 2017): coordinates as signed fractions of the norm, rounded stochastically."""
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, float32_above, width, within
+from fedcom.codecs.base import Codec, Parts, check_range, float32_above, width
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
@@ -16,7 +16,12 @@ from fedcom.vectors import Layout
 
 @dataclass(frozen=True)
 class Qsgd(Codec):
-    """The norm and a signed multiple of norm/levels a coordinate, stochastic, at a fixed width."""
+    """The norm, and each coordinate as a whole multiple of norm/levels, rounded stochastically; unbiased.
+
+    Args:
+        levels: the number of steps between zero and the norm.
+        scale: what shares a norm, each tensor or the whole vector.
+    """
 
     levels: int = 127
     scale: Literal["tensor", "vector"] = "tensor"
@@ -26,11 +31,10 @@ class Qsgd(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("levels", self.levels, 1, 32767)
+        check_range("levels", self.levels, 1, 32767)
 
-    @classmethod
-    def at(cls, bits: float) -> "Qsgd | None":
-        return cls(2 ** (int(bits) - 1) - 1) if bits in range(2, 17) else None
+    def at(self, bits: float) -> Self | None:
+        return replace(self, levels=2 ** (int(bits) - 1) - 1) if bits in range(2, 17) else None
 
     @property
     def unbiased(self) -> bool:
@@ -50,7 +54,7 @@ class Qsgd(Codec):
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         blocks = self.blocks(layout)
-        # Squares of float32 numbers above 1e19 or below 1e-23 do not fit a float32.
+        # In float64: squares of float32 numbers above 1e19 or below 1e-23 do not fit a float32.
         norms = [torch.linalg.vector_norm(b, dim=-1, dtype=torch.float64) for b in blocks.split(x)]
         norm = float32_above(torch.stack(norms, -1))
         codes = torch.empty_like(x, dtype=torch.int32)

@@ -1,12 +1,12 @@
-"""Rand-k: a random share of the coordinates, scaled up; the receiver knows which from the shared seed."""
+"""Rand-k: a random share of the coordinates, scaled up; the shared draw says which ones."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, kept_count, share
+from fedcom.codecs.base import Codec, Parts, check_share, kept_count
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.vectors import Layout
@@ -14,9 +14,10 @@ from fedcom.vectors import Layout
 
 @dataclass(frozen=True)
 class RandK(Codec):
-    """A uniformly random share `ratio` of coordinates over that share: unbiased, q = d/k - 1, no indices.
+    """Random coordinates, divided by the share that is kept; unbiased with q = d/k - 1, without indices.
 
-    `ratio` counts coordinates; the paper's C_r is a ratio of bytes.
+    Args:
+        ratio: the share of coordinates that is kept. The paper's C_r is a ratio of bytes instead.
     """
 
     ratio: float = 0.1
@@ -26,11 +27,10 @@ class RandK(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share("ratio", self.ratio)
+        check_share("ratio", self.ratio)
 
-    @classmethod
-    def at(cls, bits: float) -> "RandK | None":
-        return cls(bits / 32) if 0 < bits <= 32 else None
+    def at(self, bits: float) -> Self | None:
+        return replace(self, ratio=bits / 32) if 0 < bits <= 32 else None
 
     @property
     def unbiased(self) -> bool:
@@ -43,12 +43,13 @@ class RandK(Codec):
         return [Field("values", kept_count(self.ratio, layout.size), 8 * layout.itemsize, floating=True)]
 
     def indices(self, layout: Layout, draw: Draw) -> Tensor:
-        """The kept coordinates, a function of the shared draw alone."""
+        """The kept coordinates, which depend on the shared draw alone."""
         k = kept_count(self.ratio, layout.size)
         return draw.ranks(layout.size).topk(k, dim=-1, sorted=False).indices.sort(dim=-1).values
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
-        finite = x.sum(-1, keepdim=True, dtype=torch.float64).isfinite()  # a NaN left out must still be seen
+        # A NaN in a coordinate that is not kept must still be seen.
+        finite = x.sum(-1, keepdim=True, dtype=torch.float64).isfinite()
         return {"values": torch.where(finite, x.gather(-1, self.indices(layout, draw)), torch.nan)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:

@@ -1,23 +1,24 @@
-"""Rotation, a uniform quantiser, an entropy coder and an unbiased scale (after EDEN, Vargaftik et al., 2022).
+"""Rotation, a quantiser, an entropy coder and an unbiased scale (after EDEN, Vargaftik et al., 2022).
 
-After two random rotations every vector looks Gaussian, so the quantiser's step, its reconstruction points and
-the coder's table follow from the rate alone and need not travel. The scale |y|^2 / <y, y^> makes the result
-unbiased over the rotation.
+After two random rotations every vector looks Gaussian. So the quantiser's step and levels and the coder's
+table follow from the rate alone, and need not travel. The receiver multiplies what it decodes, y', by the
+scale |y|^2 / <y, y'> of the rotated vector y, which makes the result unbiased over the rotations.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Codec, Parts, Sizes, within
+from fedcom.codecs.base import Parts, Sizes
 from fedcom.codecs.coding import hadamard, lloyd_max, trellis, uniform
 from fedcom.codecs.coding.entropy import STATES
 from fedcom.codecs.coding.lloyd_max import LloydMax
 from fedcom.codecs.coding.trellis import Trellis
 from fedcom.codecs.coding.uniform import Uniform
+from fedcom.codecs.entropy_coded import EntropyCoded
 from fedcom.codecs.kernels import cpu, gpu
 from fedcom.codecs.kernels.jit import COMPILED, placed
 from fedcom.codecs.wire import Field
@@ -27,19 +28,21 @@ from fedcom.vectors import Layout
 
 _SCALE = Field("scale", 1, 32, floating=True)
 
-
 Quantiser = Uniform | Trellis | LloydMax
 
 
 @dataclass(frozen=True)
-class Rotated(Codec):
-    """Rotated, quantised and entropy-coded to any rate from 0.05 to 8 bits a coordinate, headers in.
+class Rotated(EntropyCoded):
+    """Rotated, quantised and entropy-coded to any rate from 0.05 to 8 bits per coordinate, header included.
 
-    Unbiased, with the variance promised, as far as the rotations make a vector Gaussian: from about a
-    thousand coordinates on. Shorter vectors are better sent another way. The trellis tier, up to 6 bits, is
-    0.07 bits from the bound where the fast one is 0.25, and slow: it searches on the CPU, vector by vector.
-    The fixed tier has 1, 2, 3 or 4 bits a coordinate, beside header and padding, and no entropy coder; it is
-    0.27, 0.46, 0.57 and 0.64 bits from the bound, as EDEN is.
+    Unbiased, and of the variance it promises, as far as the rotations make a vector Gaussian: from about a
+    thousand coordinates on. For shorter vectors use another codec.
+
+    Args:
+        bits: the bits per coordinate; in tier fixed 1, 2, 3 or 4, to which header and padding are added.
+        tier: which quantiser. fast is uniform, 0.25 bits from the bound. trellis is 0.07 bits from it up to
+            6 bits, and slow: it searches on the CPU, one vector at a time. fixed has no entropy coder and is
+            0.27, 0.46, 0.57 or 0.64 bits from the bound, as EDEN is.
     """
 
     bits: float = 2.0
@@ -47,20 +50,19 @@ class Rotated(Codec):
 
     name: ClassVar[str] = "rotated"
     id: ClassVar[int] = 6
+    highest_rate: ClassVar[float] = 8.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("bits", self.bits, 0.05, 8)
+        self.check_rate(self.bits)
         if self.tier == "fixed" and self.bits not in lloyd_max.BITS:
             raise ConfigError(f"tier fixed has 1, 2, 3 or 4 bits; got {self.bits!r}: tier fast has any rate")
 
-    @classmethod
-    def at(cls, bits: float) -> "Rotated | None":
-        return cls(bits) if 0.05 <= bits <= 8 else None
+    def at(self, bits: float) -> Self | None:
+        return replace(self, bits=bits) if self.has_rate(bits) else None
 
-    @property
-    def unbiased(self) -> bool:
-        return True
+    def has_rate(self, bits: float) -> bool:
+        return bits in lloyd_max.BITS if self.tier == "fixed" else super().has_rate(bits)
 
     @property
     def exact_size(self) -> bool:
@@ -70,11 +72,11 @@ class Rotated(Codec):
         return self.quantiser(layout).q
 
     def quantiser(self, layout: Layout) -> Quantiser:
-        """The quantiser that meets the rate once header, scale and padding are paid; fixed pays no heed."""
+        """The quantiser that meets the rate with header, scale and padding; in tier fixed, without them."""
         if self.tier == "fixed":
             return lloyd_max.for_bits(int(self.bits))
         n = hadamard.padded(layout.size)
-        overhead = 8 * (wire.HEADER + _SCALE.nbytes + STATES + 3)  # 3: what is left of the last word and byte
+        overhead = 8 * (wire.HEADER + _SCALE.nbytes + STATES + 3)  # 3 are lost in the last word and byte
         bits = max((self.bits * layout.size - overhead) / n, 0.02)
         served = self.tier == "trellis" and trellis.RATES[0] <= bits <= trellis.RATES[1]
         return trellis.for_rate(bits) if served else uniform.for_rate(bits)
@@ -88,21 +90,20 @@ class Rotated(Codec):
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         quantiser = self.quantiser(layout)
-        if isinstance(quantiser, Uniform) and gpu.ready(x, draw, hadamard.block(layout.size)):
-            codes, size, overlap = _codes_on_gpu(x, quantiser, draw)
+        if isinstance(quantiser, Uniform) and gpu.ready(x, draw, hadamard.block_size(layout.size)):
+            codes, power, overlap = _codes_on_gpu(x, quantiser, draw)
         else:
-            codes, size, overlap = _codes(x, quantiser, draw)
-        scale = torch.where(overlap > 0, size / overlap, 0 * size)  # no code but zero
-        scale = torch.where(size.isfinite(), scale, torch.nan)  # a NaN of one kind, wherever it was made
+            codes, power, overlap = _codes(x, quantiser, draw)
+        scale = torch.where(overlap > 0, power / overlap, 0 * power)  # zero if all codes mean zero
+        scale = torch.where(power.isfinite(), scale, torch.nan)  # the same NaN on every device
         return {"scale": scale.to(torch.float32), "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         codes, scale, quantiser = parts["codes"], parts["scale"], self.quantiser(layout)
-        low, d, b = quantiser.alphabet.low, layout.size, hadamard.block(layout.size)
+        low, d, b = quantiser.coder.low, layout.size, hadamard.block_size(layout.size)
         if layout.dtype == torch.float32 and cpu.ready(codes, draw):
-            x = cpu.unrotate(
-                codes, low, placed(quantiser.centres, codes.device, torch.float32), scale, d, b, draw
-            )
+            centres = placed(quantiser.centres, codes.device, torch.float32)
+            x = cpu.unrotate(codes, low, centres, scale, d, b, draw)
         elif layout.dtype == torch.float32 and gpu.ready(scale, draw, b):
             centres = placed(quantiser.centres, codes.device, torch.float32)
             x = gpu.unrotate(codes, low, centres, d, b, draw) * scale
@@ -111,11 +112,11 @@ class Rotated(Codec):
             x = hadamard.unrotate(image, d, draw) * scale.to(layout.dtype)
         if not scale.is_cuda and scale.all():
             return x
-        return x.masked_fill(scale == 0, 0.0)  # no minus zero; a GPU is not asked whether there is one
+        return x.masked_fill(scale == 0, 0.0)  # no minus zeros; on a GPU always, to save a wait
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         scale = _SCALE.pack(parts["scale"])
-        return scale + self.quantiser(layout).alphabet.pack(parts["codes"]) if parts["scale"].any() else scale
+        return scale + self.quantiser(layout).coder.pack(parts["codes"]) if parts["scale"].any() else scale
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
         if len(body) < _SCALE.nbytes:
@@ -126,40 +127,45 @@ class Rotated(Codec):
         n, stream = hadamard.padded(layout.size), body[_SCALE.nbytes :]
         if not scale.any() and not stream:
             return {"scale": scale, "codes": torch.zeros(n, dtype=torch.int32)}
-        return {"scale": scale, "codes": self.quantiser(layout).alphabet.unpack(stream, n)}
+        return {"scale": scale, "codes": self.quantiser(layout).coder.unpack(stream, n)}
 
     def itemise(self, parts: Parts, layout: Layout) -> Sizes:
-        codes = self.quantiser(layout).alphabet.nbytes(parts["codes"])
-        sent = parts["scale"].squeeze(-1) != 0  # a vector of zeros is its scale
+        codes = self.quantiser(layout).coder.nbytes(parts["codes"])
+        sent = parts["scale"].squeeze(-1) != 0  # of a vector of zeros only the scale travels
         return {"header": wire.HEADER, "scale": _SCALE.nbytes, "codes": torch.where(sent, codes, 0)}
 
 
 def _codes(x: Tensor, quantiser: Quantiser, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
-    """The codes of the rotated vectors, and in float64 |x|^2 and the inner product with what codes mean."""
+    """The codes of the rotated vectors, their |y|^2, and their inner product with what the codes mean.
+
+    The last two are columns in float64.
+    """
     y = hadamard.rotate(x, draw)
     fast = y.dtype == torch.float32 and cpu.ready(y, draw)
-    size = cpu.power(y) if fast else y.double().square().sum(-1, keepdim=True)
-    codes = quantiser.codes(y, _deviation(size, y.shape[-1]))
+    power = cpu.power(y) if fast else y.double().square().sum(-1, keepdim=True)
+    codes = quantiser.codes(y, _deviation(power, y.shape[-1]))
     image = _image(codes, quantiser, y.dtype)
-    return codes, size, cpu.product(y, image) if fast else (y.double() * image).sum(-1, keepdim=True)
+    return codes, power, cpu.product(y, image) if fast else (y.double() * image).sum(-1, keepdim=True)
 
 
 def _codes_on_gpu(x: Tensor, quantiser: Uniform, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
-    n, b = hadamard.padded(x.shape[-1]), hadamard.block(x.shape[-1])
-    y, size = gpu.first_half(x, n, b, draw)
-    step, centres = _deviation(size, n) * quantiser.step, placed(quantiser.centres, x.device, x.dtype)
-    alphabet = quantiser.alphabet
-    codes, overlap = gpu.second_half(y, b, step, alphabet.low, alphabet.high, centres, draw)
-    return codes, size, overlap
+    """The same as _codes, by the kernels for a GPU."""
+    n, b = hadamard.padded(x.shape[-1]), hadamard.block_size(x.shape[-1])
+    y, power = gpu.first_half(x, n, b, draw)
+    step, centres = _deviation(power, n) * quantiser.step, placed(quantiser.centres, x.device, x.dtype)
+    coder = quantiser.coder
+    codes, overlap = gpu.second_half(y, b, step, coder.low, coder.high, centres, draw)
+    return codes, power, overlap
 
 
-def _deviation(size: Tensor, n: int) -> Tensor:
-    """The standard deviation of coordinates whose squares sum to size."""
-    return (size / n).sqrt().to(torch.float32).clamp(min=torch.finfo(torch.float32).tiny)
+def _deviation(power: Tensor, n: int) -> Tensor:
+    """The standard deviation of n coordinates whose squares sum to `power`."""
+    return (power / n).sqrt().to(torch.float32).clamp(min=torch.finfo(torch.float32).tiny)
 
 
 def _image(codes: Tensor, quantiser: Quantiser, dtype: torch.dtype) -> Tensor:
+    """What the codes mean: the centre of each one's cell."""
     centres = placed(quantiser.centres, codes.device, dtype)
     if COMPILED and codes.device.type == "cpu" and dtype == torch.float32:
-        return cpu.image(codes, quantiser.alphabet.low, centres)
-    return centres[(codes - quantiser.alphabet.low).to(torch.int64)]
+        return cpu.image(codes, quantiser.coder.low, centres)
+    return centres[(codes - quantiser.coder.low).to(torch.int64)]

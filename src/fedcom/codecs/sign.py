@@ -1,7 +1,7 @@
-"""Scaled sign (Karimireddy et al., 2019): one bit a coordinate and the mean magnitude."""
+"""Scaled sign (Karimireddy et al., 2019): one bit per coordinate and the mean magnitude."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -15,16 +15,19 @@ from fedcom.vectors import Layout
 
 @dataclass(frozen=True)
 class Sign(Codec):
-    """The sign of each coordinate times the mean magnitude; biased, so it wants memory=error-feedback."""
+    """The sign of each coordinate times the mean magnitude; biased, so it needs memory=error-feedback.
+
+    Args:
+        scale: what shares a mean magnitude, each tensor or the whole vector.
+    """
 
     scale: Literal["tensor", "vector"] = "tensor"
 
     name: ClassVar[str] = "sign"
     id: ClassVar[int] = 10
 
-    @classmethod
-    def at(cls, bits: float) -> "Sign | None":
-        return cls() if bits == 1 else None
+    def at(self, bits: float) -> Self | None:
+        return self if bits == 1 else None
 
     @property
     def unbiased(self) -> bool:
@@ -35,7 +38,7 @@ class Sign(Codec):
         return layout if self.scale == "tensor" else Layout.vector(layout.size, layout.dtype)
 
     def variance(self, layout: Layout) -> float:
-        # |Q(x) - x|^2 = |x|^2 - |x|_1^2/d, and |x|_1 is at least |x|; a single large coordinate attains it.
+        # |Q(x) - x|^2 = |x|^2 - |x|_1^2/d, and |x|_1 >= |x|, with equality for a single coordinate.
         return 1 - 1 / max(self.blocks(layout).sizes)
 
     def fields(self, layout: Layout) -> list[Field]:
@@ -43,7 +46,7 @@ class Sign(Codec):
         return [scales, Field("signs", layout.size, 1)]
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
-        # In float64: a sum of float32 numbers may overflow, and depends on its order in the last bit.
+        # In float64: a sum of float32 numbers may overflow, and its last bit depends on the order.
         means = [block.abs().mean(-1, dtype=torch.float64) for block in self.blocks(layout).split(x)]
         return {"scale": torch.stack(means, -1).to(torch.float32), "signs": (x < 0).to(torch.int32)}
 

@@ -1,12 +1,12 @@
 """Top-k: the coordinates of largest magnitude, with their indices."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, kept_count, share, width, within
+from fedcom.codecs.base import Codec, Parts, check_range, check_share, kept_count, width
 from fedcom.codecs.identity import Identity
 from fedcom.codecs.integers import Int
 from fedcom.codecs.wire import Field
@@ -17,10 +17,13 @@ from fedcom.vectors import Layout
 
 @dataclass(frozen=True)
 class TopK(Codec):
-    """The largest share `ratio` of coordinates; biased, so it wants a memory or damped tracking.
+    """The coordinates of largest magnitude, and where they are; biased, so it needs a memory or damping.
 
-    `ratio` counts coordinates; the paper's C_r is a ratio of bytes, indices included. `values` says how
-    the kept ones travel: as floats, or as affine integers of `bits` bits, rounded stochastically.
+    Args:
+        ratio: the share of coordinates that is kept. The paper's C_r is a ratio of bytes instead, and counts
+            the indices too.
+        values: how kept values travel, as floats or as integers that are rounded stochastically.
+        bits: the bits of each kept value where values are integers.
     """
 
     ratio: float = 0.1
@@ -32,14 +35,15 @@ class TopK(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share("ratio", self.ratio)
-        within("bits", self.bits, 1, 16)
+        check_share("ratio", self.ratio)
+        check_range("bits", self.bits, 1, 16)
 
-    @classmethod
-    def at(cls, bits: float) -> "TopK | None":
-        # A kept coordinate costs its value and an index of about 18 bits, or all together a bitmap.
-        ratio = max(bits / (32 + 18), (bits - 1) / 32)
-        return cls(ratio) if 0 < ratio <= 1 else None
+    def at(self, bits: float) -> Self | None:
+        # A kept coordinate costs its value and an index of about 18 bits. With a bitmap instead of indices it
+        # costs its value, and every coordinate, kept or not, costs one bit.
+        value = 32 if self.values == "float" else self.bits
+        ratio = max(bits / (value + 18), (bits - 1) / value)
+        return replace(self, ratio=ratio) if 0 < ratio <= 1 else None
 
     @property
     def unbiased(self) -> bool:
@@ -62,7 +66,7 @@ class TopK(Codec):
         return 1 - kept.size / layout.size + self.inner.variance(kept)
 
     def fields(self, layout: Layout) -> list[Field]:
-        # Sorted indices, or one bit a coordinate where that is shorter.
+        # Sorted indices, or one bit per coordinate where that is shorter.
         k, d = self.kept_layout(layout).size, layout.size
         where = Field("indices", k, width(d)) if k * width(d) < d else Field("bitmap", d, 1)
         return [where, *self.inner.fields(self.kept_layout(layout))]
@@ -80,7 +84,7 @@ class TopK(Codec):
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         values = self.inner.expand(parts, self.kept_layout(layout), draw)
         if "bitmap" in parts:
-            order = parts["bitmap"].cumsum(-1) - 1  # which of the kept values a marked coordinate has
+            order = parts["bitmap"].cumsum(-1) - 1  # the number of the kept value of a marked coordinate
             return torch.where(parts["bitmap"] > 0, values.gather(-1, order.clamp_(min=0)), 0.0)
         x = values.new_zeros((*values.shape[:-1], layout.size))
         return x.scatter_(-1, parts["indices"].to(torch.int64), values)

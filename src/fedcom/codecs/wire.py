@@ -10,7 +10,7 @@
     16      ...    the codec's fields, in its own order, each starting on a byte
 
 Numbers are little-endian. Integers of fewer than 8 bits, or of a width that is no machine type, are
-packed bit by bit, most significant bit first, and the last byte of a field is filled with zeros.
+packed bit by bit, most significant bit first, and the last byte of a field is filled up with zeros.
 """
 
 import struct
@@ -27,12 +27,18 @@ from fedcom.errors import WireError
 _HEADER = struct.Struct("<2sBBIII")
 HEADER = _HEADER.size
 VERSION = 1
-_MACHINE = {8: "<u1", 16: "<u2", 32: "<u4"}
+_TYPES = {8: "<u1", 16: "<u2", 32: "<u4"}
 
 
 @dataclass(frozen=True)
 class Field:
-    """One named array of a message: unsigned integers of `bits` bits, or floats of that many."""
+    """One named array of a message.
+
+    Args:
+        count: how many numbers it holds.
+        bits: the bits of each number.
+        floating: whether the numbers are floats; otherwise they are unsigned integers.
+    """
 
     name: str
     count: int
@@ -41,7 +47,7 @@ class Field:
 
     @property
     def nbytes(self) -> int:
-        """The packed size."""
+        """The size of the packed array."""
         return (self.count * self.bits + 7) // 8
 
     def pack(self, values: Tensor) -> bytes:
@@ -49,8 +55,8 @@ class Field:
         array = values.detach().cpu().reshape(-1).numpy()
         if self.floating:
             return array.astype(f"<f{self.bits // 8}").tobytes()
-        if self.bits in _MACHINE:
-            return array.astype(_MACHINE[self.bits]).tobytes()
+        if self.bits in _TYPES:
+            return array.astype(_TYPES[self.bits]).tobytes()
         shifts = np.arange(self.bits - 1, -1, -1, dtype=np.uint32)
         bits = (array.astype(np.uint32)[:, None] >> shifts) & 1
         return np.packbits(bits.astype(np.uint8)).tobytes()
@@ -62,8 +68,8 @@ class Field:
             if not np.isfinite(numbers).all():
                 raise WireError(f"field {self.name!r} holds a value that is not finite")
             return torch.from_numpy(numbers)
-        if self.bits in _MACHINE:
-            return torch.from_numpy(np.frombuffer(data, _MACHINE[self.bits]).astype(np.int64))
+        if self.bits in _TYPES:
+            return torch.from_numpy(np.frombuffer(data, _TYPES[self.bits]).astype(np.int64))
         total = self.count * self.bits
         bits = np.unpackbits(np.frombuffer(data, np.uint8))
         if bits[total:].any():
@@ -78,7 +84,7 @@ def pack(fields: Sequence[Field], parts: Mapping[str, Tensor]) -> bytes:
 
 
 def unpack(fields: Sequence[Field], body: memoryview) -> dict[str, Tensor]:
-    """The parts of one message; its length was decided by the receiver's own fields."""
+    """The parts of one message, whose length must be that of the receiver's own fields."""
     expected = sum(field.nbytes for field in fields)
     if len(body) != expected:
         raise WireError(f"the body has {len(body)} bytes where the codec's format has {expected}")
@@ -96,7 +102,7 @@ def frame(codec_id: int, fingerprint: int, body: bytes) -> bytes:
 
 
 def unframe(codec_id: int, fingerprint: int, data: bytes) -> memoryview:
-    """The body of a message, once its header says what the receiver expects."""
+    """The body of a message; raises WireError unless its header says what the receiver expects."""
     if len(data) < HEADER:
         raise WireError(f"a message of {len(data)} bytes is shorter than its {HEADER}-byte header")
     magic, version, codec, spec, length, crc = _HEADER.unpack_from(data)

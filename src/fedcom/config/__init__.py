@@ -18,7 +18,7 @@ from fedcom.registry import Registry
 from fedcom.rounds.rules import twin
 from fedcom.settings import convert
 from fedcom.tasks.models import MODELS, Model
-from fedcom.traffic.links import DownlinkMemory, Links, Memory, budgets_from, with_bits
+from fedcom.traffic.links import DownlinkMemory, Links, Memory, at_budget, budgets_from
 from fedcom.traffic.network import Network, over_preset
 
 Table = dict[str, Any]
@@ -101,12 +101,9 @@ class UplinkConfig:
 
     def bits(self, codec: Codec) -> tuple[float, ...] | None:
         """The bits of each client, each of them checked against the codec."""
-        if self.bandwidths is None:
-            budgets = self.budgets
-        else:
-            budgets = budgets_from(self.bandwidths, getattr(codec, "bits", None) or 0.0)
+        budgets = self.budgets if self.bandwidths is None else budgets_from(self.bandwidths, codec)
         for bits in set(budgets or ()):
-            with_bits(codec, bits)
+            at_budget(codec, bits)
         return budgets
 
 

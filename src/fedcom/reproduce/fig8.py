@@ -22,7 +22,7 @@ def label(rule: str, ratio: float) -> str:
 
 def sparsified() -> dict[str, dict[str, object]]:
     """FedCOMGATE with top-k at every ratio and rule; C_r counts the indices, so that fewer are kept."""
-    kept = {ratio: found.ratio for ratio in RATIOS if (found := TopK.at(32 * ratio))}
+    kept = {ratio: found.ratio for ratio in RATIOS if (found := TopK().at(32 * ratio))}
     return {
         label(rule, ratio): {
             "name": "fedcomgate",
@@ -96,7 +96,7 @@ STUDY = Study(
     ),
     plan, draw, judge,
     notes="C_r is a ratio of bytes, indices included: 0.1 of the bytes is "
-    f"{100 * (TopK.at(3.2) or TopK()).ratio:.1f}% of the coordinates. The memory rule as printed, plain "
+    f"{100 * (TopK().at(3.2) or TopK()).ratio:.1f}% of the coordinates. The memory rule as printed, plain "
     f"error feedback "
     "with damped tracking, and no memory at all are compared.",
 )  # fmt: skip

@@ -90,7 +90,7 @@ def settings(rates: Sequence[float]) -> list[Setting]:
     """Every codec at every rate it has a setting for; at its defaults where it has none for any."""
     found = []
     for kind in CODECS.values():
-        asked = {codec: rate for rate in reversed(rates) if (codec := kind.at(rate)) is not None}
+        asked = {codec: rate for rate in reversed(rates) if (codec := kind().at(rate)) is not None}
         choices: dict[Codec, float | None] = {**asked} if asked else {kind(): None}
         tables = [asdict(codec) for codec in choices]
         told = [f.name for f in fields(kind) if any(table[f.name] != f.default for table in tables)]

@@ -34,11 +34,9 @@ class Channel:
         """Pass x, one vector or a stack of one a client, through a codec; rows: whose these are."""
         if self.encode:
             return self._send_bytes(vector, x, layout, codec, draw, receivers, rows)
-        if type(codec).itemise is Codec.itemise:  # sizes that no vector changes
-            heard, sizes = codec.quantise(x, layout, draw), codec.itemise({}, layout)
-        else:
-            parts = codec.compress(x, layout, draw)
-            heard, sizes = codec.expand(parts, layout, draw), codec.itemise(parts, layout)
+        heard, sizes = codec.transmit(x, layout, draw)
+        # One number per message, also of a single vector, whose sizes have no axis.
+        sizes = {part: n.reshape(-1) if isinstance(n, Tensor) else n for part, n in sizes.items()}
         each = x[..., 0].numel() // len(self.ledgers)
         for i, ledger in enumerate(self.ledgers):
             own = {k: v[i * each : (i + 1) * each] if isinstance(v, Tensor) else v for k, v in sizes.items()}

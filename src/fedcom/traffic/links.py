@@ -1,7 +1,7 @@
 """The two directions of traffic: which codec each uses, and what becomes of what it drops."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -52,7 +52,7 @@ class Links:
             return [(self.uplink, torch.arange(len(clients), device=clients.device))]
         bits = self._bits[clients.cpu()]
         rows = [(b, (bits == b).nonzero()[:, 0].to(clients.device)) for b in sorted(set(bits.tolist()))]
-        return [(with_bits(self.uplink, b), chosen) for b, chosen in rows]
+        return [(at_budget(self.uplink, b), chosen) for b, chosen in rows]
 
     @cached_property
     def _bits(self) -> Tensor:
@@ -65,17 +65,31 @@ class Links:
         return cls(CODECS[parameters.pop("name")](**parameters))
 
 
-def with_bits(codec: Codec, bits: float) -> Codec:
-    """The same codec at another rate."""
-    known = {f.name for f in fields(codec)}
-    if "bits" not in known:
-        raise ConfigError(f"budgets are bits, and codec {codec.name} has none; use rotated, dithered or int")
-    other = {"q": None} if "q" in known else {}
-    return replace(codec, bits=int(bits) if bits == int(bits) else bits, **other)  # type: ignore[call-arg]
+def at_budget(codec: Codec, bits: float) -> Codec:
+    """The codec at a client's budget of bits per coordinate, or an error where it has no such rate."""
+    # A whole number becomes an int, as in a config: how it is written is part of a message's fingerprint.
+    found = codec.at(int(bits) if bits == int(bits) else bits)
+    if found is None:
+        raise ConfigError(
+            f"codec {codec.name} has no setting of {bits:g} bits per coordinate; change that budget, or use "
+            "rotated (0.05 to 8 bits), dithered (0.05 to 16) or int (1 to 16, whole)"
+        )
+    return found
 
 
-def budgets_from(bandwidths: Sequence[float], bits: float) -> tuple[float, ...]:
-    """Bits that make every client's message take as long as that of the fastest, which sends `bits`."""
+def budgets_from(bandwidths: Sequence[float], codec: Codec) -> tuple[float, ...]:
+    """The bits per coordinate at which every client's message takes as long as the fastest client's.
+
+    Args:
+        bandwidths: one number per client, in any unit.
+        codec: what the fastest client sends by.
+    """
+    bits = getattr(codec, "bits", None)
+    if bits is None or codec.at(bits) != codec:  # topk's bits are those of a kept value, not its rate
+        raise ConfigError(
+            f"bandwidths share out the codec's bits per coordinate, and {codec.name} is not set to any; "
+            "set uplink.bits (rotated, dithered, int), or give uplink.budgets instead"
+        )
     if min(bandwidths, default=0) <= 0:
         raise ConfigError(f"bandwidths must be above 0; got {list(bandwidths)}")
     return tuple(max(0.05, round(bits * b / max(bandwidths), 3)) for b in bandwidths)

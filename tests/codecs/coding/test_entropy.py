@@ -15,7 +15,7 @@ from fedcom.codecs.coding import integer_stream
 from fedcom.codecs.coding.entropy import (
     STATES,
     TOTAL,
-    Alphabet,
+    SymbolCoder,
     _histogram_on_gpu,
     decode,
     encode,
@@ -158,26 +158,26 @@ def test_even_counts_and_halves(size: int) -> None:
 
 @pytest.mark.parametrize("bits", [0.02, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0, 6.0, 7.3, 8.0, 9.0])
 def test_tables_of_the_rotated_codec(bits: float) -> None:
-    alphabet = for_rate(bits).alphabet
-    assert int(alphabet.frequencies.sum()) == TOTAL
-    assert int(alphabet.frequencies.min()) >= 1
-    assert len(alphabet.frequencies) <= 200
-    codes = torch.arange(alphabet.low, alphabet.high + 1)
-    assert alphabet.unpack(memoryview(alphabet.pack(codes)), len(codes)).tolist() == codes.tolist()
+    coder = for_rate(bits).coder
+    assert int(coder.frequencies.sum()) == TOTAL
+    assert int(coder.frequencies.min()) >= 1
+    assert len(coder.frequencies) <= 200
+    codes = torch.arange(coder.low, coder.high + 1)
+    assert coder.unpack(memoryview(coder.pack(codes)), len(codes)).tolist() == codes.tolist()
     assert len(for_rate(bits).centres) == len(codes)
 
 
 @pytest.mark.parametrize("shift", [0, 1, 5, 8])
 def test_low_bits_travel_raw(shift: int) -> None:
-    alphabet = Alphabet(-70, shift, normalise(torch.tensor([1, 5, 2])))
-    codes = torch.randint(-70, alphabet.high + 1, (501,), generator=torch.Generator().manual_seed(0))
-    data = alphabet.pack(codes)
-    assert alphabet.unpack(memoryview(data), 501).tolist() == codes.tolist()
-    for size in alphabet.nbytes(torch.stack([codes, codes])).tolist():
+    coder = SymbolCoder(-70, shift, normalise(torch.tensor([1, 5, 2])))
+    codes = torch.randint(-70, coder.high + 1, (501,), generator=torch.Generator().manual_seed(0))
+    data = coder.pack(codes)
+    assert coder.unpack(memoryview(data), 501).tolist() == codes.tolist()
+    for size in coder.nbytes(torch.stack([codes, codes])).tolist():
         assert abs(size - len(data)) <= 12
     for wrong in (data[:-2], b"", data[:10]):
         with pytest.raises(WireError):
-            alphabet.unpack(memoryview(wrong), 501)
+            coder.unpack(memoryview(wrong), 501)
 
 
 # Integers
@@ -220,7 +220,7 @@ def test_a_stream_of_normal_integers_is_near_their_entropy(scale: float) -> None
     assert integer_stream.unpack(memoryview(data), n).tolist() == codes.tolist()
     most = 0.01 if scale < 10 else 0.06  # within a quarter of an octave values are not quite uniform
     assert 8 * len(data) / n <= entropy + most + 8 * 450 / n  # the table is at most some hundred bytes
-    assert float(integer_stream.bits(codes[None])) == pytest.approx(entropy, abs=0.06)
+    assert float(integer_stream.entropy_rate(codes[None])) == pytest.approx(entropy, abs=0.06)
 
 
 GOLDEN = {

@@ -55,7 +55,7 @@ def test_codes_by_hand() -> None:
     quantiser = lloyd_max.for_bits(2)
     y = torch.tensor([-9.0, -1.97, -1.95, -0.01, 0.01, 1.95, 1.97, float("inf")])
     assert quantiser.codes(y, torch.tensor([2.0])).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert quantiser.alphabet.pack(torch.tensor([0, 1, 2, 3, 3])) == bytes([0b00011011, 0b11000000])
+    assert quantiser.coder.pack(torch.tensor([0, 1, 2, 3, 3])) == bytes([0b00011011, 0b11000000])
 
 
 @pytest.mark.parametrize("bits", [0.5, 1.5, 5, 8])

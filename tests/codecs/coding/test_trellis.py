@@ -112,10 +112,10 @@ def test_what_is_not_finite_stays_so_or_vanishes(bad: float) -> None:
 @pytest.mark.parametrize("bits", [0.07, 0.35, 1, 6])
 def test_tables_are_whole_and_clipped_at_five_deviations(bits: float) -> None:
     design = trellis.for_rate(bits)
-    even, odd = design.alphabet.frequencies.reshape(2, -1)
+    even, odd = design.coder.frequencies.reshape(2, -1)
     assert int(even.sum()) == int(odd.sum()) == TOTAL
     assert int(min(even.min(), odd.min())) >= 1
-    assert float(design.centres[design.alphabet.zero]) == 0
+    assert float(design.centres[design.coder.zero]) == 0
     assert 5 <= float(design.centres.abs().max()) < 5 + 4 * float(design.centres[1] - design.centres[0])
     # Points are small multiples of 2^-16: the same floats everywhere.
     assert torch.equal((design.centres * 2**16).round() / 2**16, design.centres.float().double())
@@ -131,7 +131,7 @@ def test_the_tables_of_two_bits_by_hand() -> None:
     ]
     expected = [max(1, round(TOTAL * w / sum(weights))) for w in weights]
     expected[6] -= sum(expected) - TOTAL  # the commonest pays for what others are raised to
-    assert design.alphabet.frequencies[:13].tolist() == expected
+    assert design.coder.frequencies[:13].tolist() == expected
 
 
 def refused(codec: Rotated, body: bytes, where: Layout) -> bool:

@@ -21,20 +21,18 @@ def check(clients: int, d: int, device: str) -> None:
     """Codes and vectors are those of the torch path to the last bit; sums to the last few."""
     x = torch.randn(clients, d, generator=torch.Generator().manual_seed(d)).to(device)
     draw = Draw.seeded(1, device).fold(torch.arange(clients))
-    b, n = hadamard.block(d), hadamard.padded(d)
+    b, n = hadamard.block_size(d), hadamard.padded(d)
     quantiser = for_rate(2.0)
-    alphabet, centres = quantiser.alphabet, quantiser.centres.to(x)
+    coder, centres = quantiser.coder, quantiser.centres.to(x)
     half, size = gpu.first_half(x, n, b, draw)
     sigma = (size / n).sqrt().float()
-    codes, overlap = gpu.second_half(
-        half, b, sigma * quantiser.step, alphabet.low, alphabet.high, centres, draw
-    )
+    codes, overlap = gpu.second_half(half, b, sigma * quantiser.step, coder.low, coder.high, centres, draw)
     y = hadamard.rotate(x, draw)
-    image = centres[(codes - alphabet.low).long()]
+    image = centres[(codes - coder.low).long()]
     assert torch.equal(codes, quantiser.codes(y, sigma))
     assert torch.allclose(size, x.double().square().sum(-1, keepdim=True), rtol=1e-14)
     assert torch.allclose(overlap, (y.double() * image).sum(-1, keepdim=True), rtol=1e-12)
-    back = gpu.unrotate(codes, alphabet.low, centres, d, b, draw)
+    back = gpu.unrotate(codes, coder.low, centres, d, b, draw)
     assert torch.equal(back, hadamard.unrotate(image, d, draw))
 
 

@@ -1,8 +1,9 @@
-"""A range asymmetric numeral system (Duda, 2013) coder: symbols of known frequencies, near their entropy.
+"""An entropy coder: symbols of known frequencies become a stream that is about as long as their entropy.
 
-Four interleaved states of 32 bits, 16-bit words, frequencies that sum to 2^14. A stream is the four final
-states, then the words in the order the decoder reads them. A decoder that ends with its states where the
-encoder began, having read every word, has seen a whole and unbroken stream.
+It is a range asymmetric numeral system (Duda, 2013) with four interleaved states of 32 bits, 16-bit words and
+frequencies that sum to 2^14. A stream is the four final states of the encoder, then the words in the order in
+which the decoder reads them. If the decoder ends in the states the encoder began with, and has read every
+word, the stream was whole.
 """
 
 from dataclasses import dataclass
@@ -14,29 +15,32 @@ from numpy import uint64 as W
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcom.codecs.kernels.arrays import Codes, Ints, Reals, Symbols
 from fedcom.codecs.kernels.jit import jit, placed
 from fedcom.codecs.wire import Field
 from fedcom.errors import WireError
 
 PRECISION = 14
-TOTAL = 1 << PRECISION
+TOTAL = 1 << PRECISION  # the sum of the frequencies
 _LOW = 1 << 16  # a state is at least this
-_LANES = 4
-_COUNTERS = 1 << 12  # on a GPU, of a row
-STATES = 4 * _LANES  # bytes of the final states
-_INVERSE = 46
+_LANES = 4  # the number of states
+_COUNTERS = 1 << 12  # for each row on a GPU
+STATES = 4 * _LANES  # the bytes of the final states
+_INVERSE = 46  # the bits after the point of 1/f
 
-Ints = NDArray[np.int64]
-Reals = NDArray[np.float64]
 Shares = NDArray[U]
-Codes = NDArray[np.int32]
-Symbols = NDArray[np.uint8]
 Words = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, eq=False)
-class Alphabet:
-    """How codes become symbols: code - low is cut into a symbol and `shift` low bits that travel raw."""
+class SymbolCoder:
+    """Codes to bytes and back: the high bits of a code are an entropy-coded symbol, the low bits travel raw.
+
+    Args:
+        low: the smallest code; the symbol is (code - low) >> shift.
+        shift: the number of low bits that travel raw.
+        frequencies: those of the symbols; they sum to TOTAL.
+    """
 
     low: int
     shift: int
@@ -55,7 +59,7 @@ class Alphabet:
         return raw + encode(symbols.numpy(), self.frequencies.cpu().numpy())
 
     def unpack(self, body: memoryview, n: int) -> Tensor:
-        """The n codes of a message's bytes."""
+        """The n codes in a message's bytes."""
         raw = self._raw(n)
         size = raw.nbytes if self.shift else 0
         if len(body) < size:
@@ -65,7 +69,7 @@ class Alphabet:
         return codes + raw.unpack(body[:size]).to(torch.int32) if self.shift else codes
 
     def nbytes(self, codes: Tensor) -> Tensor:
-        """The size of each row's stream and raw bits, from the counts of its symbols."""
+        """The bytes of each row, from how often each symbol occurs; within a few bytes of the real size."""
         counts = histogram((codes - self.low) >> self.shift, len(self.frequencies))
         raw = self._raw(codes.shape[-1]).nbytes if self.shift else 0
         return raw + stream_bytes(counts, self.frequencies)
@@ -86,7 +90,10 @@ def histogram(symbols: Tensor, size: int) -> Tensor:
 
 
 def _histogram_on_gpu(symbols: Tensor, size: int) -> Tensor:
-    """The same without waiting for the device; several counters a symbol, over which threads do not queue."""
+    """The same on a GPU, without waiting for it.
+
+    Every symbol has several counters, so that threads seldom wait for one another at the same one.
+    """
     turns = max(1, _COUNTERS // size)
     turn = torch.arange(symbols.shape[-1], device=symbols.device) % turns
     counts = symbols.new_zeros((*symbols.shape[:-1], turns * size), dtype=torch.int64)
@@ -95,7 +102,11 @@ def _histogram_on_gpu(symbols: Tensor, size: int) -> Tensor:
 
 
 def encode(symbols: Symbols | Codes, frequencies: Ints) -> bytes:
-    """The stream of some symbols; of several tables in a row, each starts at zero again."""
+    """The stream of some symbols.
+
+    Args:
+        frequencies: of every symbol; several tables, each with the sum TOTAL, may follow one another.
+    """
     shares = frequencies.astype(U)
     tables = shares, (np.cumsum(shares, dtype=U) - shares) % U(TOTAL), inverses(frequencies)
     words = np.empty(len(symbols) + 1, np.uint16)
@@ -105,7 +116,11 @@ def encode(symbols: Symbols | Codes, frequencies: Ints) -> bytes:
 
 
 def decode(data: memoryview, frequencies: Ints, values: Codes, n: int) -> Codes:
-    """The values of the n symbols of a stream, or a WireError."""
+    """The values of the n symbols of a stream; raises WireError if the stream is not whole.
+
+    Args:
+        values: what each symbol stands for.
+    """
     if len(data) < STATES or len(data) % 2:
         raise WireError(f"an entropy-coded stream cannot have {len(data)} bytes")
     shares, starts, lookup = frequencies.astype(U), np.empty(len(frequencies), U), np.empty(TOTAL, np.uint8)
@@ -121,27 +136,30 @@ def decode(data: memoryview, frequencies: Ints, values: Codes, n: int) -> Codes:
 
 
 def inverses(frequencies: Ints) -> NDArray[W]:
-    """1/f, rounded up, to 46 bits after the point: for x below 2^18 f, x/f is exact and fits in 64 bits."""
+    """1/f, rounded up to 46 bits after the point.
+
+    For x below 2^18 f, x times this has the whole part x // f and fits in 64 bits.
+    """
     return (-(-(1 << _INVERSE) // np.maximum(frequencies, 1))).astype(W)
 
 
 def stream_bytes(counts: Tensor, frequencies: Tensor) -> Tensor:
-    """The size of the stream of symbols that occur so often, without making it; within a few bytes.
+    """The bytes of a stream, from how often each symbol occurs in it; within a few bytes of the real size.
 
-    The four states take up 24 of their 32 bits on average, 16 of which they began with.
+    On average the final states hold 24 bits each, 16 of which they began with.
     """
-    table = (
-        frequencies
-        if frequencies.device == counts.device
-        else placed(frequencies, counts.device, torch.int64)
-    )
+    here = frequencies.device == counts.device
+    table = frequencies if here else placed(frequencies, counts.device, torch.int64)
     cost = PRECISION - torch.log2(table.clamp(min=1).double())
     bits = (counts * cost).sum(-1)
     return STATES + 2 * ((bits - 8 * _LANES) / 16).ceil().clamp(min=0).to(torch.int64)
 
 
 def normalise(counts: Tensor) -> Tensor:
-    """Frequencies that sum to 2^14 near given counts or probabilities, none that occurs below one."""
+    """Frequencies that sum to 2^14 and are near given counts or probabilities.
+
+    A symbol that occurs has a frequency of at least one.
+    """
     if counts.is_cuda:
         return _normalise_there(counts.double())
     rows = counts.double().reshape(-1, counts.shape[-1])
@@ -151,7 +169,7 @@ def normalise(counts: Tensor) -> Tensor:
 
 
 def _normalise_there(counts: Tensor) -> Tensor:
-    """_normalise where a GPU counts sizes, without asking the host."""
+    """The same as _normalise on a GPU, without waiting for it."""
     share = counts / counts.sum(-1, keepdim=True).clamp(min=1)
     frequencies = ((share * TOTAL).round().clamp(min=1) * (counts > 0)).long()
     for _ in range(4):
@@ -171,7 +189,7 @@ def _normalise(counts: Reals, frequencies: Ints) -> None:
         for s in range(len(count)):
             frequency[s] = max(int(np.rint(count[s] / whole * TOTAL)), 1) if count[s] > 0 else 0
             excess += frequency[s]
-        while excess:  # the commonest symbols pay or receive what rounding left over
+        while excess:  # the most frequent symbols take up what rounding left over
             top = frequency.argmax()
             pay = min(excess, frequency[top] // 2)
             frequency[top] -= pay
@@ -182,7 +200,7 @@ def _normalise(counts: Reals, frequencies: Ints) -> None:
 def _encode(
     symbols: Symbols | Codes, tables: tuple[Shares, Shares, NDArray[W]], words: Words, states: Shares
 ) -> int:
-    """Fill in the words from the last to the first, and say where that is."""
+    """Fill in the words from the last to the first, and return the position of the first."""
     at, whole = W(len(words) - 1), len(symbols) // _LANES * _LANES
     for i in range(len(symbols) - 1, whole - 1, -1):
         states[i - whole], at = _put(symbols[i], states[i - whole], tables, words, at)
@@ -199,7 +217,7 @@ def _encode(
 
 @jit
 def _put(symbol: int, x: U, tables: tuple[Shares, Shares, NDArray[W]], words: Words, at: W) -> tuple[U, W]:
-    """The state after a symbol, and the place of the next word; no branches, no division."""
+    """The state after a symbol, and the position of the next word; without branches and divisions."""
     shares, starts, inverses = tables
     s = U(symbol)
     words[at] = x & U(0xFFFF)
@@ -211,7 +229,7 @@ def _put(symbol: int, x: U, tables: tuple[Shares, Shares, NDArray[W]], words: Wo
 
 @jit
 def _lay_out(frequencies: Ints, starts: Shares, lookup: Symbols) -> int:
-    """Fill in where each symbol begins and which has each place, and say how many places they ask for."""
+    """Fill in where each symbol's slots begin and which symbol has each slot; return the number of slots."""
     total = 0
     for s in range(len(frequencies)):
         starts[s] = total
@@ -222,7 +240,10 @@ def _lay_out(frequencies: Ints, starts: Shares, lookup: Symbols) -> int:
 
 @jit
 def _decode(states: Shares, words: Words, tables: tuple[Symbols, Shares, Shares, Codes], out: Codes) -> int:
-    """How many words were used. A stream that is too short reads the spare ones, and the count tells."""
+    """Fill in the values, and return how many words were read.
+
+    A stream that is too short is read on into the spare words at its end, and the number shows it.
+    """
     used, end, whole = W(0), W(len(words) - _LANES), len(out) // _LANES * _LANES
     a, b, c, d = states[0], states[1], states[2], states[3]  # in registers
     for i in range(0, whole, _LANES):
@@ -242,7 +263,7 @@ def _decode(states: Shares, words: Words, tables: tuple[Symbols, Shares, Shares,
 
 @jit
 def _take(x: U, tables: tuple[Symbols, Shares, Shares, Codes], words: Words, at: W) -> tuple[np.int32, U, W]:
-    """The value of the next symbol, the state after it, and the place of the next word; no branches."""
+    """The value of the next symbol, the state after it and the position of the next word; no branches."""
     lookup, shares, starts, values = tables
     slot = x & U(TOTAL - 1)
     s = lookup[slot]

@@ -1,10 +1,10 @@
-"""Two randomised Hadamard rotations: any vector becomes one whose coordinates look Gaussian.
+"""Two random rotations, after which the coordinates of any vector look Gaussian.
 
-A vector of d coordinates is padded to R rows of a block of B, each row is rotated (random signs, then a
-Hadamard transform), the rows are dealt out column by column so that every new row holds a piece of every
-old one, and the rows are rotated again. One rotation alone leaves sparse vectors far from Gaussian. Only
-additions, subtractions and a power of two are involved, in a fixed order, so that CPU, GPU and any stacking
-agree to the last bit.
+A vector of d coordinates is padded to R rows of B coordinates. Each row is rotated: random signs, then a
+Hadamard transform. Then the matrix of the rows is read column by column into new rows, so that every new row
+holds a piece of every old one, and the new rows are rotated. One rotation alone leaves sparse vectors far
+from Gaussian. All this takes additions, subtractions and a power of two, in a fixed order, so a CPU, a GPU
+and a stack of any size agree to the last bit.
 """
 
 from functools import lru_cache
@@ -17,23 +17,23 @@ from fedcom.draws import Draw
 
 
 @lru_cache(maxsize=256)
-def block(d: int) -> int:
-    """B: a power of four near 8 sqrt(d), so that a row's piece of every other has about 64 coordinates."""
+def block_size(d: int) -> int:
+    """B: a power of four near 8 sqrt(d), so that rows have pieces of about 64 coordinates of one another."""
     exponent = ((64 * d - 1).bit_length() + 1) // 4  # log4(8 sqrt(d)), rounded
-    while exponent and -(-d // 4**exponent) * 4**exponent > 1.3 * d:  # no more than 30% of padding
+    while exponent and -(-d // 4**exponent) * 4**exponent > 1.3 * d:  # at most 30% of padding
         exponent -= 1
     return int(4**exponent)
 
 
 def padded(d: int) -> int:
     """R B, the number of coordinates after padding."""
-    return -(-d // block(d)) * block(d)
+    return -(-d // block_size(d)) * block_size(d)
 
 
 def rotate(x: Tensor, draw: Draw) -> Tensor:
-    """The rotated vector, padded; its norm is that of x."""
+    """The rotated vector, padded; it has the norm of x."""
     d, n = x.shape[-1], padded(x.shape[-1])
-    b = block(d)
+    b = block_size(d)
     if x.dtype == torch.float32 and cpu.ready(x, draw):
         return cpu.rotate(x, n, b, draw)
     y = torch.nn.functional.pad(x, (0, n - d)) * signs(n, draw.fold("first"), x.dtype)
@@ -43,8 +43,8 @@ def rotate(x: Tensor, draw: Draw) -> Tensor:
 
 
 def unrotate(y: Tensor, d: int, draw: Draw) -> Tensor:
-    """The first d coordinates of what was rotated."""
-    n, b = y.shape[-1], block(d)
+    """The vector of d coordinates whose rotation is y."""
+    n, b = y.shape[-1], block_size(d)
     x = _transform(_rows(y, -1, b)).flatten(-2) * signs(n, draw.fold("second"), y.dtype)
     x = _rows(x, b, -1).transpose(-1, -2)
     x = _transform(x).flatten(-2) * signs(n, draw.fold("first"), y.dtype)
@@ -52,12 +52,13 @@ def unrotate(y: Tensor, d: int, draw: Draw) -> Tensor:
 
 
 def signs(n: int, draw: Draw, dtype: torch.dtype) -> Tensor:
-    """n random signs a key, 32 of each hash."""
+    """n random signs per key, 32 of them from each random number."""
     words = draw.bits(-(-n // 32)).unsqueeze(-1) >> torch.arange(32, device=draw.key.device)
     return (1 - 2 * (words & 1)).flatten(-2)[..., :n].to(dtype)
 
 
 def _rows(x: Tensor, *shape: int) -> Tensor:
+    """x with its last axis in another shape."""
     return x.reshape(*x.shape[:-1], *shape)
 
 

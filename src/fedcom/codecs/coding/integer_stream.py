@@ -1,8 +1,9 @@
 """Integers of any size to bytes: small ones are symbols, large ones a symbol and some raw bits.
 
-Magnitudes below 16 are symbols of their own. Above, four symbols an octave name the leading bits, and the
-rest travels raw: within a quarter of an octave the values of any smooth distribution are as good as uniform.
-The frequencies of the symbols are measured and travel in front, 15 bits each.
+Each magnitude below 16 has a symbol of its own. From there on every octave, a range from one power of two to
+the next, has four symbols: the symbol gives the leading bits, and the other bits travel raw. Within a quarter
+of an octave the values of a smooth distribution are nearly uniform, so little is lost. The frequencies of the
+symbols are counted and travel in front, 15 bits each.
 """
 
 import numpy as np
@@ -12,29 +13,27 @@ from torch import Tensor
 
 from fedcom.codecs.coding.entropy import (
     PRECISION,
-    Codes,
-    Ints,
-    Symbols,
     decode,
     encode,
     histogram,
     normalise,
     stream_bytes,
 )
+from fedcom.codecs.kernels.arrays import Codes, Ints, Symbols
 from fedcom.codecs.kernels.jit import COMPILED, jit
 from fedcom.codecs.wire import Field
 from fedcom.errors import WireError
 
-_EXACT = 16
-_MOST = 2 * (_EXACT + 4 * 27) - 1  # symbols for magnitudes below 2^31, zero without a sign
-_OCTAVES = [(4 + quarter) << octave for octave in range(2, 29) for quarter in range(4)]
-_MAGNITUDES = np.array([*range(_EXACT), *_OCTAVES], np.int32)  # the least of each symbol
+_EXACT = 16  # magnitudes below this have symbols of their own
+_MOST = 2 * (_EXACT + 4 * 27) - 1  # the number of symbols below 2^31: two signs for each, but one for zero
+_LARGE = [(4 + quarter) << octave for octave in range(2, 29) for quarter in range(4)]
+_MAGNITUDES = np.array([*range(_EXACT), *_LARGE], np.int32)  # the smallest of each symbol
 _NONE = np.empty(0, np.int64)
-_VALUES = np.stack([-_MAGNITUDES, np.roll(_MAGNITUDES, -1)], 1).flatten()[:_MOST]
+_VALUES = np.stack([-_MAGNITUDES, np.roll(_MAGNITUDES, -1)], 1).flatten()[:_MOST]  # what symbols stand for
 
 
 def pack(codes: Tensor) -> bytes:
-    """The bytes of one vector of integers below 2^31."""
+    """The bytes of one vector of integers of magnitudes below 2^31."""
     array = codes.cpu().to(torch.int32).numpy()
     symbols = np.empty(len(array), np.uint8)
     _cut_small(array, symbols)
@@ -48,7 +47,7 @@ def pack(codes: Tensor) -> bytes:
 
 
 def unpack(body: memoryview, n: int) -> Tensor:
-    """The n integers of a message's bytes."""
+    """The n integers in a message's bytes."""
     frequencies, start = _read_table(body)
     stream = int.from_bytes(body[start : start + 4], "little")
     start += 4
@@ -67,23 +66,24 @@ def unpack(body: memoryview, n: int) -> Tensor:
 
 
 def nbytes(codes: Tensor) -> Tensor:
-    """The size of each row's bytes, from the counts of its symbols; within a few bytes."""
+    """The bytes of each row, from how often each symbol occurs; within a few bytes of the real size."""
     counts, raw = tally(codes.reshape(-1, codes.shape[-1]))
     frequencies = normalise(counts)
     used = (counts > 0).long().cumsum(-1).argmax(-1) + 1
     table = 2 + (used * _table(1).bits + 7) // 8
-    return table + 4 + stream_bytes(counts, frequencies) + (raw + 7) // 8
+    sizes = table + 4 + stream_bytes(counts, frequencies) + (raw + 7) // 8
+    return sizes.reshape(codes.shape[:-1])
 
 
-def bits(codes: Tensor) -> Tensor:
-    """The entropy of each row's symbols and raw bits, a coordinate."""
+def entropy_rate(codes: Tensor) -> Tensor:
+    """The bits per integer of each row, if its symbols take their entropy and its raw bits are added."""
     counts, raw = tally(codes)
     share = counts.double() / codes.shape[-1]
     return -(share * share.clamp(min=1e-300).log2()).sum(-1) + raw.double() / codes.shape[-1]
 
 
 def tally(codes: Tensor) -> tuple[Tensor, Tensor]:
-    """How often each symbol occurs in each row, and how many raw bits the row has."""
+    """How often each symbol occurs in each row, and how many raw bits each row has."""
     if not COMPILED or codes.device.type != "cpu":
         symbols, widths = cut(codes)
         return histogram(symbols, _MOST), widths.sum(-1)
@@ -93,7 +93,7 @@ def tally(codes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cut(codes: Tensor) -> tuple[Tensor, Tensor]:
-    """The symbol and the number of raw bits of each integer; positive ones have odd symbols."""
+    """The symbol and the number of raw bits of each integer; positive integers have odd symbols."""
     value = codes.to(torch.int64).abs()
     octave = torch.frexp(value.double())[1].to(torch.int64) - 1  # 2^octave <= value
     shift = (octave - 2).clamp(min=0)
@@ -103,6 +103,7 @@ def cut(codes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _read_table(body: memoryview) -> tuple[Ints, int]:
+    """The frequencies at the start of a message, and where they end."""
     size = int.from_bytes(body[:2], "little")
     field = _table(size)
     if not 1 <= size <= _MOST or len(body) < 2 + field.nbytes + 4:
@@ -111,11 +112,12 @@ def _read_table(body: memoryview) -> tuple[Ints, int]:
 
 
 def _table(size: int) -> Field:
+    """How a table of frequencies travels."""
     return Field("table", size, PRECISION + 1)
 
 
 def _count(symbols: Symbols) -> Ints:
-    """How often each symbol occurs, up to the last that does."""
+    """How often each symbol occurs, up to the last one that does."""
     counts = np.zeros((4, _MOST), np.int64)
     _add_counts(symbols, counts)
     total: Ints = counts.sum(0)
@@ -123,14 +125,14 @@ def _count(symbols: Symbols) -> Ints:
 
 
 def _places(codes: Codes) -> Ints:
-    """Where magnitudes have raw bits."""
+    """The positions of the integers that have raw bits."""
     places = np.empty(len(codes), np.int64)
     return places[: _find_large(codes, places)]
 
 
 @jit
 def _cut_small(codes: Codes, symbols: Symbols) -> None:
-    """The symbols of magnitudes below 16; others get one of the two that follow."""
+    """Fill in the symbols of magnitudes below 16; larger ones get those of 16 until _cut_large."""
     for i in range(len(codes)):
         magnitude = min(abs(codes[i]), np.int32(_EXACT))
         symbols[i] = np.uint8(np.int32(magnitude + magnitude) - np.int32(codes[i] > 0))
@@ -138,7 +140,10 @@ def _cut_small(codes: Codes, symbols: Symbols) -> None:
 
 @jit
 def _find_large(codes: Codes, places: Ints) -> int:
-    """Write down where magnitudes of 16 or more are, and say how many; most runs of 64 have none."""
+    """Fill in the positions of magnitudes of 16 or more, and return how many there are.
+
+    Blocks of 64 are looked at whole first, because most of them have none.
+    """
     found = 0
     for start in range(0, len(codes), 64):
         some, most = codes[start : start + 64], np.int32(0)
@@ -153,7 +158,7 @@ def _find_large(codes: Codes, places: Ints) -> int:
 
 @jit
 def _cut_large(codes: Codes, large: Ints, symbols: Symbols) -> int:
-    """Correct the symbols of large magnitudes, and say how many raw bits they have."""
+    """Correct the symbols of large magnitudes, and return how many raw bits they have."""
     total = 0
     for i in large:
         magnitude = abs(np.int64(codes[i]))
@@ -166,7 +171,7 @@ def _cut_large(codes: Codes, large: Ints, symbols: Symbols) -> int:
 
 @jit
 def _add_counts(symbols: Symbols, counts: Ints) -> None:
-    """Four tables take turns, so that a symbol that comes again does not wait for its count."""
+    """Count symbols in four tables in turn, so that a repeated symbol need not wait for its own counter."""
     whole = len(symbols) // 4 * 4
     for i in range(0, whole, 4):
         for j in range(4):
@@ -177,7 +182,7 @@ def _add_counts(symbols: Symbols, counts: Ints) -> None:
 
 @jit
 def _width(magnitude: np.int64) -> int:
-    """How many low bits of a magnitude of 16 or more travel raw: all but three."""
+    """How many bits of a magnitude of 16 or more travel raw: all but the three leading ones."""
     width = 2
     while magnitude >> (width + 3):
         width += 1
@@ -186,7 +191,7 @@ def _width(magnitude: np.int64) -> int:
 
 @jit
 def _tally(codes: Codes, counts: Ints) -> int:
-    """Add the symbols of some integers to counts, and say how many raw bits these have."""
+    """Add the symbols of some integers to counts, and return how many raw bits the integers have."""
     total = 0
     for code in codes:
         symbol = magnitude = abs(np.int64(code))
@@ -200,6 +205,7 @@ def _tally(codes: Codes, counts: Ints) -> int:
 
 @jit
 def _raw_bits(codes: Codes, large: Ints) -> int:
+    """How many raw bits the integers at some positions have."""
     total = 0
     for i in large:
         total += _width(abs(np.int64(codes[i])))
@@ -208,6 +214,7 @@ def _raw_bits(codes: Codes, large: Ints) -> int:
 
 @jit
 def _write_bits(codes: Codes, large: Ints, out: NDArray[np.uint8]) -> None:
+    """Write the raw bits of the integers at some positions, lowest bit first."""
     position = 0
     for i in large:
         magnitude = abs(np.int64(codes[i]))
@@ -218,7 +225,7 @@ def _write_bits(codes: Codes, large: Ints, out: NDArray[np.uint8]) -> None:
 
 @jit
 def _read_bits(data: NDArray[np.uint8], large: Ints, codes: Codes) -> None:
-    """Add the raw bits to their magnitudes; the caller has counted them."""
+    """Add raw bits to the magnitudes at some positions; the caller has checked their number."""
     position = 0
     for i in large:
         raw = np.int64(0)

@@ -1,7 +1,7 @@
-"""The quantiser of least squared error at a fixed number of levels (Lloyd, 1957; Max, 1960), packed as it is.
+"""The quantiser of least squared error at a fixed number of levels (Lloyd, 1957; Max, 1960).
 
-Edges lie midway between levels, and levels at the means of their cells. No entropy coder: a code takes its
-bits whatever it is, so that sizes are exact and decoding is a look-up.
+Edges lie midway between levels, and levels at the means of their cells. There is no entropy coder: every code
+takes the same number of bits, so sizes are exact and decoding is a look-up.
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from fedcom.codecs.wire import Field
 from fedcom.errors import WireError
 
 BITS = (1, 2, 3, 4)
-_SETTLED = 1e-12  # less than this a level moves in the last pass
+_SETTLED = 1e-12  # the search ends when no level moves by more than this
 
 
 @dataclass(frozen=True)
-class Alphabet:
-    """Codes of a fixed width."""
+class FixedWidthCoder:
+    """Codes to bytes and back, `bits` bits each."""
 
     bits: int
 
@@ -34,13 +34,13 @@ class Alphabet:
         return self._field(len(codes)).pack(codes)
 
     def unpack(self, body: memoryview, n: int) -> Tensor:
-        """The n codes of a message's bytes, or a WireError."""
+        """The n codes in a message's bytes."""
         if len(body) != self._field(n).nbytes:
             raise WireError(f"{n} codes of {self.bits} bits cannot have {len(body)} bytes")
         return self._field(n).unpack(body).to(torch.int32)
 
     def nbytes(self, codes: Tensor) -> int:
-        """The size of each row's codes."""
+        """The bytes of each row."""
         return self._field(codes.shape[-1]).nbytes
 
     def _field(self, n: int) -> Field:
@@ -49,11 +49,16 @@ class Alphabet:
 
 @dataclass(frozen=True, eq=False)
 class LloydMax:
-    """2^bits levels of a standard normal variable."""
+    """The quantiser of a standard normal variable that has 2^bits levels.
+
+    Args:
+        centres: the level of each code.
+        q: the variance of Gaussian vectors, 1/cos^2 - 1 with the angle between a vector and its levels.
+    """
 
     centres: Tensor
-    alphabet: Alphabet
-    q: float  # 1/cos^2 - 1 between a Gaussian vector and its image
+    coder: FixedWidthCoder
+    q: float
 
     @property
     def tables(self) -> tuple[Tensor, ...]:
@@ -70,7 +75,7 @@ class LloydMax:
 
 @lru_cache(maxsize=len(BITS))
 def for_bits(bits: int) -> LloydMax:
-    """The quantiser of so many bits: levels above zero are found, those below mirror them."""
+    """The quantiser with codes of `bits` bits: levels above zero are searched, the others mirror them."""
     levels = [4.0 * (i + 0.5) / 2**bits for i in range(2 ** (bits - 1))]
     moved = 1.0
     while moved > _SETTLED:
@@ -81,4 +86,4 @@ def for_bits(bits: int) -> LloydMax:
     centres = [normal.rounded(level) for level in levels]
     q = normal.variance([2 * m for m in mass], means, centres)
     mirrored = [-c for c in reversed(centres)] + centres
-    return LloydMax(torch.tensor(mirrored, dtype=torch.float64), Alphabet(bits), q)
+    return LloydMax(torch.tensor(mirrored, dtype=torch.float64), FixedWidthCoder(bits), q)

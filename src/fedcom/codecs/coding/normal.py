@@ -1,7 +1,7 @@
-"""The standard normal distribution by additions, multiplications and divisions alone.
+"""The standard normal distribution, computed by additions, multiplications and divisions alone.
 
-IEEE 754 fixes those to the last bit, where exp, log and erf differ from one machine's library to another's.
-Tables made from the functions here are the same for every sender and receiver.
+IEEE 754 defines these to the last bit, while exp, log and erf differ between machines. So tables made with
+the functions here are the same for every sender and receiver.
 """
 
 import math
@@ -10,11 +10,11 @@ from itertools import pairwise
 
 _LOG_2 = 0.6931471805599453
 _PEAK = 0.3989422804014327  # 1/sqrt(2 pi), the density at zero
-_GRID = 2**16  # tables are multiples of 1/_GRID, which are exact in float32 up to 256
+_GRID = 2**16  # tables hold multiples of 1/_GRID, which are exact in float32 up to 256
 
 
 def exp(x: float) -> float:
-    """e^x: a power of two times the series of what is left."""
+    """e^x: a power of two times the series of the rest."""
     power = round(x / _LOG_2)
     rest, total, term = x - power * _LOG_2, 1.0, 1.0
     for n in range(1, 18):
@@ -24,7 +24,7 @@ def exp(x: float) -> float:
 
 
 def log(x: float) -> float:
-    """The natural logarithm: log m = 2 artanh((m - 1)/(m + 1)), m between 1/2 and 1."""
+    """The natural logarithm, by log m = 2 artanh((m - 1)/(m + 1)) for m between 1/2 and 1."""
     m, exponent = math.frexp(x)
     ratio = (m - 1) / (m + 1)
     power, total = ratio, ratio
@@ -45,7 +45,7 @@ def density(x: float) -> float:
 
 
 def central(x: float) -> float:
-    """The mass between 0 and x, up to 8: x + x^3/3 + x^5/(3 5) + ... times the density."""
+    """The mass between 0 and x, for x up to 8: the density times x + x^3/3 + x^5/(3 5) + ..."""
     term = total = x
     n = 1
     while term > 1e-18 * total:
@@ -56,7 +56,7 @@ def central(x: float) -> float:
 
 
 def cells(edges: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The mass and the mean of the cells that begin at given edges, none below zero; the last has no end."""
+    """The mass and the mean of each cell between given edges, from zero up; the last cell is unbounded."""
     masses = [*map(central, edges), 0.5]
     densities = [*map(density, edges), 0.0]
     mass = [b - a for a, b in pairwise(masses)]
@@ -65,12 +65,18 @@ def cells(edges: Sequence[float]) -> tuple[list[float], list[float]]:
 
 
 def rounded(x: float) -> float:
-    """The nearest number a table may hold."""
+    """The nearest number that a table may hold."""
     return round(x * _GRID) / _GRID
 
 
 def variance(mass: Sequence[float], means: Sequence[float], centres: Sequence[float]) -> float:
-    """q of a normal vector whose cells, with given masses and means, are sent as centres: 1/cos^2 - 1."""
+    """The q of Gaussian vectors that are sent as centres, scaled to be unbiased: 1/cos^2 - 1.
+
+    Args:
+        mass: the mass of each cell.
+        means: the mean of each cell.
+        centres: what each cell is sent as.
+    """
     overlap = math.fsum(m * a * b for m, a, b in zip(mass, means, centres, strict=True))
     power = math.fsum(m * c * c for m, c in zip(mass, centres, strict=True))
     return power / overlap**2 - 1

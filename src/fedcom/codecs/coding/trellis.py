@@ -1,10 +1,11 @@
-"""Trellis-coded quantisation of a Gaussian vector (Fischer and Wang, 1992): 0.07 bits from the bound.
+"""Trellis-coded quantisation of Gaussian vectors (Fischer and Wang, 1992): 0.07 bits from the bound.
 
-Even multiples of a step form one quantiser, odd multiples the other. A machine of sixteen states (the code of
-Ungerboeck, 1982) says which of the two serves the next coordinate, and the second bit of each multiple moves
-the machine. The encoder looks for the cheapest way through the machine (Viterbi): squared error plus lambda
-times bits. The decoder follows the codes. Points, and frequencies that are Gaussian, follow from the rate.
-Below 0.35 bits, a share of the coordinates is sent at that rate and the others count as zero.
+There are two quantisers: the even multiples of a step and the odd ones. A machine of sixteen states (the code
+of Ungerboeck, 1982) says which of the two the next coordinate has, and the second bit of each multiple moves
+the machine to its next state. The encoder searches the cheapest way through the machine (Viterbi); a way
+costs its squared error plus lambda times its bits. The decoder follows the codes. The points of the two
+quantisers and their frequencies, which are those of a Gaussian, follow from the rate. Below 0.35 bits only a
+share of the coordinates is sent, at that rate, and the others are taken to be zero.
 
 The search runs on the CPU, one row at a time, wherever the vectors are.
 """
@@ -22,35 +23,39 @@ from torch import Tensor
 
 from fedcom.codecs.coding import normal
 from fedcom.codecs.coding.entropy import PRECISION, STATES, TOTAL, encode, histogram, normalise, stream_bytes
+from fedcom.codecs.kernels.arrays import Codes, Floats, Ints, Reals
 from fedcom.codecs.kernels.jit import jit
 from fedcom.errors import WireError
 
-Ints = NDArray[np.int64]
-Codes = NDArray[np.int32]
-Floats = NDArray[np.float32]
-Reals = NDArray[np.float64]
-
-_REACH = 5.0  # standard deviations; what lies beyond counts as the last code
-_CELLS = 4096  # between minus and plus _REACH; each knows the four codes that may serve there
+_REACH = 5.0  # in standard deviations; what lies beyond has the last code
+_CELLS = 4096  # between minus and plus _REACH; for each there is a table of the four codes to choose from
 _PASSES, _TOLERANCE = 5, 0.01  # of the search for a lambda that meets the rate
-_LOW = 1 << 16  # a state of the coder is at least this
-_UNITS = 2**30  # shares are whole multiples of 1/_UNITS, and their sums exact in any order
+_LOW = 1 << 16  # a state of the entropy coder is at least this
+_UNITS = 2**30  # masses are rounded to multiples of 1/_UNITS, whose sums are exact in any order
 
-_MACHINE = 16
+_MACHINE = 16  # the number of states of the machine
 _NEXT = np.array([[s >> 1 ^ 0b1001 * (s & 1) ^ 0b10 * b for b in (0, 1)] for s in range(_MACHINE)])
 _INTO = [[(s, b) for s in range(_MACHINE) for b in (0, 1) if _NEXT[s, b] == t] for t in range(_MACHINE)]
 _FROM = np.array([[s for s, b in ways] for ways in _INTO])
-_WAY = np.array([[2 * (s & 1) + b for s, b in ways] for ways in _INTO])  # the kind of code such a move takes
+_WAY = np.array([[2 * (s & 1) + b for s, b in ways] for ways in _INTO])  # the kind of code of each move
 
 
 class Design(NamedTuple):
-    """Parameters that meet a rate, found by search on 2^20 Gaussian coordinates."""
+    """Parameters that meet a rate, found by search on 2^20 Gaussian coordinates.
+
+    Args:
+        bits: the rate in bits per coordinate.
+        step: the distance between points, in standard deviations.
+        spread: one minus the variance of the Gaussian that the frequencies follow.
+        weight: lambda, the price of a bit in squared error.
+        gap: the bits per coordinate above the bound.
+    """
 
     bits: float
     step: float
-    spread: float  # one minus the variance of the frequencies
-    weight: float  # lambda
-    gap: float  # bits above the bound
+    spread: float
+    weight: float
+    gap: float
 
 
 _DESIGNS = (
@@ -73,17 +78,23 @@ _DESIGNS = (
     Design(5.0, 0.064588, 0.001067, 0.001479, 0.0658),
     Design(6.2, 0.028169, 0.0002022, 0.0002803, 0.0692),
 )
-_LOWEST = _DESIGNS[0].bits
-RATES = 0.07, _DESIGNS[-1].bits  # below, a scalar quantiser is better than a share
+_LOWEST_RATE = _DESIGNS[0].bits
+RATES = 0.07, _DESIGNS[-1].bits  # below 0.07 bits a uniform quantiser is better
 
 
 @dataclass(frozen=True, eq=False)
-class Alphabet:
-    """Codes of two quantisers, each with its own frequencies: the even ones first, then the odd."""
+class TrellisCoder:
+    """Codes to bytes and back, where codes are those of two quantisers: first the even ones, then the odd.
 
-    bits: Tensor  # which way each code moves the machine
+    Args:
+        bits: which way each code moves the machine, 0 or 1.
+        frequencies: those of the even codes and those of the odd ones; each half sums to TOTAL.
+        share: the share of the coordinates, from the first on, that travels; the others are zero.
+    """
+
+    bits: Tensor
     frequencies: Tensor
-    share: float  # of the coordinates, the first; the others count as zero and take no bits
+    share: float
 
     low: ClassVar[int] = 0
 
@@ -93,7 +104,7 @@ class Alphabet:
         return len(self.frequencies) // 4
 
     def coded(self, n: int) -> int:
-        """How many of n coordinates have codes that travel."""
+        """The number of codes of n coordinates that travel."""
         return max(1, round(self.share * n))
 
     def pack(self, codes: Tensor) -> bytes:
@@ -102,7 +113,7 @@ class Alphabet:
         return encode(array, self.frequencies.numpy())
 
     def unpack(self, body: memoryview, n: int) -> Tensor:
-        """The n codes of a message's bytes, or a WireError."""
+        """The n codes in a message's bytes."""
         if len(body) < STATES or len(body) % 2:
             raise WireError(f"a trellis-coded stream cannot have {len(body)} bytes")
         states = np.frombuffer(body[:STATES], "<u4").astype(np.int64)
@@ -118,48 +129,58 @@ class Alphabet:
         return torch.from_numpy(codes)
 
     def nbytes(self, codes: Tensor) -> Tensor:
-        """The size of each row's stream, from the counts of its codes."""
+        """The bytes of each row, from how often each code occurs; within a few bytes of the real size."""
         counts = histogram(codes[..., : self.coded(codes.shape[-1])], len(self.frequencies))
         return stream_bytes(counts, self.frequencies)
 
 
 @dataclass(frozen=True, eq=False)
 class Trellis:
-    """Two quantisers of a standard normal variable and what a search through the machine needs."""
+    """Two quantisers of a standard normal variable, and the tables for a search through the machine.
 
-    centres: Tensor  # one a code
-    alphabet: Alphabet
-    lengths: Tensor  # bits, one a code
-    weight: float  # lambda
-    nearest: Tensor  # the best code of each way, in each cell
-    rate: float  # bits a coordinate
-    q: float  # 1/cos^2 - 1 between a Gaussian vector and its image
+    Args:
+        centres: the point of each code.
+        lengths: the bits of each code.
+        weight: lambda, the price of a bit in squared error.
+        nearest: for each cell, the best code of each of the four kinds.
+        rate: the bits per coordinate.
+        q: the variance of Gaussian vectors, 1/cos^2 - 1 with the angle between a vector and its points.
+    """
+
+    centres: Tensor
+    coder: TrellisCoder
+    lengths: Tensor
+    weight: float
+    nearest: Tensor
+    rate: float
+    q: float
 
     @property
     def tables(self) -> tuple[Tensor, ...]:
         """What sender and receiver must agree on."""
-        return self.centres, self.alphabet.frequencies
+        return self.centres, self.coder.frequencies
 
     def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
         """The codes of Gaussian vectors, given their standard deviations."""
         z = y / sigma.to(y.dtype)
-        rows = z.detach().reshape(-1, z.shape[-1])[:, : self.alphabet.coded(z.shape[-1])]
+        rows = z.detach().reshape(-1, z.shape[-1])[:, : self.coder.coded(z.shape[-1])]
         rows = rows.to("cpu", torch.float32).nan_to_num(0).clamp(-_REACH, _REACH).contiguous()
-        codes = torch.full((len(rows), z.shape[-1]), self.alphabet.zero, dtype=torch.int32)
+        codes = torch.full((len(rows), z.shape[-1]), self.coder.zero, dtype=torch.int32)
         for row, code in zip(rows.numpy(), codes.numpy(), strict=True):
             self._search(row, code[: len(row)])
         return codes.reshape(z.shape).to(z.device)
 
     def _search(self, row: Floats, codes: Codes) -> None:
-        """Fill in the codes of one vector, with a lambda that meets the rate; the decoder need not know it.
+        """Fill in the codes of one vector, with a lambda that meets the rate.
 
-        Below half a bit the machine has long idle and busy spells, and a vector strays from the mean rate.
+        The decoder need not know lambda. It is searched for each vector, because below half a bit the rates
+        of vectors differ: for long stretches the machine sends little, and then much.
         """
         nearest, centres, lengths = self.nearest.numpy(), self.centres.numpy(), self.lengths.numpy()
         weight = self.weight
         for _ in range(_PASSES):
             _search(row, nearest, centres, weight * lengths, codes)
-            excess = float(lengths[codes].mean()) * self.alphabet.share / self.rate
+            excess = float(lengths[codes].mean()) * self.coder.share / self.rate
             if abs(excess - 1) < _TOLERANCE:
                 break
             weight *= min(max(excess, 0.5), 2.0) ** 0.25
@@ -167,8 +188,8 @@ class Trellis:
 
 @lru_cache(maxsize=256)
 def for_rate(bits: float) -> Trellis:
-    """The trellis that takes so many bits a coordinate of a Gaussian vector."""
-    share, bits = min(1.0, bits / _LOWEST), max(bits, _LOWEST)
+    """The trellis that takes so many bits per coordinate of a Gaussian vector."""
+    share, bits = min(1.0, bits / _LOWEST_RATE), max(bits, _LOWEST_RATE)
     above = bisect_left(_DESIGNS, bits, lo=1, hi=len(_DESIGNS) - 1, key=lambda design: design.bits)
     low, high = _DESIGNS[above - 1 : above + 1]
     t = (bits - low.bits) / (high.bits - low.bits)
@@ -177,7 +198,11 @@ def for_rate(bits: float) -> Trellis:
 
 
 def build(design: Design, share: float = 1.0) -> Trellis:
-    """The trellis of some parameters; points and frequencies are the same on every machine."""
+    """The trellis of a design; its points and frequencies are the same on every computer.
+
+    Args:
+        share: the share of the coordinates that travels.
+    """
     step, variance = normal.rounded(design.step), normal.rounded(1 - design.spread)
     k = math.ceil(_REACH / step / 2)
     multiples = 2 * torch.arange(-k, k + 1) - torch.tensor([[0], [1]])
@@ -194,18 +219,20 @@ def build(design: Design, share: float = 1.0) -> Trellis:
     nearest = [torch.where(ways == way, costs, torch.inf).argmin(-1) for way in range(4)]
     q = 1 / share / (1 - 4 ** (design.gap - design.bits)) - 1
     table = torch.stack(nearest, -1).to(torch.int32)
-    alphabet = Alphabet(bits, frequencies, share)
-    return Trellis(centres, alphabet, lengths, design.weight, table, share * design.bits, q)
+    coder = TrellisCoder(bits, frequencies, share)
+    return Trellis(centres, coder, lengths, design.weight, table, share * design.bits, q)
 
 
 @jit
 def _cell(z: float) -> int:
+    """The number of the cell in which a coordinate lies."""
     return min(int((z + _REACH) * (_CELLS / (2 * _REACH))), _CELLS - 1)
 
 
 @jit
 def _search(z: Floats, nearest: Codes, centres: Reals, prices: Reals, codes: Codes) -> None:
-    turns = np.empty(len(z), np.uint32)  # bit t: which of its two ways into state t is the cheaper
+    """Fill in the codes of the cheapest way through the machine, given the price of each code's bits."""
+    turns = np.empty(len(z), np.uint32)  # bit t says which of the two ways into state t is cheaper
     cost, later, price = np.full(_MACHINE, np.inf), np.empty(_MACHINE), np.empty(4)
     cost[0] = 0.0
     for i in range(len(z)):
@@ -238,6 +265,7 @@ def _decode(
     bits: Ints,
     codes: Codes,
 ) -> int:
+    """Fill in the codes of a stream, and return how many words were read, or -1 if there are too few."""
     used, s = 0, 0
     for i in range(len(codes)):
         x = states[i & 3]

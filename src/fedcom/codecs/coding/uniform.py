@@ -1,4 +1,4 @@
-"""A uniform quantiser of a Gaussian vector: step, means of the cells and frequencies follow from the rate."""
+"""A uniform quantiser of Gaussian vectors, whose step, centres and frequencies follow from the rate."""
 
 from bisect import bisect_left
 from functools import lru_cache
@@ -9,54 +9,62 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs.coding import normal
-from fedcom.codecs.coding.entropy import PRECISION, Alphabet, normalise
+from fedcom.codecs.coding.entropy import PRECISION, SymbolCoder, normalise
 from fedcom.codecs.kernels import cpu
 from fedcom.codecs.kernels.jit import COMPILED
 
-_SYMBOLS = 200  # at most; finer codes send their low bits raw
-_REACH = 5.0  # standard deviations; what lies beyond counts as the last code
-_FINE, _OCTAVES, _STEPS = -7, 10, 1024  # steps from 2^-7 to 2^3, so many an octave
-_UNITS = 2**30  # shares are whole multiples of 1/_UNITS, and their sums exact in any order
+_SYMBOLS = 200  # at most; with more codes than that, their low bits travel raw
+_REACH = 5.0  # in standard deviations; what lies beyond has the last code
+_FINE, _OCTAVES, _STEPS = -7, 10, 1024  # ten octaves of steps from 2^-7 to 2^3, 1024 in each
+_UNITS = 2**30  # masses are rounded to multiples of 1/_UNITS, whose sums are exact in any order
 
 
 class Uniform(NamedTuple):
-    """A uniform quantiser of a standard normal variable, with the mean of each cell."""
+    """A uniform quantiser of a standard normal variable.
+
+    Args:
+        step: the width of a cell.
+        centres: the mean of each code's cell.
+        rate: the bits per coordinate, on average.
+        q: the variance of Gaussian vectors, 1/cos^2 - 1 with the angle between a vector and its centres.
+    """
 
     step: float
     centres: Tensor
-    alphabet: Alphabet
-    rate: float  # bits a coordinate, the mean
-    q: float  # 1/cos^2 - 1 between a Gaussian vector and its image
+    coder: SymbolCoder
+    rate: float
+    q: float
 
     @property
     def tables(self) -> tuple[Tensor, ...]:
         """What sender and receiver must agree on."""
-        return self.centres, self.alphabet.frequencies
+        return self.centres, self.coder.frequencies
 
     def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
         """The codes of Gaussian vectors, given their standard deviations."""
         step = (sigma * self.step).to(y.dtype)
         if COMPILED and y.device.type == "cpu" and y.dtype == torch.float32:
-            return cpu.levels(y, step, self.alphabet.low, self.alphabet.high)
+            return cpu.levels(y, step, self.coder.low, self.coder.high)
         codes = (y / step).round_()
-        return codes.nan_to_num_(0).clamp_(self.alphabet.low, self.alphabet.high).to(torch.int32)
+        return codes.nan_to_num_(0).clamp_(self.coder.low, self.coder.high).to(torch.int32)
 
 
 @lru_cache(maxsize=256)
 def for_rate(bits: float) -> Uniform:
-    """The finest quantiser that takes so many bits on average, or fewer."""
+    """The finest quantiser that takes at most so many bits per coordinate on average."""
     steps = range(_OCTAVES * _STEPS + 1)
     return _numbered(bisect_left(steps, -bits, key=lambda i: -_numbered(i).rate, hi=len(steps) - 1))
 
 
 @lru_cache(maxsize=4096)
 def _numbered(i: int) -> Uniform:
-    """The quantiser of the i-th step, a number of eleven bits."""
+    """The quantiser of step number i; every step is a number of eleven bits."""
     octave, fraction = divmod(i, _STEPS)
     return _quantiser((1 + fraction / _STEPS) * 2.0 ** (_FINE + octave))
 
 
 def _quantiser(step: float) -> Uniform:
+    """The quantiser of a given step; its tables are the same on every machine."""
     k = max(1, int(_REACH / step + 0.5))
     mass, means = normal.cells([0.0, *((j - 0.5) * step for j in range(1, k + 1))])
     mass = [*reversed(mass[1:]), 2 * mass[0], *mass[1:]]
@@ -69,6 +77,7 @@ def _quantiser(step: float) -> Uniform:
     rate = shift + fsum(c * length for c, length in zip(counts, lengths, strict=True)) / sum(counts)
     centres = [normal.rounded(mean) for mean in means]
     q = normal.variance(mass, means, centres)
-    centres += centres[-1:] * ((len(counts) << shift) - len(centres))  # of codes only a made-up message holds
+    # Only a forged message holds codes beyond the last cell.
+    centres += centres[-1:] * ((len(counts) << shift) - len(centres))
     table = torch.tensor(centres, dtype=torch.float64)
-    return Uniform(step, table, Alphabet(-k, shift, frequencies), rate, q)
+    return Uniform(step, table, SymbolCoder(-k, shift, frequencies), rate, q)

@@ -1,1 +1,1 @@
-"""Loops that torch has no words for, on a CPU by numba and on a GPU by Triton."""
+"""Loops that torch cannot express well: compiled by numba for a CPU, by Triton for a GPU."""

@@ -1,27 +1,23 @@
-"""The rotations of `hadamard` as loops over blocks: of each client, R rows of B float32 numbers."""
+"""The rotations of coding/hadamard.py as loops over float32 arrays [clients, R, B] of R rows of B numbers."""
 
 import numpy as np
 from numpy import float32 as F
 from numpy import uint32 as U
 from numpy import uint64 as W
-from numpy.typing import NDArray
 
 from fedcom import draws
+from fedcom.codecs.kernels.arrays import Codes, Floats, Keys
 from fedcom.codecs.kernels.jit import bits, jit
-
-Floats = NDArray[np.float32]
-Codes = NDArray[np.int32]
-Keys = NDArray[np.int64]
 
 _BITS = U(1) << np.arange(32, dtype=U)
 _FIRST, _SECOND = draws.salt("first"), draws.salt("second")
-_SPARE = 4096  # numbers that a fast cache holds twice
+_SPARE = 4096  # so many numbers fit twice in a fast cache
 _mix = jit(draws.mix)
 
 
 @jit
 def rotate(x: Floats, keys: Keys, y: Floats, z: Floats) -> None:
-    """Fill z with the rotated rows of x, given room for what lies between."""
+    """Fill z with the rotated vectors of x; y is room for what lies between."""
     b, scale = y.shape[2], F(1.0 / np.sqrt(y.shape[2]))
     spare = np.empty(_SPARE, F)
     for r in range(len(x)):
@@ -41,7 +37,10 @@ def rotate(x: Floats, keys: Keys, y: Floats, z: Floats) -> None:
 def unrotate(
     codes: Codes, low: int, centres: Floats, sizes: Floats, keys: Keys, z: Floats, x: Floats
 ) -> None:
-    """Fill x with the unrotated centres of codes, times a size a row, given room for what lies between."""
+    """Fill x with the unrotated centres of codes, times one size per client.
+
+    z is room for what lies between.
+    """
     b, scale = z.shape[2], F(1.0 / np.sqrt(z.shape[2]))
     spare = np.empty(_SPARE, F)
     for r in range(len(codes)):
@@ -56,15 +55,15 @@ def unrotate(
 
 @jit
 def look_up(codes: Codes, low: int, centres: Floats, y: Floats) -> None:
-    """Fill y with the centres of codes, the first of which is low."""
-    last = U(len(centres) - 1)  # a bound the message cannot pass
+    """Fill y with the centres of codes, of which low is the first."""
+    last = U(len(centres) - 1)  # no code of a forged message reaches beyond the table
     for i in range(len(codes)):
         y[i] = centres[min(U(codes[i] - low), last)]
 
 
 @jit
 def _sign(x: Floats, scale: F, size: F, key: int) -> None:
-    """Multiply by a scale of random sign, 32 of each hash, and then by a size."""
+    """Multiply by a scale with a random sign, 32 signs from each random number, and then by a size."""
     low, high = U(key), U(key >> 32)
     for k in range((len(x) + 31) // 32):
         word, some = bits(k, low, high), x[32 * k : 32 * k + 32]
@@ -74,7 +73,7 @@ def _sign(x: Floats, scale: F, size: F, key: int) -> None:
 
 @jit
 def _transpose(x: Floats, y: Floats) -> None:
-    """Four rows at a time, so that what is written lies together."""
+    """Fill y with x transposed, four rows at a time, so that what is written lies together."""
     whole = len(x) // 4 * 4
     for r in range(0, whole, 4):
         p, q, s, t = x[r], x[r + 1], x[r + 2], x[r + 3]
@@ -87,7 +86,7 @@ def _transpose(x: Floats, y: Floats) -> None:
 
 @jit
 def _transpose_back(y: Floats, x: Floats) -> None:
-    """Sixteen columns at a time, so that what is read and written stays in the cache."""
+    """Fill x with y transposed, sixteen columns at a time, so that both stay in the cache."""
     whole = len(y) // 16 * 16
     for start in range(0, whole, 16):
         for r in range(len(x)):
@@ -100,7 +99,7 @@ def _transpose_back(y: Floats, x: Floats) -> None:
 
 @jit
 def _transform(rows: Floats, spare: Floats) -> None:
-    """The Walsh-Hadamard transform of each row, whose length is a power of four, before its scale."""
+    """The Walsh-Hadamard transform of each row, not yet scaled; rows have a power of four as length."""
     near, n = 1, rows.shape[1]
     while 16 * near <= min(n, len(spare)):
         near *= 16
@@ -115,10 +114,10 @@ def _transform(rows: Floats, spare: Floats) -> None:
 
 @jit
 def _near(x: Floats, spare: Floats) -> None:
-    """All levels of a few numbers, a power of sixteen.
+    """All levels of a few numbers, as many as a power of sixteen.
 
-    Every pass deals out its sums to the four quarters of the other array, so that all passes are alike and
-    the last brings each sum to its own place.
+    Every pass writes its sums to the four quarters of the other array. So all passes are alike, and after the
+    last one every sum is in its own place.
     """
     h = 1
     while h < len(x):
@@ -129,6 +128,7 @@ def _near(x: Floats, spare: Floats) -> None:
 
 @jit
 def _two_levels(x: Floats, y: Floats) -> None:
+    """Fill y with the sums of two levels of x."""
     n = W(len(x) // 4)
     for k in range(len(x) // 4):
         i, j = W(k), W(4 * k)
@@ -139,7 +139,7 @@ def _two_levels(x: Floats, y: Floats) -> None:
 
 @jit
 def _far(x: Floats, h: int) -> None:
-    """The two levels of numbers h and 2h apart."""
+    """The two levels that add numbers h and 2h apart."""
     for start in range(0, len(x), 4 * h):
         p, q = x[start : start + h], x[start + h : start + 2 * h]
         r, s = x[start + 2 * h : start + 3 * h], x[start + 3 * h : start + 4 * h]

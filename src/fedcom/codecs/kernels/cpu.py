@@ -1,7 +1,7 @@
-"""Whole passes over CPU float32 vectors, each equal to the torch lines it stands for, with no temporaries.
+"""Loops over float32 vectors on a CPU that take the place of some lines of torch, without temporaries.
 
-They run only where numba compiles them. Stacks are taken row by row, each with its own key. Results agree
-bit for bit; sums are made in float64 in an order of their own.
+They run only if numba compiles them. Stacks are taken row by row, each with its own key. Results are those of
+the torch lines, bit for bit; only sums, which are in float64, are added in another order.
 """
 
 import math
@@ -15,29 +15,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.codecs.kernels import butterflies
+from fedcom.codecs.kernels.arrays import Codes, Floats, Keys
 from fedcom.codecs.kernels.jit import COMPILED, bits, jit, sum_jit
 from fedcom.draws import Draw
 
-Floats = NDArray[np.float32]
-Codes = NDArray[np.int32]
-Keys = NDArray[np.int64]
-
 
 def ready(x: Tensor, draw: Draw) -> bool:
-    """Whether the loops here can take the place of torch, given float32."""
+    """Whether the loops here can take the place of torch for a float32 x."""
     cpu = x.device.type == "cpu" and draw.key.device.type == "cpu"
     return COMPILED and cpu and draw.key.dim() < x.dim()
 
 
 def dithered(x: Tensor, step: Tensor, most: int, draw: Draw) -> Tensor:
-    """The codes round(x/step + u), cut to +-most, and 0 for NaN."""
+    """The codes round(x/step + u), clamped to +-most, and 0 for NaN."""
     codes = torch.empty(x.shape, dtype=torch.int32)
     _dithered(_rows(x), _each(x, step), F(most), _keys(x, draw), _rows(codes))
     return codes
 
 
 def undithered(codes: Tensor, step: Tensor, draw: Draw) -> Tensor:
-    """(codes - u) step."""
+    """The vector (codes - u) step."""
     x = torch.empty(codes.shape)
     _undithered(_rows(codes), _each(x, step), _keys(x, draw), _rows(x))
     return x
@@ -56,28 +53,28 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def levels(y: Tensor, step: Tensor, low: int, high: int) -> Tensor:
-    """The codes round(y/step), cut to low..high, and 0 for NaN."""
+    """The codes round(y/step), clamped to low..high, and 0 for NaN."""
     codes = torch.empty(y.shape, dtype=torch.int32)
     _levels(_rows(y), _each(y, step), F(low), F(high), _rows(codes))
     return codes
 
 
 def image(codes: Tensor, low: int, centres: Tensor) -> Tensor:
-    """The centres of codes, the first of which is low; codes beyond either end have the last."""
+    """The centres of codes, of which low is the first; a code outside the table has the last centre."""
     y = torch.empty(codes.shape)
     butterflies.look_up(_rows(codes).reshape(-1), low, centres.numpy(), _rows(y).reshape(-1))
     return y
 
 
 def rotate(x: Tensor, n: int, b: int, draw: Draw) -> Tensor:
-    """hadamard.rotate."""
+    """The same as hadamard.rotate, for n coordinates after padding and rows of b."""
     y, z = torch.empty(*x.shape[:-1], n), torch.empty(*x.shape[:-1], n)
     butterflies.rotate(_rows(x), _keys(x, draw), _blocks(y, b), _blocks(z, b))
     return z
 
 
 def unrotate(codes: Tensor, low: int, centres: Tensor, size: Tensor, d: int, b: int, draw: Draw) -> Tensor:
-    """hadamard.unrotate of the centres of codes, times a size."""
+    """The same as hadamard.unrotate of the centres of codes, times one size per row."""
     z, x = torch.empty(codes.shape), torch.empty(codes.shape)
     rows, points = _rows(codes), centres.numpy()
     butterflies.unrotate(rows, low, points, _each(x, size), _keys(x, draw), _blocks(z, b), _blocks(x, b))
@@ -85,28 +82,31 @@ def unrotate(codes: Tensor, low: int, centres: Tensor, size: Tensor, d: int, b: 
 
 
 def _blocks(x: Tensor, b: int) -> Floats:
-    """Of each client, rows of b."""
+    """x as an array [clients, R, b]."""
     blocks: Floats = x.numpy()
     return blocks.reshape(-1, x.shape[-1] // b, b)
 
 
 def _rows(x: Tensor) -> NDArray[Any]:
+    """x as an array [clients, d]."""
     rows: NDArray[Any] = x.detach().numpy()
     return rows.reshape(-1, x.shape[-1])
 
 
 def _keys(x: Tensor, draw: Draw) -> Keys:
+    """One key per row of x."""
     return _each(x, draw.key)
 
 
 def _each(x: Tensor, values: Tensor) -> NDArray[Any]:
-    """One value a row of x, where there may be one for all."""
+    """One value per row of x, repeated where one value was given for all rows."""
     flat, rows = values.numpy().reshape(-1), math.prod(x.shape[:-1])
     return flat if len(flat) == rows else np.resize(flat, rows)
 
 
 @jit
 def _dither(i: int, low: U, high: U) -> F:
+    """u of coordinate i, uniform in [-1/2, 1/2)."""
     return F(np.int32(bits(i, low, high) >> U(8))) * F(2.0**-24) - F(0.5)
 
 

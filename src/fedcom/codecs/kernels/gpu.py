@@ -1,7 +1,7 @@
-"""Rotation and quantisation of stacks of float32 vectors on the GPU: two passes each way, in Triton.
+"""Rotation and quantisation of stacks of float32 vectors on a GPU, by two Triton kernels in each direction.
 
-Additions are those of the torch lines in hadamard.py, in their order, so that results agree bit for bit; sums
-are made in float64 in an order of their own.
+Results are those of the torch lines in coding/hadamard.py, bit for bit, because the same numbers are added in
+the same order. Only the sums |x|^2 and <y, y'>, which are in float64, are added in another order.
 """
 
 from importlib.util import find_spec
@@ -13,17 +13,26 @@ from torch import Tensor
 from fedcom.draws import Draw, salt
 
 _HAS_TRITON = find_spec("triton") is not None
-_LARGEST = 1 << 14  # coordinates of a block that fit in the registers of one program
+_LARGEST_BLOCK = 1 << 14  # so many coordinates fit in the registers of one program
 
 
 def ready(x: Tensor, draw: Draw, b: int) -> bool:
-    """Whether the kernels here can take the place of torch: float32 stacks on a GPU, a key each."""
+    """Whether the kernels can take the place of torch: for float32 stacks on a GPU with one key per row.
+
+    Args:
+        b: the coordinates of a row of the rotation.
+    """
     stacked = x.dim() == 2 and draw.key.shape == x.shape[:1]
-    return _HAS_TRITON and x.is_cuda and x.dtype == torch.float32 and stacked and 16 <= b <= _LARGEST
+    return _HAS_TRITON and x.is_cuda and x.dtype == torch.float32 and stacked and 16 <= b <= _LARGEST_BLOCK
 
 
 def first_half(x: Tensor, n: int, b: int, draw: Draw) -> tuple[Tensor, Tensor]:
-    """The first of the two rotations, and |x|^2 as a column of float64."""
+    """What the first of the two rotations makes of x, and |x|^2 as a column of float64.
+
+    Args:
+        n: the coordinates after padding.
+        b: the coordinates of a row of the rotation.
+    """
     from fedcom.codecs.kernels import triton_kernels
 
     clients, d = x.shape
@@ -37,7 +46,16 @@ def first_half(x: Tensor, n: int, b: int, draw: Draw) -> tuple[Tensor, Tensor]:
 def second_half(
     y: Tensor, b: int, step: Tensor, low: int, high: int, centres: Tensor, draw: Draw
 ) -> tuple[Tensor, Tensor]:
-    """The codes of what both rotations make, and its inner product with their centres, a column."""
+    """The codes after the second rotation, and the rotated vector's inner product with their centres.
+
+    Args:
+        y: what first_half made.
+        b: the coordinates of a row of the rotation.
+        step: the quantiser's step for each client, as a column.
+        low: the smallest code.
+        high: the largest code.
+        centres: what each code from low on means.
+    """
     from fedcom.codecs.kernels import triton_kernels
 
     clients, n = y.shape
@@ -50,7 +68,7 @@ def second_half(
 
 
 def unrotate(codes: Tensor, low: int, centres: Tensor, d: int, b: int, draw: Draw) -> Tensor:
-    """The first d coordinates of the vector whose rotation has these codes."""
+    """The vectors of d coordinates whose rotations are the centres of these codes."""
     from fedcom.codecs.kernels import triton_kernels
 
     clients, n = codes.shape
@@ -63,4 +81,5 @@ def unrotate(codes: Tensor, low: int, centres: Tensor, d: int, b: int, draw: Dra
 
 
 def _shape(b: int) -> dict[str, Any]:
+    """The arguments that are known when a kernel is compiled, and the size of its programs."""
     return {"B": b, "LEVELS": b.bit_length() - 1, "SCALE": b**-0.5, "num_warps": max(1, min(16, b // 1024))}

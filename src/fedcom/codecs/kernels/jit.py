@@ -1,4 +1,4 @@
-"""Loops that torch has no words for; numba compiles them where it is installed, else Python runs them."""
+"""Loops that torch cannot express well: compiled by numba if it is installed, otherwise run by Python."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -8,21 +8,21 @@ import torch
 from numpy import uint32 as U
 from torch import Tensor
 
-F = TypeVar("F", bound=Callable[..., Any])
+Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 @lru_cache(maxsize=1024)
 def placed(table: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """A constant table on a device, copied there once: a recorded round cannot fetch it."""
+    """A constant table on a device, copied there once: a round recorded on a GPU cannot copy it."""
     return table.to(device, dtype)
 
 
 try:
     from numba import njit
-except ImportError:  # slower by two orders of magnitude, with the same results
+except ImportError:  # about a hundred times slower, with the same results
     COMPILED = False
 
-    def jit(function: F) -> F:
+    def jit(function: Loop) -> Loop:
         """Leave a loop to Python."""
         return function
 
@@ -30,25 +30,25 @@ except ImportError:  # slower by two orders of magnitude, with the same results
 else:
     COMPILED = True
 
-    def jit(function: F) -> F:
-        """Compile a loop at its first call, and keep what was compiled."""
+    def jit(function: Loop) -> Loop:
+        """Compile a loop at its first call, and keep the result on disk."""
         return _compiled(function, False)
 
-    def sum_jit(function: F) -> F:
-        """The same, for a sum that may be made in any order."""
+    def sum_jit(function: Loop) -> Loop:
+        """The same, for a sum whose terms may be added in any order."""
         return _compiled(function, {"reassoc", "contract"})
 
-    def _compiled(function: F, fastmath: bool | set[str]) -> F:
+    def _compiled(function: Loop, fastmath: bool | set[str]) -> Loop:
         compiler: Any = njit(cache=True, nogil=True, fastmath=fastmath)
-        compiled: F = compiler(function)  # what it makes is called as the function is
+        compiled: Loop = compiler(function)  # it is called just as the function is
         return compiled
 
 
 @jit
 def bits(i: int, low: U, high: U) -> U:
-    """Draw.bits, one number, of a key in two halves.
+    """Number i of Draw.bits, given the low and the high half of the key.
 
-    Numba does not notice, in the files that call it, that this has changed: clear their caches then.
+    Whoever changes this must clear numba's caches: files that call it do not notice the change.
     """
     x = U(U(i) + low)
     x = U(U(U(x ^ (x >> U(17))) * U(0xED5AD4BB)) ^ high)

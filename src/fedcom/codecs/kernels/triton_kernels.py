@@ -1,7 +1,8 @@
-"""The GPU passes of gpu.py: one program transforms one block of one vector in registers.
+"""The kernels of gpu.py: each program transforms one row of one vector's rotation in registers.
 
-This is Triton, a language of its own with Python's syntax; the arguments in capitals are known when a kernel
-is compiled.
+This is Triton, a language of its own with Python's syntax. What is marked constexpr is known when a kernel is
+compiled: B, the coordinates of a row, LEVELS = log2 B, and SCALE = 1/sqrt B. R is the number of rows, and d
+the number of coordinates without padding.
 """
 
 # mypy: ignore-errors
@@ -12,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _fold(key, part):
-    """Draw.fold of one part."""
+    """The key after Draw.fold with one part."""
     z = key.to(tl.uint64) * 0x9E3779B97F4A7C15 + part.to(tl.uint64)
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
@@ -21,7 +22,7 @@ def _fold(key, part):
 
 @triton.jit
 def _flip(x, i, key):
-    """Random signs of the coordinates i: bit i % 32 of Draw.bits number i // 32."""
+    """Multiply coordinates i by random signs: bit i % 32 of number i // 32 of Draw.bits."""
     z = (i >> 5).to(tl.uint32) + key.to(tl.uint32)
     z = ((z ^ (z >> 17)) * 0xED5AD4BB) ^ (key >> 32).to(tl.uint32)
     z = (z ^ (z >> 11)) * 0xAC4C1B51
@@ -32,7 +33,7 @@ def _flip(x, i, key):
 
 @triton.jit
 def _level(x, B: tl.constexpr, h: tl.constexpr):
-    """One level of butterflies, between coordinates h apart."""
+    """One level of the transform: sums and differences of coordinates h apart."""
     pairs = tl.permute(tl.reshape(x, (B // (2 * h), 2, h)), (0, 2, 1))
     left, right = tl.split(pairs)
     return tl.reshape(tl.permute(tl.join(left + right, left - right), (0, 2, 1)), (B,))
@@ -40,15 +41,15 @@ def _level(x, B: tl.constexpr, h: tl.constexpr):
 
 @triton.jit
 def _transform(x, B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr):
+    """The orthonormal Walsh-Hadamard transform."""
     for level in tl.static_range(LEVELS):
         x = _level(x, B, 1 << level)
     return x * SCALE
 
 
 @triton.jit
-def first(
-    x, y, power, keys, part, d, R, B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr
-):  # fmt: skip
+def first(x, y, power, keys, part, d, R, B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr):
+    """The first rotation of x into y, and the sum of squares of each row."""
     r, c = tl.program_id(0), tl.program_id(1).to(tl.int64)
     i = r * B + tl.arange(0, B)
     v = tl.load(x + c * d + i, mask=i < d, other=0.0)
@@ -60,12 +61,24 @@ def first(
 
 @triton.jit
 def second(
-    y, codes, overlap, keys, part, steps, centres, R, low, high,
-    B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
-):  # fmt: skip
+    y,
+    codes,
+    overlap,
+    keys,
+    part,
+    steps,
+    centres,
+    R,
+    low,
+    high,
+    B: tl.constexpr,
+    LEVELS: tl.constexpr,
+    SCALE: tl.constexpr,
+):
+    """The second rotation, the codes, and the inner product of each row with their centres."""
     r, c = tl.program_id(0), tl.program_id(1).to(tl.int64)
     i = r * B + tl.arange(0, B)
-    v = tl.load(y + c * R * B + (i % R) * B + i // R)  # the rows dealt out column by column
+    v = tl.load(y + c * R * B + (i % R) * B + i // R)  # the matrix of rows, read column by column
     v = _transform(_flip(v, i, _fold(tl.load(keys + c), part)), B, LEVELS, SCALE)
     z = tl.div_rn(v, tl.load(steps + c))
     z = tl.minimum(tl.maximum(tl.where(z == z, z, 0.0), low), high)
@@ -77,9 +90,19 @@ def second(
 
 @triton.jit
 def unsecond(
-    codes, y, keys, part, centres, low, last, R,
-    B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr,
-):  # fmt: skip
+    codes,
+    y,
+    keys,
+    part,
+    centres,
+    low,
+    last,
+    R,
+    B: tl.constexpr,
+    LEVELS: tl.constexpr,
+    SCALE: tl.constexpr,
+):
+    """Undo the second rotation of the centres of codes."""
     r, c = tl.program_id(0), tl.program_id(1).to(tl.int64)
     i = r * B + tl.arange(0, B)
     code = tl.load(codes + c * R * B + i) - low
@@ -89,9 +112,8 @@ def unsecond(
 
 
 @triton.jit
-def unfirst(
-    y, x, keys, part, d, R, B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr
-):  # fmt: skip
+def unfirst(y, x, keys, part, d, R, B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr):
+    """Undo the first rotation."""
     r, c = tl.program_id(0), tl.program_id(1).to(tl.int64)
     i = r * B + tl.arange(0, B)
     v = _transform(tl.load(y + c * R * B + i), B, LEVELS, SCALE)

@@ -1,0 +1,61 @@
+"""What the codecs with an entropy coder have in common: sizes that depend on the vector, and a rate."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedcom.codecs.base import Codec, Sizes, check_range
+from fedcom.draws import Draw
+from fedcom.errors import ConfigError
+from fedcom.vectors import Layout
+
+LOWEST_RATE = 0.05  # bits per coordinate, the least these codecs can be set to
+
+
+@dataclass(frozen=True)
+class EntropyCoded(Codec):
+    """An unbiased codec whose messages are about as long as the entropy of what they hold.
+
+    Sizes are computed from how often each symbol occurs; they are near the real sizes, but not exact.
+
+    Attributes:
+        highest_rate: the most bits per coordinate the codec can be set to.
+    """
+
+    highest_rate: ClassVar[float]
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    @property
+    def exact_size(self) -> bool:
+        return False
+
+    def transmit(self, x: Tensor, layout: Layout, draw: Draw) -> tuple[Tensor, Sizes]:
+        parts = self.compress(x, layout, draw)
+        return self.expand(parts, layout, draw), self.itemise(parts, layout)
+
+    def has_rate(self, bits: float) -> bool:
+        """Whether the codec can be set to so many bits per coordinate."""
+        return LOWEST_RATE <= bits <= self.highest_rate
+
+    def check_rate(self, bits: float) -> None:
+        """Refuse a number of bits per coordinate that is outside the codec's range."""
+        check_range("bits", bits, LOWEST_RATE, self.highest_rate)
+
+    def take_q_or_bits(self, q: float | None, bits: float | None, default: tuple[str, float]) -> None:
+        """Check the variance q or the rate in bits that a codec was given, or set its default.
+
+        Args:
+            default: the field to set, q or bits, and its value, for a codec that was given neither.
+        """
+        if q is not None and bits is not None:
+            raise ConfigError(f"{self.name} takes q or bits, not both; got q={q}, bits={bits}")
+        if q is not None:
+            check_range("q", q, 1e-12, 1e6)
+        elif bits is not None:
+            self.check_rate(bits)
+        else:
+            object.__setattr__(self, *default)

@@ -1,0 +1,104 @@
+"""Every codec in both directions: a counted run books the bytes that an encoded run really makes."""
+
+import copy
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedcom import Algorithm, FedAvg, FedCOMGATE, Links, Task
+from fedcom.codecs import CODECS, Auto, Codec, Dithered, LowRank, Rotated
+from fedcom.draws import Draw
+from fedcom.traffic.channel import Channel
+from fedcom.traffic.ledger import Ledger
+from tests.codecs.cases import LONG, gaussian, keys, label
+from tests.conftest import after
+
+CLIENTS, ROUNDS = 4, 2
+RATES = {"eta": 0.05, "gamma": 1.0, "tau": 2, "batch": 4}
+METHODS = {
+    "fedcomgate, all clients": (FedCOMGATE(**RATES), 1.0),  # type: ignore[arg-type]
+    "fedcomgate, half of them": (FedCOMGATE(**RATES), 0.5),  # type: ignore[arg-type]
+    "fedavg, option I": (FedAvg(**RATES, option="I"), 1.0),  # type: ignore[arg-type]
+}
+OTHERS = [Dithered(bits=2.0), LowRank(q=0.1), Auto(q=0.1), Rotated(1.0, "trellis"), Rotated(2, "fixed")]
+each_codec = pytest.mark.parametrize("codec", [*(kind() for kind in CODECS.values()), *OTHERS], ids=label)
+
+
+@cache
+def task() -> Task:
+    """A classifier of 2163 coordinates, one matrix among them: enough for every codec's defaults."""
+    draw = Draw.seeded(0)
+    y = draw.fold("labels").integers(3, 8 * CLIENTS)
+    x = draw.fold("inputs").normal(50 * len(y), torch.float64).reshape(-1, 50) + y[:, None]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(50, 40), nn.Tanh(), nn.Linear(40, 3))
+    owner = torch.arange(CLIENTS).repeat_interleave(8)
+    return Task.from_arrays(
+        module, x, y, x[:9], y[:9], groups=owner, partition="natural", dtype=torch.float64
+    )
+
+
+def booked(algorithm: Algorithm, links: Links, participation: float) -> dict[str, int]:
+    """The bytes of a run, by direction."""
+    simulation = after(task(), algorithm, links, ROUNDS, participation=participation)
+    assert torch.isfinite(simulation.server.w).all()
+    return {"uplink": simulation.ledger.total("uplink"), "downlink": simulation.ledger.total("downlink")}
+
+
+def agree(codec: Codec, counted: int, real: int, messages: int) -> bool:
+    """Whether counted bytes are as near to the real ones as the codec promises."""
+    return abs(counted - real) <= (0 if codec.exact_size else max(0.002 * real, 12 * messages))
+
+
+@pytest.mark.filterwarnings("ignore:downlink .* without memory")
+@pytest.mark.parametrize("memory", [True, False], ids=["error feedback", "no memory"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", CODECS)
+def test_counted_bytes_are_the_real_ones_in_both_directions(name: str, method: str, memory: bool) -> None:
+    codec, (algorithm, participation) = CODECS[name](), METHODS[method]
+    uplink = CODECS["identity"]() if algorithm.compresses else codec
+    counted, real = (
+        booked(algorithm, Links(uplink, codec, memory, encode), participation) for encode in (False, True)
+    )
+    messages = ROUNDS * round(participation * CLIENTS)
+    for direction in ("uplink", "downlink"):
+        assert agree(codec, counted[direction], real[direction], messages)
+
+
+@each_codec
+def test_the_sizes_of_one_vector_are_those_of_a_stack_of_one(codec: Codec) -> None:
+    x, draw, books = gaussian(LONG), keys(1), []
+    for vector, own in ((x, Draw(draw.key[0])), (x.unsqueeze(0), draw)):
+        ledger, meter = Ledger(1), torch.zeros(1, dtype=torch.int64)
+        heard = Channel("downlink", [ledger], meter=meter).send("x", vector, LONG, codec, own, receivers=3)
+        assert heard.shape == vector.shape
+        assert 3 * int(meter) == ledger.total("downlink")
+        books.append(ledger.as_dict())
+    assert books[0] == books[1]
+
+
+@each_codec
+def test_sizes_have_the_leading_axes_of_the_vector(codec: Codec) -> None:
+    for x, draw in ((gaussian(LONG), Draw.seeded(0)), (gaussian(LONG, n=3), keys(3))):
+        heard, sizes = codec.transmit(x, LONG, draw)
+        assert torch.equal(heard, codec.quantise(x, LONG, draw))
+        assert all(isinstance(size, int) or size.shape == x.shape[:-1] for size in sizes.values())
+
+
+@each_codec
+def test_transmit_calls_the_methods_an_engine_has_compiled(codec: Codec) -> None:
+    twin, called, draw = copy.copy(codec), set(), Draw.seeded(0)
+    for name in ("compress", "expand", "quantise"):
+
+        def compiled(*given: Any, name: str = name) -> Any:
+            called.add(name)
+            return getattr(codec, name)(*given)
+
+        object.__setattr__(twin, name, compiled)
+    heard, _ = twin.transmit(gaussian(LONG), LONG, draw)
+    assert called in ({"quantise"}, {"compress", "expand"})
+    assert torch.equal(heard, codec.quantise(gaussian(LONG), LONG, draw))
