@@ -117,10 +117,36 @@ def test_it_takes_q_or_bits(codec: type[Auto] | type[LowRank]) -> None:
 def test_a_config_takes_q() -> None:
     config = Config.of({"uplink": {"name": "auto", "q": 0.1}})
     assert config.links.uplink == Auto(q=0.1)
-    assert config.table()["uplink"] == {"name": "auto", "q": 0.1}
+    assert config.table()["uplink"] == {"name": "auto", "q": 0.1, "memory": "none"}
     assert Config.of(config.table()) == config
 
 
 def test_a_run_by_q() -> None:
     simulation = Simulation(mlp_task(), FedCOMGATE(), Links(Auto(q=0.1)), rounds=2, device="cpu")
     assert all(math.isfinite(row["train_loss"]) for row in simulation.run())
+
+
+def test_a_stack_is_billed_what_its_messages_are_alone() -> None:
+    """Both low-rank candidates are chosen in it, whose parts have the same names in the books."""
+    where, codec = Layout(("w",), ((120, 90),)), Auto(bits=2.0)
+    x = torch.stack([_near_rank(rank, seed) for rank in (2, 4) for seed in range(2)])
+    draw = keys(len(x))
+    chosen = codec.compress(x, where, draw)["choice"].flatten().tolist()
+    names = [codec.candidates(where)[i] for i in chosen]
+    assert {getattr(each, "rank", None) for each in names} >= {2, 4}
+    whole = _total(codec.transmit(x, where, draw)[1], len(x))
+    alone = [
+        _total(codec.transmit(row, where, Draw(key))[1], 1) for row, key in zip(x, draw.key, strict=True)
+    ]
+    assert whole == sum(alone)
+
+
+def _near_rank(rank: int, seed: int) -> torch.Tensor:
+    """A matrix of that rank and some noise, flat."""
+    generator = torch.Generator().manual_seed(seed)
+    left, right = torch.randn(120, rank, generator=generator), torch.randn(rank, 90, generator=generator)
+    return (left @ right + 0.01 * torch.randn(120, 90, generator=generator)).flatten()
+
+
+def _total(sizes: dict[str, int | torch.Tensor], messages: int) -> int:
+    return sum(int(n.sum()) if isinstance(n, torch.Tensor) else messages * n for n in sizes.values())

@@ -55,14 +55,15 @@ def agree(codec: Codec, counted: int, real: int, messages: int) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:downlink .* without memory")
-@pytest.mark.parametrize("memory", [True, False], ids=["error feedback", "no memory"])
+@pytest.mark.parametrize("memory", ["error-feedback", "none"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", CODECS)
-def test_counted_bytes_are_the_real_ones_in_both_directions(name: str, method: str, memory: bool) -> None:
+def test_counted_bytes_are_the_real_ones_in_both_directions(name: str, method: str, memory: Any) -> None:
     codec, (algorithm, participation) = CODECS[name](), METHODS[method]
     uplink = CODECS["identity"]() if algorithm.compresses else codec
     counted, real = (
-        booked(algorithm, Links(uplink, codec, memory, encode), participation) for encode in (False, True)
+        booked(algorithm, Links(uplink, codec, downlink_memory=memory, encode=encode), participation)
+        for encode in (False, True)
     )
     messages = ROUNDS * round(participation * CLIENTS)
     for direction in ("uplink", "downlink"):

@@ -134,11 +134,13 @@ class Auto(EntropyCoded):
         choice = parts["choice"].squeeze(-1)
         items: Sizes = {"header": wire.HEADER, "choice": _CHOICE.nbytes}
         for i, codec in enumerate(self.candidates(layout)):
-            if _parts_of(parts, i):
-                for part, size in codec.itemise(_parts_of(parts, i), layout).items():
-                    each = torch.zeros_like(choice)
-                    each[choice == i] = size
-                    items |= {f"{codec.name} {part}": each} if part != "header" else {}
+            sizes = codec.itemise(chosen, layout) if (chosen := _parts_of(parts, i)) else {}
+            for part, size in sizes.items():
+                if part != "header":
+                    own = torch.zeros_like(choice)
+                    own[choice == i] = size
+                    name = f"{codec.name} {part}"  # which two low-rank candidates share
+                    items[name] = items.get(name, 0) + own
         return items
 
 

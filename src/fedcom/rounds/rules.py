@@ -49,7 +49,8 @@ class Rules:
 
     def __post_init__(self) -> None:
         check(self.algorithm, self.links, self.clients, self.sampled)
-        for codec, _ in self.links.uplinks(torch.arange(self.clients)):
+        codecs = [codec for codec, _ in self.links.uplinks(torch.arange(self.clients))]
+        for codec in (*codecs, self.links.downlink):
             codec.variance(self.layout)  # a codec that cannot serve this model says so before round 0
 
     @cached_property

@@ -28,10 +28,23 @@ class Channel:
     meter: Tensor | None = None
 
     def send(
-        self, vector: str, x: Tensor, layout: Layout, codec: Codec, draw: Draw, receivers: int = 1,
+        self,
+        vector: str,
+        x: Tensor,
+        layout: Layout,
+        codec: Codec,
+        draw: Draw,
+        receivers: int = 1,
         rows: Tensor | slice = slice(None),
-    ) -> Tensor:  # fmt: skip
-        """Pass x, one vector or a stack of one a client, through a codec; rows: whose these are."""
+    ) -> Tensor:
+        """Pass a vector, or a stack of one vector per client, through a codec; what is heard.
+
+        Args:
+            vector: its name in the books.
+            draw: one key, or one key per client.
+            receivers: how many hear each message; all of them are booked.
+            rows: whose vectors these are among those that have a place in the meter.
+        """
         if self.encode:
             return self._send_bytes(vector, x, layout, codec, draw, receivers, rows)
         heard, sizes = codec.transmit(x, layout, draw)
@@ -46,9 +59,15 @@ class Channel:
         return heard
 
     def _send_bytes(
-        self, vector: str, x: Tensor, layout: Layout, codec: Codec, draw: Draw, receivers: int,
+        self,
+        vector: str,
+        x: Tensor,
+        layout: Layout,
+        codec: Codec,
+        draw: Draw,
+        receivers: int,
         rows: Tensor | slice,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         def one(x: Tensor, draw: Draw) -> Tensor:
             message = codec.encode(x, layout, draw)
             items = {"header": wire.HEADER, "body": len(message) - wire.HEADER}
