@@ -1,0 +1,1 @@
+"""One run and its folder: from a config to results on disk."""
