@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from fedcom.runs import prepare as preparing
 from fedcom.config import Config, read
 from fedcom.engines.simulation import Row
 from fedcom.errors import ConfigError, DataError, Diverged
+from fedcom.runs import prepare as preparing
+from fedcom.runs.folder import claim, clear, fresh_folder, write_json
 from fedcom.runs.prepare import prepare
 from fedcom.runs.run import FILES, Outcome, execute
-from fedcom.runs.folder import claim, clear, fresh_folder, write_json
 
 SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=4", "run.eval_every=3", "run.target_accuracy=0.2")
 SCORES = ("train_loss", "test_accuracy", "worst_client_accuracy")

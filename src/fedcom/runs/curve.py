@@ -37,5 +37,3 @@ def milestones(rows: Sequence[Row], target: float | None) -> dict[str, Any]:
 def timed(rows: Iterable[Row]) -> bool:
     """Whether rows tell modelled time."""
     return any("modelled_seconds" in row for row in rows)
-
-

@@ -37,5 +37,3 @@ def clear(out: Path, leftovers: Iterable[str]) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Readable JSON; a number that JSON cannot hold is an error, not a NaN."""
     path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
-
-

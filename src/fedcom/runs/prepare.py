@@ -11,9 +11,9 @@ from fedcom.data.synthetic import LAID_OUT, population
 from fedcom.draws import Draw
 from fedcom.engines.simulation import Simulation, sample_size
 from fedcom.errors import ConfigError, DataError
+from fedcom.rounds.round import check
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
-from fedcom.rounds.round import check
 from fedcom.tasks.task import Task
 
 

@@ -4,7 +4,7 @@ import json
 import math
 import platform
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedcom.version import VERSION
 from fedcom.config import Config, dumps
-from fedcom.runs.display import progress
 from fedcom.engines.simulation import Row, Simulation, repeatable
-from fedcom.errors import ConfigError, Diverged
+from fedcom.errors import Diverged
+from fedcom.runs.curve import Curve, milestones
+from fedcom.runs.display import progress
 from fedcom.runs.folder import clear, write_json
 from fedcom.runs.prepare import prepare
-from fedcom.runs.curve import Curve, milestones
 from fedcom.tasks.similarity import chosen, similarity
+from fedcom.version import VERSION
 
 FILES = ("config.toml", "metrics.jsonl", "summary.json", "ledger.json", "partition.json",
          "similarity.json", "environment.json", "model.safetensors")  # fmt: skip
