@@ -287,7 +287,7 @@ def test_durations(value: float | None, text: str) -> None:
     assert duration(value) == text
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("codec", [Int(8), Dithered(q=0.1)], ids=lambda c: c.name)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_a_replayed_round_takes_as_long_as_a_played_one(codec: Codec, participation: float) -> None:

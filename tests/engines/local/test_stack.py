@@ -163,10 +163,7 @@ def test_a_rehearsal_leaves_no_trace() -> None:
     assert isinstance(player(stack, "auto"), Stack)
 
 
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("codec", [Int(8), Rotated(2.0), Dithered(q=0.1), TopK(0.2)], ids=lambda c: c.name)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_a_replayed_round_is_the_round(codec: Any, participation: float) -> None:
@@ -190,7 +187,7 @@ def test_a_replayed_round_is_the_round(codec: Any, participation: float) -> None
     assert eager.ledger.as_dict() == graph.ledger.as_dict()
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_compiled_rounds_agree(name: str) -> None:
     kind = ALGORITHMS[name]

@@ -200,7 +200,7 @@ def test_a_disk_that_fills_up_is_an_error_and_not_the_end(
         simulation.step()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("engine", ["eager", "graph"])
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_on_a_gpu_a_window_is_as_good_as_rows_for_all(engine: Any, participation: float) -> None:
