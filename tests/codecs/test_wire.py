@@ -15,7 +15,7 @@ from fedcom.errors import WireError
 from fedcom.vectors import Layout
 
 WHERE = Layout.vector(3)
-fixed = settings(derandomize=True, deadline=None)
+fixed = settings(derandomize=True)
 
 
 @pytest.mark.parametrize("bits", range(1, 33))

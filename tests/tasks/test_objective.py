@@ -172,7 +172,7 @@ def test_the_users_module_is_not_changed_and_tasks_can_be_shared(draw: Draw) -> 
 
 def test_threads_do_not_see_one_anothers_parameters() -> None:
     """A call puts its parameters into the module for a while; two that meet inside must not share one."""
-    meeting = threading.Barrier(2, timeout=30)
+    meeting = threading.Barrier(2, timeout=600)
 
     class Meets(nn.Module):
         def __init__(self) -> None:
