@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedcom.formats import duration, megabytes, percent, significant
 from fedcom.reports.comparison import write_csv
 from fedcom.reports.figures import FAINT, INK, PALE, palette
+from fedcom.reports.markdown import markdown_table
 from fedcom.runs.curve import timed
 from fedcom.runs.folder import write_json
 
@@ -97,12 +98,9 @@ def _cells(entry: Record) -> list[str]:
 
 def _markdown(table: Sequence[Record]) -> str:
     headings = _headings(table)
-    rows = [headings, [":--", ":--", *["--:"] * (len(headings) - 2)]]
-    for entry in table:
-        cells = [cell.replace("|", "\\|") for cell in _cells(entry)]
-        rows.append([f"**{cell}**" if entry["best"] else cell for cell in cells])
+    rows = [[f"**{c}**" if entry["best"] else c for c in _cells(entry)] for entry in table]
     notes = "".join(f"- {note}\n" for note in [*warnings_of(table), "± is the standard deviation over seeds"])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{notes}"
+    return f"{markdown_table(headings, rows, 'll' + 'r' * (len(headings) - 2))}\n\n{notes}"
 
 
 def _entry(method: str, runs: Sequence[Record], means: Sequence[str]) -> dict[str, Any]:
