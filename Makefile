@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint types pytest fuzz docs clean
+.PHONY: help demo test lint types pytest fuzz docs hooks clean
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
@@ -35,6 +35,9 @@ fuzz: $(VENV)/installed  ## decode a million hostile messages (MESSAGES=n for an
 
 docs: $(VENV)/installed  ## renew the command-line reference
 	$(BIN)/python docs/make_cli_reference.py
+
+hooks: $(VENV)/installed  ## lint and types before each commit of this clone
+	git config core.hooksPath .githooks
 
 clean:  ## remove what make made
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
