@@ -266,10 +266,17 @@ def test_every_model_survives_being_written(name: str) -> None:
 
 def test_lists_options_and_booleans_survive_being_written() -> None:
     made = config(
-        "algorithm.tau=3,4", "algorithm.batch=full", "algorithm.option=II", "algorithm.epochs=1",
-        "algorithm.damping=0.5", "run.encode=true", "run.init=a b.safetensors", "run.chunk=2",
-        "model.hidden=7", "data.clients=2",
-    )  # fmt: skip
+        "algorithm.tau=3,4",
+        "algorithm.batch=full",
+        "algorithm.option=II",
+        "algorithm.epochs=1",
+        "algorithm.damping=0.5",
+        "run.encode=true",
+        "run.init=a b.safetensors",
+        "run.chunk=2",
+        "model.hidden=7",
+        "data.clients=2",
+    )
     assert back(made) == made
 
 

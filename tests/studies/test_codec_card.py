@@ -279,8 +279,13 @@ def test_the_list_has_every_codec_and_what_it_promises(command: Command) -> None
     }
     assert list(entries) == list(CODECS)
     assert list(entries["randk"]) == [
-        "codec", "parameters", "unbiased", "variance", "bits", "description",
-    ]  # fmt: skip
+        "codec",
+        "parameters",
+        "unbiased",
+        "variance",
+        "bits",
+        "description",
+    ]
     assert entries["randk"]["parameters"] == {"ratio": 0.1}
     assert entries["randk"]["variance"] == pytest.approx(9)
     assert entries["identity"]["bits"] == 32 + 8 * wire.HEADER / 1000

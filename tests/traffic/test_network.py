@@ -109,8 +109,16 @@ def test_runs_in_step_have_the_clocks_of_the_runs_alone(codec: Codec, participat
     network = replace(HAND, spread=0.7, uplink=1e-3)
 
     def make(seed: int) -> Simulation:
-        return Simulation(mlp_task(seed=seed), FedCOMGATE(tau=2), Links(codec), rounds=3, seed=seed,
-                          participation=participation, device="cpu", network=network)  # fmt: skip
+        return Simulation(
+            mlp_task(seed=seed),
+            FedCOMGATE(tau=2),
+            Links(codec),
+            rounds=3,
+            seed=seed,
+            participation=participation,
+            device="cpu",
+            network=network,
+        )
 
     stacked = [make(seed) for seed in range(3)]
     play = together(stacked)
@@ -294,8 +302,16 @@ def test_durations(value: float | None, text: str) -> None:
 def test_a_replayed_round_takes_as_long_as_a_played_one(codec: Codec, participation: float) -> None:
     network, clocks = replace(HAND, spread=0.5, uplink=1e-3), []
     for engine in ("eager", "graph"):
-        run = Simulation(mlp_task(), FedCOMGATE(tau=2), Links(codec), rounds=6, device="cuda", engine=engine,
-                         participation=participation, network=network)  # type: ignore[arg-type]  # fmt: skip
+        run = Simulation(
+            mlp_task(),
+            FedCOMGATE(tau=2),
+            Links(codec),
+            rounds=6,
+            device="cuda",
+            engine=engine,  # type: ignore[arg-type]
+            participation=participation,
+            network=network,
+        )
         list(run.run())
         clocks.append(seconds(run))
     assert run.player.refused is None  # type: ignore[attr-defined]

@@ -29,10 +29,20 @@ def simulation_of(task: Task, config: Config, device: str = "auto") -> Simulatio
     """The simulation a config describes, on its task."""
     run = config.run
     return Simulation(
-        task, config.algorithm, config.links, rounds=run.rounds, participation=run.participation,
-        seed=run.seed, eval_every=run.eval_every, device=device, chunk=run.chunk, engine=run.engine,
-        tf32=run.tf32, storage=run.storage, network=config.network,
-    )  # fmt: skip
+        task,
+        config.algorithm,
+        config.links,
+        rounds=run.rounds,
+        participation=run.participation,
+        seed=run.seed,
+        eval_every=run.eval_every,
+        device=device,
+        chunk=run.chunk,
+        engine=run.engine,
+        tf32=run.tf32,
+        storage=run.storage,
+        network=config.network,
+    )
 
 
 def refuse(config: Config, clients: int) -> None:
@@ -48,9 +58,14 @@ def build_task(config: Config) -> tuple[Task, Config]:
     data = _dataset(config, draw)
     filled = _fill(config.data, data)
     parts = split(
-        filled.partition or "iid", data.y, data.groups, filled.clients, draw.fold("partition"),
-        classes_per_client=filled.classes_per_client, alpha=filled.alpha,
-    )  # fmt: skip
+        filled.partition or "iid",
+        data.y,
+        data.groups,
+        filled.clients,
+        draw.fold("partition"),
+        classes_per_client=filled.classes_per_client,
+        alpha=filled.alpha,
+    )
     objective = _objective(config, data)
     return Task.build(objective, data, parts), replace(config, data=replace(filled, clients=len(parts)))
 

@@ -43,8 +43,11 @@ def test_kernels_interpreted(d: int) -> None:
     code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_gpu as t"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; t.check(2, {d}, 'cpu')"],
-        env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
 
 

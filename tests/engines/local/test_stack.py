@@ -35,8 +35,9 @@ def test_runs_in_step_are_the_runs_alone(name: str, participation: float) -> Non
     def make(seed: int) -> Simulation:
         gamma = {} if "gamma" in kind.fixed else {"gamma": 1.0 + seed}
         algorithm = kind(eta=0.02 * (seed + 1), **gamma, **tau)
-        return Simulation(mlp_task(seed=seed), algorithm, rounds=4, participation=participation, seed=seed,
-                          device="cpu")  # fmt: skip
+        return Simulation(
+            mlp_task(seed=seed), algorithm, rounds=4, participation=participation, seed=seed, device="cpu"
+        )
 
     stacked = [make(seed) for seed in range(3)]
     play = together(stacked)

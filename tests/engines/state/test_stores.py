@@ -105,9 +105,12 @@ rounds = st.integers(1, 4).flatmap(
 @pytest.mark.parametrize("on_disk", [False, True])
 @given(samples=rounds, planned=st.integers(0, 9))
 def test_a_store_is_a_dictionary_of_those_who_took_part(
-    kind: type[PagedStore], on_disk: bool, samples: list[list[int]], planned: int,
+    kind: type[PagedStore],
+    on_disk: bool,
+    samples: list[list[int]],
+    planned: int,
     tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
+) -> None:
     first, nu = Kept(torch.full((3,), 0.5), torch.ones(1)), {"D": torch.zeros(2)}
     folder = tmp_path_factory.getbasetemp() if on_disk else None
     store = kind(9, len(samples[0]), first, nu, planned=planned, folder=folder)
@@ -152,8 +155,10 @@ def test_only_those_who_took_part_have_a_row() -> None:
     assert store.taken_part > 12
 
 
-@pytest.mark.parametrize(("rounds", "dtype", "needed"), [(1, "model", 3 * ROW), (50, "model", 6 * ROW),
-                                                         (50, "bfloat16", 6 * ROW // 4)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rounds", "dtype", "needed"),
+    [(1, "model", 3 * ROW), (50, "model", 6 * ROW), (50, "bfloat16", 6 * ROW // 4)],
+)
 def test_a_disk_too_small_is_refused_at_once(
     rounds: int, dtype: Any, needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
