@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint types pytest fuzz docs clean
+.PHONY: help demo test lint types pytest fuzz docs hooks clean
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
@@ -33,8 +33,12 @@ pytest: $(VENV)/installed  ## the tests
 fuzz: $(VENV)/installed  ## decode a million hostile messages (MESSAGES=n for another number), loops bounds-checked
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/checked $(BIN)/python -m fuzz.decode $(MESSAGES)
 
-docs: $(VENV)/installed  ## renew the command-line reference
+docs: $(VENV)/installed  ## renew the command-line reference and the picture of the architecture
 	$(BIN)/python docs/make_cli_reference.py
+	$(BIN)/python docs/make_architecture.py
+
+hooks: $(VENV)/installed  ## lint and types before each commit of this clone
+	git config core.hooksPath .githooks
 
 clean:  ## remove what make made
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

@@ -14,7 +14,7 @@ PAGE = Path(__file__).parent / "cli.md"
 
 
 def reference() -> str:
-    """The page: one section a command."""
+    """The page: one section per command."""
     commands = get_command(app).commands  # type: ignore[attr-defined]
     sections = ["# The command line\n\nWritten by `make docs` from the commands' own help.\n"]
     for words in ([], *([name] for name in commands)):
@@ -30,10 +30,17 @@ EXIT_CODES = """## Exit codes
 | code | what happened |
 |---|---|
 | 0 | all went well |
+| 1 | standard output was closed before all was printed, or another error that the message explains |
 | 2 | usage or configuration: the message names the value and the rule |
 | 3 | the model diverged; what was measured until then is kept |
 | 4 | data: a file is missing, truncated or not what its checksum says |
+| 70 | a bug in fedcom: the message names a file that says what is needed to find it |
 | 130 | interrupted; what was measured until then is kept |
+
+The file of a bug is called `fedcom-error-TIME.txt`. It is in the folder of the results if there is one, else
+in the current folder, else in the system's folder for temporary files. It holds the traceback, the command
+and the versions of fedcom, Python, torch and the system. Please report it. With `FEDCOM_DEBUG=1` in the
+environment there is no file, and the error is raised as it is, with its traceback.
 """
 
 if __name__ == "__main__":

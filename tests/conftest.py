@@ -1,9 +1,10 @@
-"""What every test may use: small tasks in float64, and the draws behind them."""
+"""What every test may use: small tasks in float64, the draws behind them, and the rules for all tests."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from torch import Tensor, nn
 
 from fedcom import Algorithm, Links, Simulation, Task
@@ -12,6 +13,21 @@ from fedcom.tasks.models import Quadratic
 from fedcom.tasks.objective import Objective
 
 torch.set_num_threads(1)
+
+# No test fails because a machine is slow; a failing example is printed so that it can be run again.
+settings.register_profile(
+    "fedcom", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("fedcom")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked `gpu` where torch sees no GPU."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU that torch sees"))
 
 
 @pytest.fixture

@@ -50,8 +50,11 @@ def test_the_first_screen_of_the_readme_names_both_commands() -> None:
 def test_the_command_line_reference_is_the_programs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     out = subprocess.run(
         [sys.executable, "-c", "import make_cli_reference as m; print(m.reference(), end='')"],
-        check=True, capture_output=True, text=True, cwd=ROOT / "docs",
-    ).stdout  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT / "docs",
+    ).stdout
     assert out == (ROOT / "docs" / "cli.md").read_text(), "run `make docs`"
 
 

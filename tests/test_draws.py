@@ -18,7 +18,7 @@ from fedcom.draws import Draw
 N = 2**17
 ROOT = Draw.seeded(2024)
 any_int = st.integers(-(2**63), 2**63 - 1)
-fixed = settings(derandomize=True, deadline=None)
+fixed = settings(derandomize=True)
 
 
 def uniform_over(counts: Tensor) -> None:

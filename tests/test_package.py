@@ -1,8 +1,12 @@
-"""What is shipped: the wheel, the configs, the callbacks, and the examples in the docs."""
+"""What is shipped: the wheel and the source it is made of, the configs, the callbacks."""
 
 import os
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,30 +20,88 @@ from fedcom.studies.compare import labels, variant
 from tests.conftest import mlp_task
 
 ROOT = Path(__file__).parent.parent
+PATIENCE = 600  # seconds before a process that hangs is given up
 CONFIGS = sorted(p for p in ROOT.rglob("experiments/**/*.toml") if p.parent.name != "rates")
 
 
-def test_the_wheel_installs_and_runs(tmp_path: Path) -> None:
+def build_wheel(source: Path, out: Path) -> Path:
+    """The wheel of a source tree, made by the hatchling that is installed."""
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
-    (wheel,) = tmp_path.glob("fedcom-*.whl")
-    site = tmp_path / "site"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site)]
-    subprocess.run([*install, str(wheel)], check=True)
-    assert (site / "fedcom" / "py.typed").is_file()
-    page = ROOT / "src" / "fedcom" / "reports" / "page"
-    pieces = {path.name for path in page.iterdir() if path.suffix in (".html", ".css", ".js")}
-    assert pieces <= {path.name for path in (site / "fedcom" / "reports" / "page").iterdir()}
-    assert len(pieces) >= 3
-    assert (site / "fedcom" / "experiments" / "fig4" / "mnist.toml").is_file()
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    ask = "import fedcom, sys; print(fedcom.__file__); from fedcom.cli import main; main()"
-    command = [sys.executable, "-c", ask, "--version"]
-    out = subprocess.run(
-        command, check=True, capture_output=True, text=True, env=environment, cwd=tmp_path
-    ).stdout
-    assert str(site) in out
-    assert f"fedcom {fedcom.__version__}" in out
+    subprocess.run([*build, "--wheel-dir", str(out), str(source)], check=True, timeout=PATIENCE)
+    (wheel,) = out.glob("fedcom-*.whl")
+    return wheel
+
+
+def contents(wheel: Path) -> set[str]:
+    return {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith("/")}
+
+
+def files(folder: Path) -> set[str]:
+    """What a folder holds but for caches, by its path from there."""
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {path.as_posix() for path in found if "__pycache__" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_wheel_holds_the_package_and_its_experiments_and_nothing_else(wheel: Path) -> None:
+    package = {f"fedcom/{name}" for name in files(ROOT / "src" / "fedcom")}
+    experiments = {f"fedcom/experiments/{name}" for name in files(ROOT / "experiments")}
+    about = f"fedcom-{fedcom.__version__}.dist-info/"
+    assert {name for name in contents(wheel) if not name.startswith(about)} == package | experiments
+    assert {"fedcom/py.typed", "fedcom/runs/run.py", "fedcom/reports/page/page.html"} <= package
+    assert "fedcom/experiments/fig4/mnist.toml" in experiments
+
+
+def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(build, check=True, cwd=ROOT, capture_output=True, timeout=PATIENCE)
+    (archive,) = tmp_path.glob("fedcom-*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    assert contents(build_wheel(tmp_path / f"fedcom-{fedcom.__version__}", tmp_path)) == contents(wheel)
+
+
+def install(wheel: Path, folder: Path) -> Path:
+    """The programs of a fresh environment that has the wheel; its dependencies are those of this one."""
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, str(wheel)], check=True, timeout=PATIENCE)
+    # They come after the wheel on the path; the file beside them that makes src/ importable here is not read.
+    parents = {sysconfig.get_path(kind) for kind in ("purelib", "platlib")}
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "parents.pth").write_text("".join(f"{path}\n" for path in sorted(parents)))
+    return folder / "bin"
+
+
+def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
+    programs = install(wheel, tmp_path / "venv")
+    outside = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+
+    def call(program: str, *arguments: str) -> str:
+        command = [str(programs / program), *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=outside, capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    loaded = "[module for name, module in sys.modules.items() if name.startswith('fedcom')]"
+    ask = f"import fedcom.cli, sys; print(*(module.__file__ for module in {loaded}))"
+    places = call("python", "-c", ask).split()
+    assert len(places) > 50
+    assert {Path(place).is_relative_to(tmp_path / "venv") for place in places} == {True}
+    assert call("fedcom", "--version") == f"fedcom {fedcom.__version__}\n"
+    listed = [line.split()[0] for line in call("fedcom", "list", "codecs").splitlines()]
+    assert listed == list(fedcom.CODECS)
+    run = call("fedcom", "run", "run.rounds=2", "model.hidden=8", "--device", "cpu", "--out", "a")
+    assert run == "results in a\n"
+    assert call("fedcom", "report", "a") == "report in a/report.html\n"
+    assert "fedcomgate" in (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: str(p.relative_to(ROOT)))

@@ -120,5 +120,5 @@ def test_fingerprints_tell_layouts_apart() -> None:
 
 def test_fingerprints_stay() -> None:
     # Messages of one version of the library must be read by the next.
-    assert Layout(("a", "b"), ((2, 3), (4,))).fingerprint == Layout(("a", "b"), ((2, 3), (4,))).fingerprint
+    assert Layout(("a", "b"), ((2, 3), (4,))).fingerprint == 718595632
     assert Layout.vector(10).fingerprint == 1886739049

@@ -1,6 +1,6 @@
 """Hyper-parameters are dataclass fields: their annotations say what is allowed, wherever they come from."""
 
-import math
+import sys
 import types
 from dataclasses import fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -12,32 +12,61 @@ def check(settings: Any) -> None:
     """Refuse a dataclass with a field that is not what its annotation says."""
     hints = get_type_hints(type(settings))
     for field in fields(settings):
-        convert(getattr(settings, field.name), hints[field.name], field.name)
+        value, options = getattr(settings, field.name), _options(hints[field.name])
+        if not any(_fits(value, option) for option in options):
+            raise _refusal(value, options, field.name)
 
 
 def convert(value: Any, hint: Any, key: str) -> Any:
-    """A value as its annotation wants it, or an error that says what that is."""
-    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    """A value from a config as its annotation wants it, or an error that says what that is.
+
+    One number may stand for several, a list for a tuple, and 1e2 for the whole number 100.
+    """
+    options = _options(hint)
     for option in options:
-        ok, converted = _try(value, option)
-        if ok:
-            return converted
-    wanted = " or ".join(_describe(option) for option in options if option is not type(None))
-    raise ConfigError(f"{key} must be {wanted}; got {value!r}")
+        if _fits(value, option):
+            return tuple(value) if isinstance(value, list) else value
+    for option in options:
+        near = _near(value, option)
+        if _fits(near, option):
+            return near
+    raise _refusal(value, options, key)
 
 
-def _try(value: Any, hint: Any) -> tuple[bool, Any]:
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The types a union allows, or the one type there is."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type as it stands."""
     if get_origin(hint) is Literal:
-        return value in get_args(hint), value
+        return value in get_args(hint)
+    if get_origin(hint) is tuple:
+        return isinstance(value, list | tuple) and all(_fits(item, get_args(hint)[0]) for item in value)
+    if isinstance(value, bool):
+        return hint is bool
+    if hint is float:
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # not so inf and nan
+    return isinstance(value, hint)
+
+
+def _near(value: Any, hint: Any) -> Any:
+    """What a value may have been meant as: one number as several, 100.0 as 100; else the value itself."""
     if get_origin(hint) is tuple:
         items = value if isinstance(value, list | tuple) else [value]
-        return all(_try(item, get_args(hint)[0])[0] for item in items), tuple(items)
-    if hint is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and math.isfinite(value), value
-    if hint is int and isinstance(value, bool):
-        return False, value
-    return isinstance(value, hint), value
+        return tuple(_near(item, get_args(hint)[0]) for item in items)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _refusal(value: Any, options: tuple[Any, ...], key: str) -> ConfigError:
+    """The error for a value that is of none of the types."""
+    wanted = " or ".join(_describe(option) for option in options if option is not type(None))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    remedy = f"; write {key}='\"{value}\"' for that text" if str in options and number else ""
+    return ConfigError(f"{key} must be {wanted}; got {value!r}{remedy}")
 
 
 def _describe(hint: Any) -> str:

@@ -22,6 +22,7 @@ from fedcom.runs.run import FILES
 
 COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # would make a terminal of a pipe
 SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=2")
+PATIENCE = 600  # seconds before a process that hangs is given up
 
 
 class Result(NamedTuple):
@@ -77,20 +78,20 @@ def process(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def finished(folder: Path, *arguments: str) -> Result:
     with process(folder, *arguments) as running:
-        out, err = running.communicate(timeout=120)
+        out, err = running.communicate(timeout=PATIENCE)
         return Result(running.returncode, out, err)
 
 
 def interrupted(folder: Path, log: str, rows: int, *arguments: str) -> Result:
     """Sends SIGINT once so many rows are in a log."""
     with process(folder, *arguments) as running:
-        until = time.monotonic() + 120
+        until = time.monotonic() + PATIENCE
         while not ((folder / log).exists() and (folder / log).read_text().count("\n") >= rows):
             assert running.poll() is None, running.communicate()
             assert time.monotonic() < until
             time.sleep(0.02)
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=PATIENCE)
         return Result(running.returncode, out, err)
 
 

@@ -21,7 +21,6 @@ EACH = 420
 
 def test_the_fuzzer_knows_every_codec() -> None:
     assert {type(codec) for codec in CASES} == set(CODECS.values())
-    assert EACH * len(CASES) >= 10_000
 
 
 @pytest.mark.parametrize("codec", CASES, ids=label)

@@ -100,7 +100,6 @@ def mutate(body: bytes, rng: random.Random) -> bytes:
 @each_dtype
 @each_codec
 def test_any_body_with_a_right_checksum(codec: Codec, dtype: torch.dtype) -> None:
-    # 60 bodies for each of 30 codecs and two dtypes: some 3,600 messages.
     where, rng = layout("several", dtype), random.Random(label(codec))
     body = message(codec, where)[16:]
     seen = Counter(refused(codec, reframed(codec, mutate(body, rng), where), where) for _ in range(60))
@@ -113,10 +112,6 @@ def test_any_body_of_a_single_coordinate(codec: Codec) -> None:
     body = message(codec, where)[16:]
     for _ in range(40):
         refused(codec, reframed(codec, mutate(body, rng), where), where)
-
-
-def test_there_are_enough_hostile_messages() -> None:
-    assert len(CODECS_TESTED) * 2 * 60 >= 2000
 
 
 @each_codec

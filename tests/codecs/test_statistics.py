@@ -144,7 +144,7 @@ numbers = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
 
 @pytest.mark.parametrize("codec", CODECS_TESTED, ids=label)
 @given(values=st.lists(numbers, min_size=12, max_size=12), seed=st.integers(0, 1000))
-@settings(max_examples=25, derandomize=True, deadline=None)
+@settings(max_examples=25, derandomize=True)
 def test_the_promise_holds_for_vectors_nobody_thought_of(
     codec: Codec, values: list[float], seed: int
 ) -> None:

@@ -1,5 +1,6 @@
 """From text to a checked config and back; what is wrong is refused by value, rule and remedy."""
 
+import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from fedcom.algorithms import ALGORITHMS, FedCOMGATE
 from fedcom.codecs import CODECS, Identity, Int, TopK
 from fedcom.config import Config, dumps, read
+from fedcom.config.values import parse
 from fedcom.errors import ConfigError
 from fedcom.tasks.models import MODELS, Mlp
 
@@ -33,8 +35,20 @@ def test_with_nothing_given_it_is_the_papers_method() -> None:
         ("algorithm.eta=0.5", 0.5),
         ("algorithm.eta=2", 2),
         ("algorithm.eta=1e-3", 0.001),
+        ("algorithm.eta=.05", 0.05),
+        ("algorithm.eta=5.", 5.0),
+        ("algorithm.eta=+3", 3),
+        ("algorithm.eta=1_000", 1000),
+        ("algorithm.eta=.5e-3", 0.0005),
+        ("algorithm.eta=1E5", 100000.0),
         ("algorithm.tau=3", 3),
         ("algorithm.tau=3,4", (3, 4)),
+        ("algorithm.tau=3,5,+2", (3, 5, 2)),
+        ("algorithm.tau=3.,5e0,2", (3, 5, 2)),
+        ("algorithm.tau=1e1", 10),
+        ("run.rounds=1e2", 100),
+        ("run.rounds=1_000", 1000),
+        ("run.seed=1e18", 10**18),
         ("algorithm.batch=full", "full"),
         ("algorithm.batch=20", 20),
         ("algorithm.damping=auto", "auto"),
@@ -46,14 +60,65 @@ def test_with_nothing_given_it_is_the_papers_method() -> None:
         ('data.name="mnist"', "mnist"),
         ("data.root=/a/b=c,d e", "/a/b=c,d e"),
         ("data.root=", ""),
+        ("data.root= ", " "),
+        ('data.root="123"', "123"),
+        ("data.root=007", "007"),
+        ("data.root=2024-05-27", "2024-05-27"),
+        ("data.root=2024-05-27,2024-05-28", "2024-05-27,2024-05-28"),
+        ("data.root=1.2.3", "1.2.3"),
         ("run.encode=true", True),
         ("run.dtype=float64", "float64"),
     ],
 )
 def test_overrides_take_numbers_text_lists_and_booleans(override: str, value: object) -> None:
-    section, key = override.split("=")[0].split(".")
+    section, key = override.split("=", 1)[0].split(".")
     got = getattr(getattr(config(override), section), key)
     assert (got, type(got)) == (value, type(value))
+
+
+def spellings(number: float) -> list[str]:
+    """Ways to write a number that mean the same."""
+    plain = repr(number)
+    signed = plain if plain.startswith("-") else f"+{plain}"
+    short = plain.replace("0.", ".", 1) if re.match(r"-?0\.\d", plain) else plain
+    return [plain, plain.upper(), signed, short, plain.removesuffix("0") if plain.endswith(".0") else plain]
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(finite)
+def test_a_number_is_the_same_however_it_is_written(number: float) -> None:
+    for text in spellings(number):
+        got = parse(text)
+        assert (got, type(got)) == (number, float), text
+
+
+@given(st.integers())
+def test_a_whole_number_is_the_same_however_it_is_written(number: int) -> None:
+    for text in (f"{number}", f"{number:+d}", f"{number:_d}"):
+        got = parse(text)
+        assert (got, type(got)) == (number, int), text
+
+
+@given(st.lists(st.tuples(finite, st.integers(0, 4)), min_size=2))
+def test_a_list_of_numbers_is_the_same_however_it_is_written(items: list[tuple[float, int]]) -> None:
+    texts = [spellings(number)[which] for number, which in items]
+    for text in (",".join(texts), ", ".join(texts), f"[{','.join(texts)}]"):
+        assert parse(text) == [number for number, _ in items]
+
+
+@given(st.text())
+def test_any_text_is_a_value_or_itself(text: str) -> None:
+    got = parse(text)
+    assert got == text or not isinstance(got, str) or text.strip()[:1] in ("'", '"')
+
+
+@given(st.integers(0, 10**15))
+def test_a_float_without_a_fraction_is_a_whole_number_from_the_line_and_from_toml(rounds: int) -> None:
+    for table in (read(None, [f"run.rounds={float(rounds)!r}"]), {"run": {"rounds": float(rounds)}}):
+        got = Config.of(table).run.rounds
+        assert (got, type(got)) == (rounds, int)
 
 
 def test_overrides_come_after_the_file_and_the_last_one_wins(tmp_path: Path) -> None:
@@ -102,8 +167,18 @@ REFUSED = [
     ("uplink.memory=some", "must be 'none' or 'error-feedback' or 'paper'; got 'some'"),
     ("model.hidden=a,b", "model.hidden must be whole numbers, such as 200,200; got 'a,b'"),
     ("model.hidden=1.5,2", "model.hidden must be whole numbers"),
-    ("data.name=5", "data.name must be text; got 5"),
+    ("data.name=5", "data.name must be text; got 5; write data.name='\"5\"' for that text"),
+    ("data.name=true", "data.name must be text; got True"),
     ("run.rounds=2.5", "run.rounds must be a whole number; got 2.5"),
+    ("run.rounds=inf", "run.rounds must be a whole number; got inf"),
+    ("run.rounds=nan", "run.rounds must be a whole number; got nan"),
+    ("run.rounds=1e999", "run.rounds must be a whole number; got inf"),
+    ("run.encode=1", "run.encode must be true or false; got 1"),
+    ("algorithm.tau=3.5,5", "algorithm.tau must be a whole number or whole numbers"),
+    ("algorithm.tau=true,5", "algorithm.tau must be a whole number or whole numbers"),
+    ("algorithm.eta=1__0", "algorithm.eta must be a number; got '1__0'"),
+    (f"algorithm.eta=1{400 * '0'}", "algorithm.eta must be a number; got 1000"),
+    ("algorithm.eta=[]", "algorithm.eta must be a number; got []"),
     ("run.rounds=true", "run.rounds must be a whole number; got True"),
     ("run.encode=yes", "run.encode must be true or false; got 'yes'"),
     ("run.dtype=float16", "run.dtype must be 'float32' or 'float64'; got 'float16'"),
@@ -191,10 +266,17 @@ def test_every_model_survives_being_written(name: str) -> None:
 
 def test_lists_options_and_booleans_survive_being_written() -> None:
     made = config(
-        "algorithm.tau=3,4", "algorithm.batch=full", "algorithm.option=II", "algorithm.epochs=1",
-        "algorithm.damping=0.5", "run.encode=true", "run.init=a b.safetensors", "run.chunk=2",
-        "model.hidden=7", "data.clients=2",
-    )  # fmt: skip
+        "algorithm.tau=3,4",
+        "algorithm.batch=full",
+        "algorithm.option=II",
+        "algorithm.epochs=1",
+        "algorithm.damping=0.5",
+        "run.encode=true",
+        "run.init=a b.safetensors",
+        "run.chunk=2",
+        "model.hidden=7",
+        "data.clients=2",
+    )
     assert back(made) == made
 
 

@@ -45,15 +45,21 @@ def test_rates_come_from_their_file_and_the_configs_own_win() -> None:
 
 
 def test_a_run_of_other_settings_is_another_run() -> None:
-    one, two = (STUDIES["fig4"].plan(Scale(overrides=(text,)))[0].runs(1)[0] for text in
-                ("run.rounds=3", "run.rounds=4"))  # fmt: skip
+    one, two = (
+        STUDIES["fig4"].plan(Scale(overrides=(text,)))[0].runs(1)[0]
+        for text in ("run.rounds=3", "run.rounds=4")
+    )
     assert one.key != two.key
     assert one.key == replace(one).key
 
 
 def study(judge: Any = lambda results: [], measure: Any = None) -> Study:
-    table = {"data": {"name": "digits", "clients": 5}, "model": {"name": "mlp", "hidden": [8]},
-             "algorithm": {"tau": 2, "batch": 10}, "run": {"rounds": 4, "eval_every": 2}}  # fmt: skip
+    table = {
+        "data": {"name": "digits", "clients": 5},
+        "model": {"name": "mlp", "hidden": [8]},
+        "algorithm": {"tau": 2, "batch": 10},
+        "run": {"rounds": 4, "eval_every": 2},
+    }
     panels = [Panel("one", table, ("fedavg", "fedcomgate"))]
     return Study("s", "S", ("a claim",), lambda scale: panels, lambda results, out: [], judge, measure)
 
@@ -125,11 +131,15 @@ def made_up(name: str, score: Any) -> Results:
         for run in panel.runs(2):
             accuracy = score(run)
             rows = [
-                {"round": r, "test_accuracy": accuracy * r / 10, "train_loss": 1.1 - accuracy * r / 10,
-                 "uplink_bytes": r * run.config.table().get("uplink", {}).get("bits", 32),
-                 "downlink_bytes": 1.0 * r}
+                {
+                    "round": r,
+                    "test_accuracy": accuracy * r / 10,
+                    "train_loss": 1.1 - accuracy * r / 10,
+                    "uplink_bytes": r * run.config.table().get("uplink", {}).get("bits", 32),
+                    "downlink_bytes": 1.0 * r,
+                }
                 for r in (0, 5, 10)
-            ]  # fmt: skip
+            ]
             records.append({**run.facts, "status": "done" if accuracy else "diverged", "rows": rows})
     return Results(panels, records, Scale(seeds=2))
 
@@ -273,12 +283,17 @@ def test_figure_6_counts_who_is_alike() -> None:
     def results(near: float, apart: float) -> Results:
         cosine = {"authors": near, "classes": apart}
         records = [
-            {**run.facts, "status": "done", "rows": [
-                {"client": i, **{f"with {j}": 1.0 if i == j else cosine[run.panel] for j in range(6)}}
-                for i in range(6)
-            ]}
-            for panel in panels for run in panel.runs(1)
-        ]  # fmt: skip
+            {
+                **run.facts,
+                "status": "done",
+                "rows": [
+                    {"client": i, **{f"with {j}": 1.0 if i == j else cosine[run.panel] for j in range(6)}}
+                    for i in range(6)
+                ],
+            }
+            for panel in panels
+            for run in panel.runs(1)
+        ]
         return Results(panels, records, Scale(seeds=1))
 
     assert [v.outcome for v in STUDIES["fig6"].judge(results(0.4, 0.0))] == [HOLDS, HOLDS]

@@ -146,8 +146,11 @@ def test_a_counter_takes_means_over_seeds_and_rounds() -> None:
     assert counter.reached == {0.5: (2, 0), 0.2: (3, 1)}
     mean = Counter([0.5], averaged=True)
     assert [mean.see(i, torch.tensor([[gap]])) for i, gap in enumerate((1.0, 0.4, 0.2, 0.2))] == [
-        False, False, False, True,
-    ]  # fmt: skip
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_power_law_is_found_again() -> None:

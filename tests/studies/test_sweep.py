@@ -30,8 +30,15 @@ def test_points_are_all_combinations() -> None:
 
 
 def test_a_sweep_runs_every_point_and_seed_once(tmp_path: Path) -> None:
-    records = sweep.sweep(TABLE, {"eta": [0.05, 0.1], "uplink": {"bits": [2, 8]}}, ["fedcomgate"], tmp_path,
-                          seeds=2, quiet=True, device="cpu")  # fmt: skip
+    records = sweep.sweep(
+        TABLE,
+        {"eta": [0.05, 0.1], "uplink": {"bits": [2, 8]}},
+        ["fedcomgate"],
+        tmp_path,
+        seeds=2,
+        quiet=True,
+        device="cpu",
+    )
     assert len(records) == 8
     assert {(r["point"]["eta"], r["point"]["uplink.bits"], r["seed"]) for r in records} == {
         (eta, bits, seed) for eta in (0.05, 0.1) for bits in (2, 8) for seed in (0, 1)
@@ -58,8 +65,14 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_key_a_method_does_not_have_is_left_out_for_it(tmp_path: Path) -> None:
-    records = sweep.sweep(TABLE, {"eta": [0.1], "damping": [0.5, 1.0]}, ["fedavg", "fedcomgate"], tmp_path,
-                          quiet=True, device="cpu")  # fmt: skip
+    records = sweep.sweep(
+        TABLE,
+        {"eta": [0.1], "damping": [0.5, 1.0]},
+        ["fedavg", "fedcomgate"],
+        tmp_path,
+        quiet=True,
+        device="cpu",
+    )
     assert [r["method"] for r in records] == ["fedavg", "fedcomgate", "fedcomgate"]
 
 

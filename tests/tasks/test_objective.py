@@ -87,8 +87,13 @@ def test_modules_that_cannot_be_federated_are_refused_with_the_remedy(layer: nn.
         Objective(nn.Sequential(nn.Linear(4, 4), layer))
 
 
-def test_modules_that_can_are_taken() -> None:
-    Objective(nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4), nn.Dropout(0.0), nn.LayerNorm(4)))
+def test_norms_within_a_sample_and_idle_dropout_are_taken_with_autograds_gradients(draw: Draw) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4), nn.Dropout(0.0), nn.LayerNorm(4))
+    objective = Objective(module, dtype=torch.float64)
+    x, y = draw.normal(24, torch.float64).reshape(1, 6, 4), draw.integers(4, 6)[None]
+    weight = torch.full((1, 6), 1 / 6, dtype=torch.float64)
+    (found,) = objective.gradients(objective.start[None], x, y, weight)
+    assert close(found, reference_gradient(objective.module, x[0], y[0]))
 
 
 def test_data_beyond_the_runs_dtype_is_refused(draw: Draw) -> None:
@@ -172,7 +177,7 @@ def test_the_users_module_is_not_changed_and_tasks_can_be_shared(draw: Draw) -> 
 
 def test_threads_do_not_see_one_anothers_parameters() -> None:
     """A call puts its parameters into the module for a while; two that meet inside must not share one."""
-    meeting = threading.Barrier(2, timeout=30)
+    meeting = threading.Barrier(2, timeout=600)
 
     class Meets(nn.Module):
         def __init__(self) -> None:

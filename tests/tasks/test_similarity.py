@@ -14,9 +14,7 @@ def linear_task(x: torch.Tensor, clients: int) -> Task:
     y = -torch.ones(len(x), 1)
     groups = torch.arange(len(x)) * clients // len(x)
     loss = torch.nn.functional.mse_loss
-    return Task.from_arrays(
-        module, x, y, partition="natural", groups=groups, loss=loss, dtype=torch.float64
-    )  # fmt: skip
+    return Task.from_arrays(module, x, y, partition="natural", groups=groups, loss=loss, dtype=torch.float64)
 
 
 def test_cosines_of_gradients_known_by_hand() -> None:
@@ -28,7 +26,7 @@ def test_cosines_of_gradients_known_by_hand() -> None:
     expected = [[1, 0, -1, half], [0, 1, 0, half], [-1, 0, 1, -half], [half, half, -half, 1]]
     torch.testing.assert_close(
         similarity(task, task.objective.start), torch.tensor(expected, dtype=torch.float64)
-    )  # fmt: skip
+    )
 
 
 def test_a_client_without_a_gradient_is_like_nobody() -> None:

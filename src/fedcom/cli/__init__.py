@@ -1,11 +1,13 @@
 """The command line: fedcom run, compare, sweep, report, reproduce, evaluate, codecs, list."""
 
 import json
+import os
 import re
 import sys
 import warnings
 import webbrowser
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedcom.algorithms import ALGORITHMS
+from fedcom.cli import crash
 from fedcom.cli.options import KEYS, AsJson, Device, Force, Out, Quiet, Settings, Where
 from fedcom.codecs import CODECS
 from fedcom.config import Config, read
@@ -34,18 +37,24 @@ from fedcom.version import VERSION
 
 app = typer.Typer(
     help="Communication-efficient federated learning: compare methods by rounds, bytes and accuracy.",
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-)  # fmt: skip
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 
 
 @app.command(epilog=KEYS)
 def run(
-    settings: Settings = None, out: Out = None, force: Force = False, device: Where = Device.auto,
+    settings: Settings = None,
+    out: Out = None,
+    force: Force = False,
+    device: Where = Device.auto,
     quiet: Quiet = False,
-) -> None:  # fmt: skip
-    """Run one method; with no argument FedCOMGATE on digits, two classes a client."""
+) -> None:
+    """Run one method; with no argument FedCOMGATE on digits, two classes per client."""
     config = Config.of(_settings(settings))
     out = out or fresh_folder(f"{config.algorithm.name}-{data_label(config)}")
+    crash.results_go_to(out)
     claim(out, force)
     outcome = execute(config, out, device=device.value, quiet=quiet)
     print(f"results in {out}")
@@ -59,9 +68,12 @@ def compare_command(
     methods: Annotated[
         str | None, typer.Option(help="Separated by commas.", show_default=f"{', '.join(METHODS)}")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds a method, from run.seed on.")] = 1,
-    out: Out = None, force: Force = False, device: Where = Device.auto, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per method, from run.seed on.")] = 1,
+    out: Out = None,
+    force: Force = False,
+    device: Where = Device.auto,
+    quiet: Quiet = False,
+) -> None:
     """Run several methods on one task: one table, figures of loss and accuracy, and a report to open.
 
     Settings of one method: methods.fedavg.eta=0.1, methods.fedpaq.uplink.bits=4.
@@ -74,6 +86,7 @@ def compare_command(
     )
     task = Config.of({key: table.get(key, {}) for key in ("data", "model")})
     out = out or fresh_folder(f"compare-{data_label(task)}")
+    crash.results_go_to(out)
     claim(out, force)
     found = compare(table, names, out, seeds=seeds, device=device.value, quiet=quiet)
     _console().print(render(found.table, found.target))
@@ -87,14 +100,17 @@ def compare_command(
 def sweep_command(
     settings: Settings = None,
     methods: Annotated[
-        str, typer.Option(help="Separated by commas; labels of the config's [methods] too.")
+        str, typer.Option(help="Separated by commas; labels of the config's methods section too.")
     ] = "fedcomgate",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds a point, from run.seed on.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per point, from run.seed on.")] = 1,
     last: Annotated[
         int, typer.Option(min=1, help="Evaluations at the end, run.eval_every rounds apart, to average.")
     ] = 1,
-    out: Out = None, force: Force = False, device: Where = Device.auto, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    out: Out = None,
+    force: Force = False,
+    device: Where = Device.auto,
+    quiet: Quiet = False,
+) -> None:
     """Try every point of a grid with every seed: the best of each method, one table, one figure.
 
     The grid: grid.eta=0.02,0.05,0.1 grid.gamma=1,2,4 for hyper-parameters, grid.uplink.bits=1,2 for others.
@@ -104,7 +120,9 @@ def sweep_command(
     table = _settings(settings)
     grid = table.pop("grid", {})
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    out = out or fresh_folder(f"sweep-{data_label(Config.of({'data': table.get('data', {})}))}")
+    data = data_label(Config.of({"data": table.get("data", {})}))
+    out = out or fresh_folder(f"sweep-{data}")
+    crash.results_go_to(out)
     if force:
         clear(out, sweep.FILES)
     records = sweep.sweep(table, grid, names, out, seeds=seeds, last=last, device=device.value, quiet=quiet)
@@ -112,7 +130,7 @@ def sweep_command(
     sweep_report.write(found, out)
     _console().print(sweep_report.render(found))
     for warning in sweep_report.warnings_of(found):
-        print(f"fedcom: {warning}", file=sys.stderr)
+        _complain(warning)
     print(f"table and figure in {out}")
 
 
@@ -131,21 +149,26 @@ def report_command(
     out = page.write(folders, out)
     print(f"report in {out}")
     if show and not webbrowser.open(out.resolve().as_uri()):
-        print("fedcom: no browser found here; open the file by hand", file=sys.stderr)
+        _complain("no browser found here; open the file by hand")
 
 
 @app.command("reproduce")
 def reproduce_command(
     what: Annotated[list[str], typer.Argument(metavar="STUDY | section.key=value", help=command.WHAT)],
     small: Annotated[bool, typer.Option("--quick", help=command.QUICK)] = False,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds a run.", show_default="3; quick: 1")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds per run.", show_default="3; quick: 1")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default=command.OUT)] = None,
-    device: Where = Device.auto, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    device: Where = Device.auto,
+    quiet: Quiet = False,
+) -> None:
     """Repeat figures of the paper on real data: a figure, its points and a verdict on each claim.
 
     Runs that a former call finished are not run again. What lacks its data is told, and the others go on.
     """
+    if out is not None:
+        crash.results_go_to(out)
     command.run(what, small, seeds, out, device.value, quiet)
 
 
@@ -177,20 +200,24 @@ def codecs_command(
     ] = None,
     bits: Annotated[
         str | None,
-        typer.Option(help="Rates in bits a coordinate, to measure at.", show_default=codec_card.RATES),
+        typer.Option(help="Rates in bits per coordinate, to measure at.", show_default=codec_card.RATES),
     ] = None,
     dim: Annotated[int, typer.Option(min=1, help="Coordinates of the made-up vectors.")] = card_vectors.DIM,
     repeat: Annotated[
-        int | None, typer.Option(min=2, help="Messages a point.", show_default=str(codec_card.REPEAT))
+        int | None, typer.Option(min=2, help="Messages per point.", show_default=str(codec_card.REPEAT))
     ] = None,
-    out: Out = None, force: Force = False, quiet: Quiet = False, as_json: AsJson = False,
-) -> None:  # fmt: skip
+    out: Out = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
     """List the codecs with what they promise, or measure them: the report card, a table and a figure."""
     if not measure:
         _list_codecs(dim, as_json, {"vector": vector, "bits": bits, "repeat": repeat, "out": out})
         return
     asked = codec_card.rates(codec_card.RATES if bits is None else bits)
     out = out or fresh_folder("codecs")
+    crash.results_go_to(out)
     claim(out, force)
     vectors = card_vectors.vectors(dim, vector or [])
     found = codec_card.report_card(vectors, asked, repeat or codec_card.REPEAT, out, quiet)
@@ -278,10 +305,39 @@ def _settings(arguments: list[str] | None) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The entry point: errors a user can mend are one line and an exit code; typer sees to usage and ^C."""
-    warnings.showwarning = lambda message, *_: print(f"fedcom: {message}", file=sys.stderr)
+    """The entry point: an error a user can mend is one line and an exit code, any other a file to report."""
+    warnings.showwarning = lambda message, *_: _complain(message)
+    try:
+        _run_app()
+    finally:
+        _end_output()
+
+
+def _run_app() -> None:
+    """Run the command; typer sees to usage, to ^C and to its own exit codes."""
     try:
         app()
     except FedcomError as error:
-        print(f"fedcom: {error}", file=sys.stderr)
+        _complain(error)
         sys.exit(error.exit_code)
+    except Exception as error:
+        if os.environ.get("FEDCOM_DEBUG", "0") not in ("", "0"):
+            raise
+        _complain(crash.report(error))
+        sys.exit(crash.EXIT_CODE)
+
+
+def _complain(what: object) -> None:
+    """One line on standard error, if anyone is there to read it."""
+    with suppress(BrokenPipeError):
+        print(f"fedcom: {what}", file=sys.stderr)
+
+
+def _end_output() -> None:
+    """Write what is still to be printed; it is no error if its reader has gone, as with `| head -1`."""
+    if sys.stdout is None:  # closed from the start
+        return
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # else Python would complain of it as it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -31,7 +31,7 @@ Where = Annotated[Device, typer.Option(help="Where to compute; auto takes the GP
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
-KEYS = "\n\n".join((
+_PARAGRAPHS = (
     "Keys of the sections:",
     "data: name, root (folder of its files), clients, partition, classes_per_client (of partition classes), "
     "alpha (of dirichlet and synthetic), beta (of synthetic), lazy (draw synthetic's samples as needed)",
@@ -41,12 +41,13 @@ KEYS = "\n\n".join((
     "uplink, downlink: name and the codec's own, such as bits or ratio; memory (of what the codec drops: "
     "none, error-feedback or, up, paper); uplink also clip (largest norm of what a client sends), budgets "
     "(bits of each client) or bandwidths",
-    "run: rounds, participation (share of clients a round), seed, eval_every, dtype, target_accuracy, init "
+    "run: rounds, participation (share of clients per round), seed, eval_every, dtype, target_accuracy, init "
     "(a model.safetensors to start from), chunk (clients computed at once), engine (eager, graph or "
     "compiled), tf32 (fast matrix products of less precision on a GPU), store (of clients' state: auto, "
     "memory or disk), store_dtype (model or bfloat16), store_folder, encode (make messages' bytes)",
     "network, for modelled time: preset (3g, lte, broadband or datacenter), uplink and downlink (Mbit/s), "
-    "latency (s), spread (of clients' speeds), compute (s a local step)",
+    "latency (s), spread (of clients' speeds), compute (s per local step)",
     "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions. Or code of your "
     "own, by package.module:Name: it is imported, from the current folder too, and run.",
-))  # fmt: skip
+)
+KEYS = "\n\n".join(_PARAGRAPHS)

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS, Codec
+from fedcom.config.values import parse
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, nearest, unknown
 from fedcom.registry import Registry
@@ -284,17 +285,7 @@ def override(table: Table, text: str) -> None:
         place = place.setdefault(name, {})
         if not isinstance(place, dict):
             raise ConfigError(f"{text!r} sets a key of {name}, but {name} is {place!r}, not a section")
-    place[key] = _parse(value)
-
-
-def _parse(text: str) -> Any:
-    """A TOML value; numbers with commas are a list, and anything else is a string."""
-    for candidate in (text, f"[{text}]") if text else ():
-        try:
-            return tomllib.loads(f"value = {candidate}")["value"]
-        except tomllib.TOMLDecodeError:
-            continue
-    return text
+    place[key] = parse(value)
 
 
 def _toml(value: Any) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcom.formats import NOTHING, duration, is_number, megabytes, percent, significant
+from fedcom.reports.markdown import markdown_table
 from fedcom.runs.curve import Curve, Row, milestones, timed
 
 if TYPE_CHECKING:
@@ -105,10 +106,10 @@ def render(table: Sequence[Row], target: float | None) -> "Table":
 def markdown(table: Sequence[Row], target: float | None) -> str:
     """The table for a README."""
     shown = _columns(table, target)
-    rows = [[heading for heading, _ in shown], [":--", *["--:"] * (len(shown) - 1)]]
-    rows += [[cell(entry).replace("|", "\\|") for _, cell in shown] for entry in table]
+    headings = [heading for heading, _ in shown]
+    rows = [[cell(entry) for _, cell in shown] for entry in table]
     notes = "\n".join(f"- {note}" for note in _footnotes(table))
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{notes}\n"
+    return f"{markdown_table(headings, rows, 'l' + 'r' * (len(shown) - 1))}\n\n{notes}\n"
 
 
 def write_csv(table: Sequence[Row], path: Path) -> None:

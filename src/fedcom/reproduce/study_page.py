@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcom.formats import megabytes
+from fedcom.reports.markdown import markdown_table
 from fedcom.reproduce.results import RULE, Results, Stat, Verdict, short
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def _measured(results: Results) -> list[str]:
             keys = list(short(results.runs(panel.name)[0]["point"]))
             heads = ["method", *keys, "loss", "accuracy", "up MB a client", "down MB a client"]
             parts.append(f"{results.setting(panel.name)}:" if len(results.panels) > 1 else "")
-            parts.append(markdown_table(heads, [[*row, *cells] for row, cells in rows]))
+            lines = [[*row, *cells] for row, cells in rows]
+            parts.append(markdown_table(heads, lines, "l" + "r" * (len(heads) - 1)))
     return parts
 
 
@@ -64,12 +66,6 @@ def _cells(results: Results, panel: str, method: str, point: Mapping[str, Any]) 
 def _bytes(results: Results, panel: str, method: str, key: str, point: Mapping[str, Any]) -> str:
     ends = [r["rows"][-1].get(key) for r in results.runs(panel, method, **point) if r["rows"]]
     return megabytes(Stat(tuple(ends), key).mean) if ends else "—"
-
-
-def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, names at the left and numbers at the right."""
-    lines = [heads, [":--", *["--:"] * (len(heads) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:

@@ -69,9 +69,14 @@ def build_task(config: Config) -> tuple[Task, Config]:
     data = _dataset(config, draw)
     filled = _fill(config.data, data_name(config), data)
     parts = split(
-        filled.partition or "iid", data.y, data.groups, filled.clients, draw.fold("partition"),
-        classes_per_client=filled.classes_per_client, alpha=filled.alpha,
-    )  # fmt: skip
+        filled.partition or "iid",
+        data.y,
+        data.groups,
+        filled.clients,
+        draw.fold("partition"),
+        classes_per_client=filled.classes_per_client,
+        alpha=filled.alpha,
+    )
     objective = _objective(config, data)
     return Task.build(objective, data, parts), replace(config, data=replace(filled, clients=len(parts)))
 

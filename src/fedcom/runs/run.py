@@ -23,8 +23,16 @@ from fedcom.runs.prepare import prepare
 from fedcom.tasks.similarity import chosen, similarity
 from fedcom.version import VERSION
 
-FILES = ("config.toml", "metrics.jsonl", "summary.json", "ledger.json", "partition.json",
-         "similarity.json", "environment.json", "model.safetensors")  # fmt: skip
+FILES = (
+    "config.toml",
+    "metrics.jsonl",
+    "summary.json",
+    "ledger.json",
+    "partition.json",
+    "similarity.json",
+    "environment.json",
+    "model.safetensors",
+)
 
 
 @dataclass(frozen=True)
@@ -36,9 +44,14 @@ class Outcome:
 
 
 def execute(
-    config: Config, out: Path, *, device: str = "auto", quiet: bool = False, label: str | None = None,
+    config: Config,
+    out: Path,
+    *,
+    device: str = "auto",
+    quiet: bool = False,
+    label: str | None = None,
     callbacks: Sequence[Callable[[Row], None]] = (),
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Run a config into a folder; what was measured is kept however the run ends."""
     simulation, config = prepare(config, device)
     clear(out, FILES)

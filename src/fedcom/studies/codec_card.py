@@ -20,6 +20,7 @@ from fedcom.formats import MB, NOTHING, is_number, significant
 from fedcom.registry import describe
 from fedcom.reports.comparison import Column, write_csv
 from fedcom.reports.figures import rate_distortion
+from fedcom.reports.markdown import markdown_table
 from fedcom.runs.curve import Row
 from fedcom.runs.folder import clear, write_json
 from fedcom.studies.card_vectors import DIM, Vector, made_up
@@ -224,11 +225,10 @@ def render_listing(entries: Sequence[Row]) -> "Table":
 
 def markdown(card: Card) -> str:
     """The measured points for a page."""
-    lines = []
+    lines, headings = [], [heading for heading, _ in POINT]
     for points in _by_vector(card):
-        rows = [[heading for heading, _ in POINT], [":--", ":--", *["--:"] * (len(POINT) - 2)]]
-        rows += [[cell(point) for _, cell in POINT] for point in points]
-        lines += [_title(points), "", *(f"| {' | '.join(row)} |" for row in rows), ""]
+        rows = [[cell(point) for _, cell in POINT] for point in points]
+        lines += [_title(points), "", markdown_table(headings, rows, "ll" + "r" * (len(POINT) - 2)), ""]
         lines += [line for note in _notes(points) for line in (f"- {note}", "")]
     return "\n".join(lines)
 

@@ -37,9 +37,14 @@ def labels(table: Table) -> list[str]:
 
 
 def compare(
-    table: Table, methods: Sequence[str], out: Path, *, seeds: int = 1, device: str = "auto",
+    table: Table,
+    methods: Sequence[str],
+    out: Path,
+    *,
+    seeds: int = 1,
+    device: str = "auto",
     quiet: bool = False,
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     """Run every method with every seed into its own folder; a diverged one is marked, the rest go on."""
     first = Config.of({"run": table.get("run", {})}).run
     configs = variants(table, methods, range(first.seed, first.seed + seeds))

@@ -57,9 +57,16 @@ class Trial:
 
 
 def sweep(
-    table: Table, grid: Table, methods: Sequence[str], out: Path, *, seeds: int = 1, last: int = 1,
-    device: str = "auto", quiet: bool = False,
-) -> list[dict[str, Any]]:  # fmt: skip
+    table: Table,
+    grid: Table,
+    methods: Sequence[str],
+    out: Path,
+    *,
+    seeds: int = 1,
+    last: int = 1,
+    device: str = "auto",
+    quiet: bool = False,
+) -> list[dict[str, Any]]:
     """Run every method at every point of the grid with every seed; the records of all, old and new.
 
     last: how many of the last evaluations, run.eval_every rounds apart, a record averages.
@@ -171,9 +178,12 @@ def _play(trials: Sequence[Trial], last: int, device: str, quiet: bool) -> Itera
 
 
 def play(
-    trials: Sequence[Trial], due: Callable[[RunConfig], Collection[int]], device: str, quiet: bool,
+    trials: Sequence[Trial],
+    due: Callable[[RunConfig], Collection[int]],
+    device: str,
+    quiet: bool,
     tasks: dict[str, Task] | None = None,
-) -> Iterator[tuple[Trial, str, list[Row]]]:  # fmt: skip
+) -> Iterator[tuple[Trial, str, list[Row]]]:
     """Trials of one shape, as many at once as fit: how each ended, and its rows of the rounds that are due.
 
     tasks: those built before, to be used again; trials on other data take their place.

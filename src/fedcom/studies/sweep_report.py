@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedcom.formats import duration, megabytes, percent, significant
 from fedcom.reports.comparison import write_csv
 from fedcom.reports.figures import FAINT, INK, PALE, palette
+from fedcom.reports.markdown import markdown_table
 from fedcom.runs.curve import timed
 from fedcom.runs.folder import write_json
 
@@ -60,8 +61,10 @@ def write(table: Sequence[Record], out: Path) -> None:
     """The table as JSON, CSV and Markdown, and the figure."""
     write_json(out / "table.json", table)
     flat = [{**{k: v for k, v in e.items() if k not in ("point", "edges")}, **e["point"]} for e in table]
-    write_csv([{key: row.get(key) for key in dict.fromkeys(k for r in flat for k in r)} for row in flat],
-              out / "table.csv")  # fmt: skip
+    write_csv(
+        [{key: row.get(key) for key in dict.fromkeys(k for r in flat for k in r)} for row in flat],
+        out / "table.csv",
+    )
     (out / "table.md").write_text(_markdown(table), encoding="utf-8")
     _figure(table, out / "sweep.png")
 
@@ -97,12 +100,9 @@ def _cells(entry: Record) -> list[str]:
 
 def _markdown(table: Sequence[Record]) -> str:
     headings = _headings(table)
-    rows = [headings, [":--", ":--", *["--:"] * (len(headings) - 2)]]
-    for entry in table:
-        cells = [cell.replace("|", "\\|") for cell in _cells(entry)]
-        rows.append([f"**{cell}**" if entry["best"] else cell for cell in cells])
+    rows = [[f"**{c}**" if entry["best"] else c for c in _cells(entry)] for entry in table]
     notes = "".join(f"- {note}\n" for note in [*warnings_of(table), "± is the standard deviation over seeds"])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{notes}"
+    return f"{markdown_table(headings, rows, 'll' + 'r' * (len(headings) - 2))}\n\n{notes}"
 
 
 def _entry(method: str, runs: Sequence[Record], means: Sequence[str]) -> dict[str, Any]:
@@ -155,8 +155,9 @@ def _panel(axes: "Axes", entries: Sequence[Record], accuracy: bool, colour: str)
     for i, (label, line) in enumerate(lines.items()):
         x, y, error = zip(*sorted(line, key=lambda p: p[0]), strict=True)
         shade = 0.35 + 0.65 * (i + 1) / len(lines)
-        axes.errorbar(x if numeric else [str(v) for v in x], y, error, color=colour, alpha=shade, marker="o",
-                      capsize=2)  # fmt: skip
+        axes.errorbar(
+            x if numeric else [str(v) for v in x], y, error, color=colour, alpha=shade, marker="o", capsize=2
+        )
         axes.annotate(
             label, (x[-1], y[-1]), (5, 0), textcoords="offset points", color=PALE, size=8, va="center"
         )

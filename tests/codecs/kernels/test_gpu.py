@@ -41,18 +41,21 @@ def test_kernels_interpreted(d: int) -> None:
     code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_gpu as t"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; t.check(2, {d}, 'cpu')"],
-        env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("d", [100, 5000, 200_000, 1_797_010])
 def test_kernels_on_a_gpu(d: int) -> None:
     check(3, d, "cuda")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("bits", [0.1, 0.25, 1.0, 4.0, 8.0])
 def test_messages_of_the_gpu_are_those_of_the_cpu(bits: float) -> None:
     codec, layout = Rotated(bits), Layout.vector(30_000)

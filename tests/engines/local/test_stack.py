@@ -36,8 +36,9 @@ def test_runs_in_step_are_the_runs_alone(name: str, participation: float) -> Non
     def make(seed: int) -> Simulation:
         gamma = {} if "gamma" in kind.fixed else {"gamma": 1.0 + seed}
         algorithm = kind(eta=0.02 * (seed + 1), **gamma, **tau)
-        return Simulation(mlp_task(seed=seed), algorithm, rounds=4, participation=participation, seed=seed,
-                          device="cpu")  # fmt: skip
+        return Simulation(
+            mlp_task(seed=seed), algorithm, rounds=4, participation=participation, seed=seed, device="cpu"
+        )
 
     stacked = [make(seed) for seed in range(3)]
     play = together(stacked)
@@ -164,10 +165,7 @@ def test_a_rehearsal_leaves_no_trace() -> None:
     assert simulation.ledger.as_dict() == before[2]
 
 
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("codec", [Int(8), Rotated(2.0), Dithered(q=0.1), TopK(0.2)], ids=lambda c: c.name)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_a_replayed_round_is_the_round(codec: Any, participation: float) -> None:
@@ -191,7 +189,7 @@ def test_a_replayed_round_is_the_round(codec: Any, participation: float) -> None
     assert eager.ledger.as_dict() == graph.ledger.as_dict()
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_compiled_rounds_agree(name: str) -> None:
     kind = ALGORITHMS[name]

@@ -92,8 +92,13 @@ def test_a_million_clients_cost_what_those_sampled_cost(
 ) -> None:
     monkeypatch.setattr(synthetic, "SHOWN", 20)
     before = resident()
-    settings = ("data.clients=1000000", "run.participation=0.0001", "run.rounds=2", "run.store=disk",
-                f"run.store_folder={tmp_path}")  # fmt: skip
+    settings = (
+        "data.clients=1000000",
+        "run.participation=0.0001",
+        "run.rounds=2",
+        "run.store=disk",
+        f"run.store_folder={tmp_path}",
+    )
     simulation, filled = prepare(config(*settings), "cpu")
     assert filled.data.lazy
     assert simulation.task.clients == 10**6

@@ -105,9 +105,12 @@ rounds = st.integers(1, 4).flatmap(
 @pytest.mark.parametrize("on_disk", [False, True])
 @given(samples=rounds, planned=st.integers(0, 9))
 def test_a_store_is_a_dictionary_of_those_who_took_part(
-    kind: type[SparseStore], on_disk: bool, samples: list[list[int]], planned: int,
+    kind: type[SparseStore],
+    on_disk: bool,
+    samples: list[list[int]],
+    planned: int,
     tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
+) -> None:
     first, nu = Kept(torch.full((3,), 0.5), torch.ones(1)), {"D": torch.zeros(2)}
     folder = tmp_path_factory.getbasetemp() if on_disk else None
     store = kind(9, len(samples[0]), first, nu, planned=planned, folder=folder)
@@ -152,8 +155,10 @@ def test_only_those_who_took_part_have_a_row() -> None:
     assert store.taken_part > 12
 
 
-@pytest.mark.parametrize(("rounds", "dtype", "needed"), [(1, "model", 3 * ROW), (50, "model", 6 * ROW),
-                                                         (50, "bfloat16", 6 * ROW // 4)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rounds", "dtype", "needed"),
+    [(1, "model", 3 * ROW), (50, "model", 6 * ROW), (50, "bfloat16", 6 * ROW // 4)],
+)
 def test_a_disk_too_small_is_refused_at_once(
     rounds: int, dtype: Any, needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +205,7 @@ def test_a_disk_that_fills_up_is_an_error_and_not_the_end(
         simulation.step()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("engine", ["eager", "graph"])
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_on_a_gpu_a_window_is_as_good_as_rows_for_all(engine: Any, participation: float) -> None:

@@ -7,13 +7,22 @@ import select
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--hide-scrollbars")  # fmt: skip
-PATIENCE = 60.0  # seconds before an answer is given up
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--hide-scrollbars",
+)
+PATIENCE = 120.0  # seconds before a browser that hangs is given up
 
 
 def find() -> str | None:
@@ -86,12 +95,23 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
+    def until(self, condition: Callable[[], bool] | str) -> None:
+        """Wait until a condition holds: a function, or an expression in the page."""
+        deadline = time.monotonic() + PATIENCE
+        while not (self.run(condition) if isinstance(condition, str) else condition()):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"waited in vain for {condition}")
+            self.run("new Promise(done => setTimeout(done, 20))")
+
     def size(self, width: int, height: int, dark: bool = False) -> None:
         """The window's size, and what the system's theme is said to be."""
         self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
             mobile=width < 600,
-        )  # fmt: skip
+        )
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[theme])
 
@@ -104,7 +124,7 @@ class Page:
         """End the browser."""
         os.close(self._to)  # its orders having ended, it ends
         try:
-            self._process.wait(10)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

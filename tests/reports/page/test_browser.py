@@ -2,7 +2,6 @@
 
 import csv
 import json
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,6 +142,7 @@ def test_a_diverged_run_does_not_press_the_others_flat(tab: Page) -> None:
 def test_keys_and_the_pointer_read_values(tab: Page) -> None:
     tab.run("document.querySelector('#chart').focus()")
     tab.send("Input.dispatchKeyEvent", type="keyDown", key="End", code="End")
+    tab.until("document.querySelector('#readout').textContent !== ''")
     said = tab.run("document.querySelector('#readout').textContent")
     assert "communication round: 5" in said
     assert "fedpaq 0.5" in said  # the mean of 2/6 and 4/6
@@ -151,7 +151,9 @@ def test_keys_and_the_pointer_read_values(tab: Page) -> None:
         "(b => [b.x, b.y, b.width, b.height])(document.querySelector('#plot').getBoundingClientRect())"
     )
     tab.send("Input.dispatchMouseEvent", type="mouseMoved", x=box[0] + 65, y=box[1] + 100)
-    tip = tab.run("document.querySelector('#tip').hidden ? '' : document.querySelector('#tip').textContent")
+    tab.until("document.querySelector('#tip').textContent.includes('round: 0')")
+    assert not tab.run("document.querySelector('#tip').hidden")
+    tip = tab.run("document.querySelector('#tip').textContent")
     assert "fedpaq3 (2–4)" in tip  # noqa: RUF001
     assert "wild (seed 0, diverged)2" in tip
 
@@ -161,10 +163,7 @@ def test_the_chart_can_be_saved(tab: Page, tmp_path: Path) -> None:
     for kind in ("csv", "svg", "png"):
         tab.run(f"document.querySelector('#save-{kind}').click()")
         path = tmp_path / f"train_loss-by-round.{kind}"
-        deadline = time.monotonic() + 30
-        while not path.exists() and time.monotonic() < deadline:
-            tab.run("new Promise(done => setTimeout(done, 50))")
-        assert path.exists(), kind
+        tab.until(path.exists)
     rows = list(csv.reader((tmp_path / "train_loss-by-round.csv").read_text().splitlines()))
     assert rows[0][:2] == ["method", "status"]
     assert ["fedpaq", "done", "all", "2", "1", "1.5", "1", "2"] in rows
@@ -188,7 +187,8 @@ def test_the_theme_follows_the_system_until_the_button_is_used(tab: Page) -> Non
 
 def test_tables_stand_in_for_the_charts(tab: Page) -> None:
     tab.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    tab.run("new Promise(done => setTimeout(done, 100))")
+    tab.until("document.querySelectorAll('#chart-table tbody tr').length > 0")  # filled once it is open
+    tab.until("document.querySelectorAll('#clients tbody').length === 2")
     rows = tab.run("document.querySelectorAll('#chart-table tbody tr').length")
     assert rows == 2 * 6 + 2
     cells = tab.run(

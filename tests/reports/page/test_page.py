@@ -148,10 +148,12 @@ def broken(folder: Path) -> None:
     (folders / "metrics.jsonl").unlink()
     (folders / "metrics.jsonl").mkdir()
     make(
-        folder / "odd" / "seed-0", ledger={"clients": 0, "uplink": 3},
-        partition={"clients": 2, "label_counts": [[1], []]}, similarity={"clients": [0], "cosine": [[1, 2]]},
+        folder / "odd" / "seed-0",
+        ledger={"clients": 0, "uplink": 3},
+        partition={"clients": 2, "label_counts": [[1], []]},
+        similarity={"clients": [0], "cosine": [[1, 2]]},
         environment={"command": "fedcom"},
-    )  # fmt: skip
+    )
     (folder / "empty").mkdir()
     (folder / "empty" / "metrics.jsonl").touch()
     os.symlink(folder / "nowhere", folder / "gone")
@@ -248,9 +250,10 @@ def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
     label = EVIL.replace("/", "\N{DIVISION SLASH}")
     evil = json.dumps(EVIL)
     make(
-        tmp_path / label / "seed-0", environment={EVIL: EVIL, "command": [EVIL]},
+        tmp_path / label / "seed-0",
+        environment={EVIL: EVIL, "command": [EVIL]},
         more=f"[data]\nname = {evil}\nroot = {evil}\n[{evil}]\n{evil} = {evil}\n",
-    )  # fmt: skip
+    )
     make(tmp_path / "other" / EVIL.replace("/", "") / "seed-0", ledger={EVIL: 1})
     text = html(tmp_path)
     tags = Tags()

@@ -39,12 +39,19 @@ def build(found: Collection) -> str:
     runs = found.runs
     data = {"curves": curves(runs), "partitions": _partitions(runs)}
     return Template(_file("page.html")).substitute(
-        version=text(VERSION), title=text(_title(runs)), lead=text(_lead(runs)),
-        css=_file("page.css"), js=join(map(_file, SCRIPTS)), data=script_safe(data),
-        notices=sections.notices(found.notices), summary=sections.summary(runs),
-        traffic=sections.traffic(runs), codecs=codecs.report_card(runs),
-        settings=sections.settings(runs), repeat=sections.repeat(runs),
-    )  # fmt: skip
+        version=text(VERSION),
+        title=text(_title(runs)),
+        lead=text(_lead(runs)),
+        css=_file("page.css"),
+        js=join(map(_file, SCRIPTS)),
+        data=script_safe(data),
+        notices=sections.notices(found.notices),
+        summary=sections.summary(runs),
+        traffic=sections.traffic(runs),
+        codecs=codecs.report_card(runs),
+        settings=sections.settings(runs),
+        repeat=sections.repeat(runs),
+    )
 
 
 def _file(name: str) -> Html:
@@ -62,9 +69,11 @@ def _lead(runs: Sequence[SavedRun]) -> str:
     """The task in a line, where all runs share it."""
     counts = [f"{len(runs)} run{'s' * (len(runs) > 1)}"]
     for section, key, form in (
-        ("data", "clients", "{} clients"), ("data", "partition", "partition {}"),
-        ("model", "name", "model {}"), ("run", "rounds", "{} rounds"),
-    ):  # fmt: skip
+        ("data", "clients", "{} clients"),
+        ("data", "partition", "partition {}"),
+        ("model", "name", "model {}"),
+        ("run", "rounds", "{} rounds"),
+    ):
         values = {str(run.config.get(section, {}).get(key)) for run in runs}
         counts += [form.format(*values)] if len(values) == 1 and values != {"None"} else []
     return " · ".join(counts)

@@ -30,8 +30,16 @@ def report_card(runs: Sequence[SavedRun]) -> Html:
                 lines.setdefault((way, *_words(section)), []).append(run)
     if not lines:
         return tag("p", "No run's settings name a codec.", class_="quiet")
-    headings = ["codec", "used by", "bias", "q by round", "q, mean", "q, range", "bits a coordinate",
-                "least q at that rate"]  # fmt: skip
+    headings = [
+        "codec",
+        "used by",
+        "bias",
+        "q by round",
+        "q, mean",
+        "q, range",
+        "bits a coordinate",
+        "least q at that rate",
+    ]
     rows = [_line(way, name, told, group) for (way, name, told), group in lines.items()]
     return Html(table("Codecs", headings, rows, names=4) + tag("p", NOTE, class_="quiet"))
 
@@ -49,12 +57,15 @@ def _line(way: str, name: str, told: str, runs: Sequence[SavedRun]) -> list[obje
     least = None if bias == "lossless" else _least(bits)
     methods = ", ".join(dict.fromkeys(run.label for run in runs))
     return [
-        Html(tag("span", f"{name}, {way}") + tag("small", told)), tag("span", methods, class_="long"),
-        bias, _spark(known),
+        Html(tag("span", f"{name}, {way}") + tag("small", told)),
+        tag("span", methods, class_="long"),
+        bias,
+        _spark(known),
         significant(sum(q) / len(q), 3) if q else NOTHING,
         f"{significant(min(q), 3)} – {significant(max(q), 3)}" if q and min(q) < max(q) else NOTHING,  # noqa: RUF001
-        significant(bits, 3), significant(least, 3),
-    ]  # fmt: skip
+        significant(bits, 3),
+        significant(least, 3),
+    ]
 
 
 def _bias(section: Table) -> str:

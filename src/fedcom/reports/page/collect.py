@@ -87,13 +87,18 @@ def _run(folder: Path, notices: list[Notice]) -> SavedRun:
     status = summary.get("status")
     cut = not summary and not (folder / "ledger.json").exists()  # a run cut off leaves neither: one notice
     return SavedRun(
-        folder, _clean(str(label or folder.name or folder.resolve().name)), _seed(config, folder),
-        status if status in ("done", "diverged") else "interrupted", rows, config, summary,
+        folder,
+        _clean(str(label or folder.name or folder.resolve().name)),
+        _seed(config, folder),
+        status if status in ("done", "diverged") else "interrupted",
+        rows,
+        config,
+        summary,
         {} if cut else _read(folder, "ledger.json", _ledger, notices) or {},
         _read(folder, "partition.json", _partition, notices) or {},
         _read(folder, "similarity.json", _similarity, notices) or {},
         _read(folder, "environment.json", _table, notices) or {},
-    )  # fmt: skip
+    )
 
 
 def _read(folder: Path, name: str, parse: Callable[[str], T], notices: list[Notice]) -> T | None:
@@ -127,9 +132,10 @@ def _told_apart(runs: list[SavedRun]) -> list[SavedRun]:
     for run in runs:
         groups.setdefault(run.label, []).append(run)
     mixed = {
-        label for label, group in groups.items()
+        label
+        for label, group in groups.items()
         if len({_apart_from_seed(run) for run in group}) > 1 or len({run.seed for run in group}) < len(group)
-    }  # fmt: skip
+    }
     homes = {
         run.folder: run.folder.parent if _SEED.fullmatch(run.folder.name) else run.folder for run in runs
     }

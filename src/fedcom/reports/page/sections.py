@@ -50,8 +50,18 @@ def summary(runs: Sequence[SavedRun]) -> Html:
     entries = compare_table([run.curve for run in runs], target)
     times = [duration(entry.get("seconds_to_target")) for entry in entries]
     timed = set(times) != {NOTHING}
-    headings = ["method", "status", "seeds", "loss", "accuracy %", "up MB", "down MB",
-                f"rounds to {goal}", f"up MB to {goal}", *[f"time to {goal}"] * timed]  # fmt: skip
+    headings = [
+        "method",
+        "status",
+        "seeds",
+        "loss",
+        "accuracy %",
+        "up MB",
+        "down MB",
+        f"rounds to {goal}",
+        f"up MB to {goal}",
+        *[f"time to {goal}"] * timed,
+    ]
     rows = [
         [_name(entry["method"], colours), _status(entry), entry["runs"], *_figures(entry)] + [time] * timed
         for entry, time in zip(entries, times, strict=True)
@@ -102,11 +112,14 @@ def traffic(runs: Sequence[SavedRun]) -> Html:
     }
     widest = max(*sums.values(), 1)
     bars = [
-        tag("div", tag("div", _name(label, colours), class_="who"),
+        tag(
+            "div",
+            tag("div", _name(label, colours), class_="who"),
             *(_bar(way, items, sums[label, way], widest, colours[label]) for way in ("uplink", "downlink")),
-            class_="bars")
+            class_="bars",
+        )
         for label, items in books.items()
-    ]  # fmt: skip
+    ]
     rows = [
         [label, *key, significant(size / MB, 4), percent(size / sums[label, key[0]])]
         for label, items in books.items()
@@ -139,16 +152,24 @@ def _bar(
 ) -> Html:
     own = [(vector, part, size) for (w, vector, part), size in items.items() if w == way]
     pieces = [
-        tag("b", style=f"width:{100 * size / widest:.3f}%;--c:{colour};--n:{min(i, PARTS)}",
-            data_c=colour, title=f"{vector} · {part}: {significant(size / MB, 4)} MB")
+        tag(
+            "b",
+            style=f"width:{100 * size / widest:.3f}%;--c:{colour};--n:{min(i, PARTS)}",
+            data_c=colour,
+            title=f"{vector} · {part}: {significant(size / MB, 4)} MB",
+        )
         for i, (vector, part, size) in enumerate(own)
-    ]  # fmt: skip
+    ]
     large = [
         f"{vector} {part} {100 * size / total:.0f}%" for vector, part, size in own if size > 0.01 * total
     ]
     size = tag("span", f"{megabytes(total)} MB ", tag("i", ", ".join(large[:2])), class_="size")
-    return tag("div", tag("span", "up" if way == "uplink" else "down", class_="way"),
-               tag("span", *pieces, size, class_="track"), class_="bar")  # fmt: skip
+    return tag(
+        "div",
+        tag("span", "up" if way == "uplink" else "down", class_="way"),
+        tag("span", *pieces, size, class_="track"),
+        class_="bar",
+    )
 
 
 def settings(runs: Sequence[SavedRun]) -> Html:

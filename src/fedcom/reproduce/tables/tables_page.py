@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedcom.reports.markdown import markdown_table
 from fedcom.reproduce.results import Verdict
 from fedcom.reproduce.tables.checks import DIM, LARGEST, OCTAVES, Check
 from fedcom.reproduce.tables.measured import MOST, Found, Play, summary
@@ -107,5 +108,4 @@ def _said(verdict: Verdict) -> str:
 
 
 def _markdown(lines: Sequence[dict[str, str]]) -> str:
-    rows = [list(lines[0]), [":--"] * len(lines[0]), *(list(line.values()) for line in lines)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown_table(list(lines[0]), [list(line.values()) for line in lines], "l" * len(lines[0]))

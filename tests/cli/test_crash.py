@@ -1,0 +1,119 @@
+"""Errors nobody foresaw, in real processes in which something was broken, and readers that go away."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedcom
+from tests.cli.test_cli import PATIENCE, Result
+
+SMALL = ("run", "model.hidden=8", "algorithm.tau=1", "run.rounds=1", "-q", "--device", "cpu")
+BROKEN = """
+import os, sys
+from fedcom import cli
+from fedcom.runs import run as running
+
+def broken(*_, **__):
+    raise ZeroDivisionError("one line\\nand another")
+
+{breaks}
+sys.argv = ["fedcom", *{arguments!r}]
+cli.main()
+"""
+EARLY, LATE = "cli.execute = broken", "running._finish = broken"
+
+
+def crashed(folder: Path, breaks: str, *arguments: str, **environment: str) -> Result:
+    """What a command leaves in which something was broken."""
+    program = BROKEN.format(breaks=breaks, arguments=arguments)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def errors(folder: Path) -> list[Path]:
+    return sorted(folder.glob("fedcom-error-*.txt"))
+
+
+def test_it_is_one_line_and_a_file_in_the_runs_folder(tmp_path: Path) -> None:
+    code, out, err = crashed(tmp_path, LATE, *SMALL, "--out", "a")
+    (file,) = errors(tmp_path / "a")
+    what = "fedcom: ZeroDivisionError: one line; this is a bug in fedcom: please report it with the file"
+    assert (code, out, err) == (70, "", f"{what} {file.relative_to(tmp_path)}\n")
+    text = file.read_text()
+    assert f"fedcom: {fedcom.__version__}\n" in text
+    assert f"command: fedcom {' '.join(SMALL)} --out a\n" in text
+    assert f"torch: {torch.__version__}\n" in text
+    assert "platform: " in text
+    assert "Traceback (most recent call last):" in text
+    assert "in execute\n" in text
+    assert text.endswith("ZeroDivisionError: one line\nand another\n")
+
+
+def test_the_file_is_in_the_current_folder_if_the_runs_is_not_there_yet(tmp_path: Path) -> None:
+    code, _, err = crashed(tmp_path, EARLY, *SMALL)
+    (file,) = errors(tmp_path)
+    assert code == 70
+    assert err.endswith(f" the file {file.name}\n")
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_file_is_in_the_systems_folder_if_there_is_no_current_one(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    code, _, err = crashed(here, f"{EARLY}\nos.rmdir(os.getcwd())", *SMALL, TMPDIR=str(there))
+    (file,) = errors(there)
+    assert code == 70
+    assert err.endswith(f" the file {file}\n")
+
+
+@pytest.mark.parametrize(("value", "code"), [("1", 1), ("0", 70)])
+def test_fedcom_debug_raises_it_instead(tmp_path: Path, value: str, code: int) -> None:
+    done = crashed(tmp_path, EARLY, *SMALL, FEDCOM_DEBUG=value)
+    assert done.code == code
+    assert ("Traceback (most recent call last):" in done.err) == (code == 1)
+    assert bool(errors(tmp_path)) == (code == 70)
+
+
+def test_what_a_user_can_mend_leaves_no_file(tmp_path: Path) -> None:
+    code, _, err = crashed(tmp_path, "", "run", "run.rounds=many")
+    assert (code, err) == (2, "fedcom: run.rounds must be a whole number; got 'many'\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [("list", "codecs"), ("list", "codecs", "--json")])
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "fedcom", *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None
+    running.stdout.close()  # before anything is printed, as head would after a line
+    _, err = running.communicate(timeout=PATIENCE)
+    assert err == ""
+    assert running.returncode in (0, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_line_of_many(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m fedcom list codecs | head -1"
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert done.stdout.startswith("identity")
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
