@@ -12,8 +12,8 @@ from fedcom.algorithms import ALGORITHMS
 SRC = Path(fedcom.__file__).parent
 FLOORS = [  # from the ground up; a room imports from floors below its own
     {"errors", "formats", "version"},
-    {"settings", "draws", "registry"},
-    {"vectors"},
+    {"settings", "draws", "imports"},
+    {"vectors", "registry"},
     {"algorithms", "codecs", "data"},
     {"tasks", "traffic"},
     {"rounds"},
@@ -113,3 +113,28 @@ def test_no_function_asks_for_an_algorithms_name(path: Path) -> None:
                 c.value for c in ast.walk(node) if isinstance(c, ast.Constant) and isinstance(c.value, str)
             }
             assert not constants & set(ALGORITHMS), ast.unparse(node)
+
+
+TUPLE = {"_replace", "_asdict", "_fields", "_make"}  # public in spite of their names
+FOREIGN = {"torch", "nn", "part", "tensorboard"}  # whose private names are told at the place
+
+
+@pytest.mark.parametrize(
+    "path", [*MODULES, *sorted((SRC.parents[1] / "benchmarks").glob("*.py"))], ids=lambda p: p.name
+)
+def test_private_names_stay_in_their_module(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    own = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_self(node.value)}
+    own |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    own |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedcom"):
+            assert not [alias.name for alias in node.names if alias.name.startswith("_")], ast.unparse(node)
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            root = ast.unparse(node.value).split(".")[0]
+            known = node.attr in own | TUPLE or root in FOREIGN or _is_self(node.value)
+            assert known, f"{path}: {ast.unparse(node)}"
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")

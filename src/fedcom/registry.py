@@ -1,11 +1,7 @@
 """The parts of a run by name: fedcom's own, those of other packages, and those named by their module."""
 
-import importlib
 import inspect
-import os
 import re
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
@@ -14,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, overload
 
 from fedcom.errors import ConfigError, nearest, unknown
+from fedcom.imports import current_folder, import_module
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -185,7 +182,7 @@ class Registry(Mapping[str, T]):
         """The thing that package.module:Name says."""
         if name in self._known:
             return self._known[name].thing
-        with self._blaming(name, f"module {name}"), _current_folder():
+        with self._blaming(name, f"module {name}"), current_folder():
             thing: T = self._resolve(name)
         if thing in self._builtin.values():
             return thing
@@ -196,7 +193,7 @@ class Registry(Mapping[str, T]):
         module, _, path = text.partition(":")
         if not all(part.isidentifier() for part in f"{module}.{path}".split(".")):
             raise ConfigError(f"{text!r} is not of the form package.module:Name, such as mine:Fast")
-        found = top = _module(module)
+        found = top = import_module(module)
         for attribute in path.split("."):
             if not hasattr(found, attribute):
                 fitting = [name for name, thing in vars(top).items() if self._fits(thing, module)]
@@ -338,41 +335,3 @@ def _words(thing: Any) -> str:
     """What something is, for an error."""
     kind = "class" if isinstance(thing, type) else type(thing).__name__
     return f"{kind} {getattr(thing, '__name__', repr(thing))}"
-
-
-def _module(name: str) -> Any:
-    """A module, or the error that says why it cannot be imported."""
-    try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{name}.".startswith(f"{missing}."):
-            raise ConfigError(
-                f"there is no module {missing}, neither in the current folder nor installed; check the name"
-            ) from None
-        told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"importing {name} raises {told}{_place(error)}; mend it there") from None
-
-
-def _place(error: BaseException) -> str:
-    """The line that raised an error, in the code being imported."""
-    ours = (__file__, importlib.__file__)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename not in ours]
-    frames = [frame for frame in frames if not frame.filename.startswith("<")]
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-
-
-@contextmanager
-def _current_folder() -> Iterator[None]:
-    """Let imports find the modules of the current folder; sys.path is put back afterwards."""
-    importlib.invalidate_caches()  # a file may be newer than the last look into its folder
-    here = os.getcwd()
-    if here in sys.path or "" in sys.path:
-        yield
-        return
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        if here in sys.path:
-            sys.path.remove(here)

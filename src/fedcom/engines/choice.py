@@ -20,10 +20,15 @@ ENGINES: dict[str, type[EagerEngine]] = {
 AUTO = "auto"  # graph on a GPU, eager on a CPU
 
 
-def check_engine(name: str, device: torch.device) -> None:
-    """Refuse a name that no engine has, and an engine that has no use for the device."""
+def check_name(name: str) -> None:
+    """Refuse a name that no engine has."""
     if name not in (AUTO, *ENGINES):
         raise unknown("engine", name, (AUTO, *ENGINES))
+
+
+def check_engine(name: str, device: torch.device) -> None:
+    """Refuse a name that no engine has, and an engine that has no use for the device."""
+    check_name(name)
     if name != AUTO and ENGINES[name].needs_gpu and device.type != "cuda":
         raise ConfigError(f"engine {name} replays rounds on a GPU, and this is a CPU; use auto or eager")
 

@@ -1,0 +1,88 @@
+"""Everything a run needs to know, made from a table and written back as one."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from fedcom.algorithms import ALGORITHMS, Algorithm
+from fedcom.codecs import CODECS, Codec
+from fedcom.config.build import build, keys, pick
+from fedcom.config.sections import DataConfig, DownlinkConfig, RunConfig, UplinkConfig
+from fedcom.config.tables import Table, check_sections, renamed
+from fedcom.registry import Registry
+from fedcom.rounds.rules import twin
+from fedcom.tasks.models import MODELS, Model
+from fedcom.traffic.links import Links
+from fedcom.traffic.network import Network, over_preset
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run needs to know."""
+
+    data: DataConfig
+    model: Model
+    algorithm: Algorithm
+    links: Links
+    run: RunConfig
+    network: Network | None = None
+
+    @classmethod
+    def of(cls, table: Table) -> "Config":
+        """Check a table and make it a config."""
+        table = renamed(table)
+        check_sections(table)
+        algorithm = _named("algorithm", ALGORITHMS, "fedcomgate", table)
+        run = build(RunConfig, table.get("run", {}), "run")
+        down = dict(table.get("downlink", {}))
+        memory = build(DownlinkConfig, {k: down.pop(k) for k in ("memory",) if k in down}, "downlink").memory
+        up = dict(table.get("uplink", {}))
+        if algorithm.compresses is not None and "name" not in up and set(up) - {"memory"}:
+            raise twin(algorithm, f"got uplink settings {up}")
+        around = build(UplinkConfig, {k: up.pop(k) for k in keys(UplinkConfig) if k in up}, "uplink")
+        uplink = _codec("uplink", up, {k: v for k, v in algorithm.uplink.items() if k != "memory"})
+        links = Links(
+            uplink=uplink,
+            downlink=_codec("downlink", down, {"name": "identity"}),
+            uplink_memory=around.memory or algorithm.uplink.get("memory", "none"),
+            downlink_memory=memory,
+            clip=around.clip,
+            encode=run.encode,
+            budgets=around.bits(uplink),
+        )
+        data = build(DataConfig, table.get("data", {}), "data")
+        network = build(Network, over_preset(table["network"]), "network") if "network" in table else None
+        return cls(data, _named("model", MODELS, "mlp", table), algorithm, links, run, network)
+
+    def table(self) -> Table:
+        """The config as plain data, every default spelled out."""
+        links = self.links
+        up = {"memory": links.uplink_memory, "clip": links.clip, "budgets": links.budgets}
+        table: Table = {
+            "data": asdict(self.data),
+            "model": _plain(self.model, MODELS),
+            "algorithm": _plain(self.algorithm, ALGORITHMS),
+            "uplink": _plain(links.uplink, CODECS) | up,
+            "downlink": _plain(links.downlink, CODECS) | {"memory": links.downlink_memory},
+            "run": asdict(self.run),
+            **({} if self.network is None else {"network": asdict(self.network)}),
+        }
+        return {name: {k: v for k, v in section.items() if v is not None} for name, section in table.items()}
+
+
+def _named(section: str, registry: Registry[type[T]], default: str, table: Table) -> T:
+    return pick(registry, {"name": default, **table.get(section, {})}, section)
+
+
+def _codec(section: str, table: Table, default: Mapping[str, Any]) -> Codec:
+    """A codec; parameters alone refine the default one."""
+    if "name" not in table or table["name"] == default["name"]:
+        table = {**default, **table}
+    return pick(CODECS, table, section)
+
+
+def _plain(thing: Any, registry: Registry[Any]) -> Table:
+    """A registered dataclass as a table with its name first."""
+    return {"name": registry.name_of(type(thing)), **asdict(thing)}

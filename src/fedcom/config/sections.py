@@ -1,0 +1,99 @@
+"""The sections of a config that are neither a method, a model nor a codec."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedcom.codecs import Codec
+from fedcom.engines.choice import AUTO, check_name
+from fedcom.engines.state.stores import Storage
+from fedcom.errors import ConfigError
+from fedcom.traffic.links import DownlinkMemory, Memory, at_budget, budgets_from
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which data, and how it is dealt to clients; None: what suits the data set."""
+
+    name: str | None = None
+    root: str | None = None
+    clients: int | None = None
+    partition: str | None = None
+    classes_per_client: int = 2
+    alpha: float = 0.5
+    beta: float = 0.5
+    lazy: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.clients is not None and self.clients < 1:
+            raise ConfigError(f"clients must be 1 or more; got {self.clients}")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """How long and how carefully to run."""
+
+    rounds: int = 100
+    participation: float = 1.0
+    seed: int = 0
+    eval_every: int = 1
+    dtype: Literal["float32", "float64"] = "float32"
+    target_accuracy: float = 0.9
+    init: str | None = None
+    chunk: int | None = None
+    engine: str = AUTO
+    tf32: bool = False
+    store: Literal["auto", "memory", "disk"] = "auto"
+    store_dtype: Literal["model", "bfloat16"] = "model"
+    store_folder: str | None = None
+    encode: bool = False
+
+    @property
+    def storage(self) -> Storage:
+        """Where clients' state is to be kept."""
+        return Storage(self.store, self.store_dtype, self.store_folder)
+
+    def __post_init__(self) -> None:
+        for key, least in {"rounds": 0, "eval_every": 1, "seed": 0, "chunk": 1}.items():
+            value = getattr(self, key)
+            if value is not None and value < least:
+                raise ConfigError(f"{key} must be {least} or more; got {value}")
+        check_name(self.engine)
+        if self.seed >= 2**62:
+            raise ConfigError(f"seed must be below 2^62; got {self.seed}")
+        if not 0 < self.target_accuracy <= 1:
+            raise ConfigError(f"target_accuracy is a share, such as 0.9; got {self.target_accuracy}")
+
+
+@dataclass(frozen=True)
+class UplinkConfig:
+    """What surrounds the uplink's codec, and what clients may send.
+
+    Args:
+        memory: what clients do with what their codec drops; None: the method's own way.
+        clip: the largest norm of what a client sends; None: no limit.
+        budgets: bits per coordinate of each client.
+        bandwidths: of each client, to share out the codec's bits by.
+    """
+
+    memory: Memory | None = None
+    clip: float | None = None
+    budgets: tuple[float, ...] | None = None
+    bandwidths: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.budgets is not None and self.bandwidths is not None:
+            raise ConfigError("give budgets or bandwidths, not both")
+
+    def bits(self, codec: Codec) -> tuple[float, ...] | None:
+        """The bits of each client, each of them checked against the codec."""
+        budgets = self.budgets if self.bandwidths is None else budgets_from(self.bandwidths, codec)
+        for bits in set(budgets or ()):
+            at_budget(codec, bits)
+        return budgets
+
+
+@dataclass(frozen=True)
+class DownlinkConfig:
+    """What a lossy downlink does with what it drops."""
+
+    memory: DownlinkMemory = "error-feedback"

@@ -1,0 +1,92 @@
+"""Settings as plain tables: read from TOML, changed by `section.key=value`, checked and written back."""
+
+import copy
+import json
+import re
+import tomllib
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedcom.config.values import parse
+from fedcom.errors import ConfigError, unknown
+
+Table = dict[str, Any]
+_OVERRIDE = re.compile(r"([\w-]+)\.([\w.-]+)=(.*)", re.DOTALL)
+_SECTIONS = ("data", "model", "algorithm", "uplink", "downlink", "run", "network", "methods")
+
+
+def read(path: str | Path | None, overrides: Sequence[str] = ()) -> Table:
+    """The table of a TOML file with overrides laid over it."""
+    table: Table = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"no config file {path}; overrides are section.key=value") from None
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not TOML: {error}") from None
+    for text in overrides:
+        override(table, text)
+    return renamed(table)
+
+
+def override(table: Table, text: str) -> None:
+    """Lay one section.key=value over a table."""
+    match = _OVERRIDE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r} is not an override; write section.key=value, as in algorithm.eta=0.05")
+    section, dotted, value = match.groups()
+    *path, key = dotted.split(".")
+    place = table
+    for name in (section, *path):
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"{text!r} sets a key of {name}, but {name} is {place!r}, not a section")
+    place[key] = parse(value)
+
+
+def renamed(table: Table) -> Table:
+    """A table with keys of former versions under their present names, each with a warning."""
+    table = copy.deepcopy(table)
+    methods = table.get("methods")
+    places = [("algorithm", table.get("algorithm"), "uplink", table)]
+    for label, own in methods.items() if isinstance(methods, dict) else ():
+        places.append((f"methods.{label}", own, f"methods.{label}.uplink", own))
+    for old, section, new, parent in places:
+        if isinstance(section, dict) and "memory" in section:
+            warnings.warn(f"{old}.memory is {new}.memory now; please write it so", stacklevel=2)
+            value, uplink = section.pop("memory"), parent.setdefault("uplink", {})
+            if isinstance(uplink, dict) and uplink.setdefault("memory", value) != value:
+                raise ConfigError(f"{old}.memory and {new}.memory differ; keep {new}.memory alone")
+    return table
+
+
+def check_sections(table: Table) -> None:
+    """Refuse a section that does not exist, or that is not one."""
+    for section, values in table.items():
+        if section not in _SECTIONS:
+            raise unknown("section", section, _SECTIONS)
+        if not isinstance(values, dict):
+            raise ConfigError(f"{section} is a section; write {section}.key=value, not {section}={values}")
+
+
+def dumps(table: Table) -> str:
+    """A table of sections as TOML."""
+    lines = []
+    for section, values in table.items():
+        lines.append(f"[{section}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in values.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)  # TOML knows no surrogate pairs
+    return repr(value)
