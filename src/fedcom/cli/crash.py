@@ -39,7 +39,7 @@ def _details(error: Exception) -> str:
         "command": shlex.join(sys.argv),
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "torch": torch.__version__,
     }
     head = "".join(f"{name}: {fact}\n" for name, fact in facts.items())
