@@ -12,7 +12,7 @@ from fedcom.config import Config, read
 from fedcom.engines.simulation import Row
 from fedcom.errors import ConfigError, DataError, Diverged
 from fedcom.runs import prepare as preparing
-from fedcom.runs.folder import claim, clear, fresh_folder, write_json
+from fedcom.runs.folder import check_free, fresh_folder, make_folder, write_json
 from fedcom.runs.prepare import prepare
 from fedcom.runs.run import FILES, Outcome, execute
 
@@ -176,16 +176,16 @@ def test_a_fresh_folder_does_not_exist_yet(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_holds_something_is_refused_unless_forced(tmp_path: Path) -> None:
-    claim(tmp_path / "new", force=False)
-    claim(tmp_path, force=False)
+    check_free(tmp_path / "new", force=False)
+    check_free(tmp_path, force=False)
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match="is not empty; choose another --out, or --force"):
-        claim(tmp_path, force=False)
-    claim(tmp_path, force=True)
+        check_free(tmp_path, force=False)
+    check_free(tmp_path, force=True)
     with pytest.raises(ConfigError, match=r"mine\.txt is a file, not a folder"):
-        claim(tmp_path / "mine.txt", force=True)
+        check_free(tmp_path / "mine.txt", force=True)
     with pytest.raises(ConfigError, match=r"cannot write to .*; choose another --out"):
-        clear(tmp_path / "mine.txt" / "below", FILES)
+        make_folder(tmp_path / "mine.txt" / "below", FILES)
 
 
 def test_a_second_run_replaces_the_first_ones_files_and_no_others(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_setting_that_answers_two_rates_is_measured_once(monkeypatch: pytest.M
     [
         ("1,two", "--bits takes numbers with commas between, such as 0.1,0.5,1,2,4,8; got '1,two'"),
         ("", "--bits takes numbers"),
-        ("1,0", "--bits must be above 0 and at most 32 bits a coordinate; got 0"),
+        ("1,0", "--bits must be above 0 and at most 32 bits per coordinate; got 0"),
         ("33", "got 33"),
         ("nan", "got nan"),
     ],
@@ -161,7 +161,7 @@ def test_the_real_update_is_a_clients_step_of_fedavg(monkeypatch: pytest.MonkeyP
     assert vector.layout.size == 64 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10 == len(vector.x)
     assert len(vector.layout.shapes) == 6
     parts = vector.layout.tensors(vector.x)
-    last = parts[vector.layout.names[-1]]  # two classes a client: their outputs rise, those of others fall
+    last = parts[vector.layout.names[-1]]  # two classes per client: their outputs rise, the others fall
     assert int((last < 0).sum()) == 2
     assert torch.equal(vector.x, real_update().x)
 
@@ -335,7 +335,11 @@ def test_measuring_files_prints_json_alone(command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--measure", "--bits", "64"], 2, "--bits must be above 0 and at most 32 bits a coordinate; got 64"),
+        (
+            ["--measure", "--bits", "64"],
+            2,
+            "--bits must be above 0 and at most 32 bits per coordinate; got 64",
+        ),
         (["--measure", "--vector", "none.npy"], 4, "no vector file none.npy; numpy.save makes one"),
         (["--measure", "--vector", "a.csv"], 4, "a.csv is neither .npy nor .safetensors"),
         (["--vector", "none.npy"], 2, "--vector is about measuring; add --measure"),

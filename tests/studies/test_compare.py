@@ -113,7 +113,7 @@ def test_a_methods_own_settings_come_last() -> None:
 
 REFUSED = [
     ("fedavg,fedcomgat", "", "unknown method 'fedcomgat'; did you mean 'fedcomgate'?"),
-    ("", "", "a comparison needs a method and a seed at least"),
+    ("", "", "a comparison needs at least one method and one seed"),
     (
         "fedavg,fedavg",
         "",
@@ -223,7 +223,7 @@ def test_a_former_comparisons_files_go_and_others_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "seeds", "subtitle"),
     [
-        ((), 1, "digits · 20 clients · 2 classes a client · 1 seed"),
+        ((), 1, "digits · 20 clients · 2 classes per client · 1 seed"),
         (("data.clients=4", "data.partition=iid"), 2, "digits · 4 clients · iid · 2 seeds"),
     ],
 )

@@ -274,7 +274,7 @@ def test_the_command_writes_beside_the_runs_and_spares_other_files(tmp_path: Pat
     page.write([run], tmp_path / "new" / "page.html")
     assert (tmp_path / "new" / "page.html").is_file()
     before = (run / "config.toml").read_text()
-    with pytest.raises(ConfigError, match="is no fedcom report"):
+    with pytest.raises(ConfigError, match="is not a fedcom report"):
         page.write([run], run / "config.toml")
     assert (run / "config.toml").read_text() == before
     with pytest.raises(ConfigError, match="is a folder"):

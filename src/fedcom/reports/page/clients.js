@@ -2,7 +2,7 @@
 
 let dealt = 0; // which partition is shown
 
-// A map of cells: rows and columns have names, `paint` gives a cell's colour, `say` what it means.
+// A heat map: rows and columns have names, `paint` gives a cell's colour, `say` its meaning in words.
 function heat({ heading, note, rows, columns, names, paint, say, room }) {
   const [left, top, colours] = [44, 4, inks()];
   const cell = Math.min(22, (room - left - 2) / columns.length);
@@ -53,13 +53,13 @@ function likeness({ similarity: { clients, cosine } }, room) {
   const mean = number(Math.round((100 * apart.reduce((a, b) => a + b, 0)) / apart.length) / 100 || 0);
   const told = (c) => (known(c) ? c.toFixed(2) : "—");
   const figure = heat({
-    heading: "Likeness of gradients", room, rows: clients, columns: clients, names: ["client", "client"],
+    heading: "Similarity of gradients", room, rows: clients, columns: clients, names: ["client", "client"],
     note: apart.length ? `cosine at the starting model, blue above 0, orange below; ${mean} on average` : "one client",
     paint: (i, j, colours) => shade(colours, cosine[i][j] < 0 ? colours.cold : colours.accent, Math.abs(cosine[i][j] ?? 0)),
     say: (i, j) => `clients ${clients[i]} and ${clients[j]}: cosine ${told(cosine[i][j])}`,
   });
   const rows = () => [["client", ...clients.map(String)], ...cosine.map((row, i) => [String(clients[i]), ...row.map(told)])];
-  return [figure, fold("Likeness, as a table", rows)];
+  return [figure, fold("Similarity, as a table", rows)];
 }
 
 function fold(name, rows) {
