@@ -169,7 +169,7 @@ def test_figure_2_asks_whether_tracking_removes_an_error() -> None:
     ]
 
 
-def test_figure_4_asks_for_alike_and_for_better() -> None:
+def test_figure_4_asks_which_methods_are_alike_and_which_are_better() -> None:
     tracking = dict.fromkeys(METHODS[2:], 0.95)
     assert outcomes("fig4", lambda r: tracking.get(r.method, 0.8))[:4] == [HOLDS, HOLDS, HOLDS, HOLDS]
     assert outcomes("fig4", lambda r: 1 - tracking.get(r.method, 0.2))[2] == FAILS
@@ -177,7 +177,7 @@ def test_figure_4_asks_for_alike_and_for_better() -> None:
     assert outcomes("fig4", lambda r: {"fedcomgate": 0}.get(r.method, 0.9))[0] == FAILS
 
 
-def test_figure_7_compares_what_is_lost() -> None:
+def test_figure_7_compares_the_accuracy_lost() -> None:
     def lossy(method: str) -> Any:
         drop = {method: 0.5}
         return lambda r: 0.9 - drop.get(r.method, 0.1) * (1 - dict(r.point)["run.participation"])
@@ -187,12 +187,12 @@ def test_figure_7_compares_what_is_lost() -> None:
     assert outcomes("fig7", lambda r: 0.9)[:3] == [FAILS, FAILS, FAILS]
 
 
-def test_figure_8_tells_the_rules_apart() -> None:
+def test_figure_8_judges_each_memory_rule() -> None:
     found = outcomes("fig8", lambda r: 0.5 if r.method.startswith("memory") else 0.9)
     assert found[:4] == [FAILS, HOLDS, HOLDS, PARTLY]
 
 
-def test_figure_9_wants_noise_to_hurt_and_steps_to_help() -> None:
+def test_figure_9_asks_whether_noise_hurts_and_steps_help() -> None:
     def score(sign: float) -> Any:
         keys = {"tau": 0.015, "uplink.zero_point_noise": -0.005}
         return lambda r: 0.5 + sign * sum(keys[key] * value for key, value in r.point)
@@ -201,7 +201,7 @@ def test_figure_9_wants_noise_to_hurt_and_steps_to_help() -> None:
     assert outcomes("fig9", score(-1)) == [FAILS, FAILS, FAILS]
 
 
-def test_the_frontier_and_tracking_flip_too() -> None:
+def test_the_frontier_and_tracking_can_hold_and_fail() -> None:
     assert outcomes("frontier-mnist", lambda r: 0.96)[0] == HOLDS
     assert outcomes("frontier-mnist", lambda r: {"fedcomgate": 0.99}.get(r.method, 0.6))[0] == FAILS
     assert set(outcomes("tracking", lambda r: {"fedgate": 0.9}.get(r.method, 0.6))) == {HOLDS}
@@ -277,7 +277,7 @@ def test_committed_verdicts_are_those_of_the_studies() -> None:
     assert (ROOT / "experiments" / "VERDICTS.md").read_text() == verdicts_page(kept)
 
 
-def test_figure_6_counts_who_is_alike() -> None:
+def test_figure_6_counts_highly_correlated_clients() -> None:
     panels = STUDIES["fig6"].plan(Scale(seeds=1))
 
     def results(near: float, apart: float) -> Results:

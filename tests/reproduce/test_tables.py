@@ -191,7 +191,7 @@ def test_a_power_law_is_found_again() -> None:
         (1.3, 0.9, UNKNOWN),
     ],
 )
-def test_slopes_are_held_against_a_bound(slope: float, error: float, outcome: str) -> None:
+def test_slopes_are_compared_with_a_bound(slope: float, error: float, outcome: str) -> None:
     assert hold(Fit(slope, error, 1.0), 1.0) == outcome
     assert hold(None, 1.0) == UNKNOWN
 
@@ -232,7 +232,7 @@ def test_a_verdict_follows_the_slope() -> None:
     assert tables_runner.judge(swapped, [CHECK, other], example)[-1].outcome == FAILS
 
 
-def test_a_factor_of_the_logarithm_is_told_apart() -> None:
+def test_growth_by_an_extra_logarithm_has_a_verdict_of_its_own() -> None:
     check = Check((2,), Case("qsparse"), "epsilon", (0.1, 0.03, 0.01, 0.003), "κ(q + 1)/√ε")
     cases = check.cases()
     for power, outcome in ((0, CONSISTENT), (1, BY_A_LOGARITHM), (3, WORSE)):
@@ -243,7 +243,7 @@ def test_a_factor_of_the_logarithm_is_told_apart() -> None:
         assert holds(found, check) == (power == 0)
 
 
-def test_terms_of_a_sum_may_have_constants_of_their_own() -> None:
+def test_terms_of_a_sum_may_have_different_constants() -> None:
     check = Check((5,), Case("diana"), "q", (0.0, 1.0, 3.0, 7.0, 15.0, 31.0), "κ + κq/m + q")
     for power, outcome in ((1, LIKE_Q), (2, WORSE)):
         cases = check.cases()

@@ -69,7 +69,7 @@ def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
         sweep.sweep(TABLE, {"eta": [0.3]}, ["fedavg"], tmp_path, quiet=True, device="cpu")
 
 
-def test_a_key_a_method_does_not_have_is_left_out_for_it(tmp_path: Path) -> None:
+def test_a_key_that_a_method_does_not_have_is_dropped_for_it(tmp_path: Path) -> None:
     records = sweep.sweep(
         TABLE,
         {"eta": [0.1], "damping": [0.5, 1.0]},

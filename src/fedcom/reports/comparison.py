@@ -87,7 +87,7 @@ def _spread(rows: Iterable[Row], key: str) -> float | None:
 
 
 def render(table: Sequence[MethodEntry], target: float | None) -> "Table":
-    """The table of `compare_table` for a terminal."""
+    """The table of `compare_table` for a terminal; the headings name the target."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -109,7 +109,7 @@ def render(table: Sequence[MethodEntry], target: float | None) -> "Table":
 
 
 def markdown(table: Sequence[MethodEntry], target: float | None) -> str:
-    """The table of `compare_table` in Markdown."""
+    """The table of `compare_table` in Markdown; the headings name the target."""
     shown = _columns(table, target)
     headings = [heading for heading, _ in shown]
     rows = [[cell(entry) for _, cell in shown] for entry in table]

@@ -123,7 +123,7 @@ def bars(
 
 
 def heat(part: "SubFigure", matrix: Any, title: str, note: str) -> None:
-    """Draw a matrix of cosines from -1 to 1 as a heat map."""
+    """Draw a matrix of cosines between clients as a heat map; `note` is the subtitle."""
     axes = frame(part, title, note)
     axes.set_position((0.1, 0.1, 0.72, 0.73))
     image = axes.imshow(np.asarray(matrix), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")

@@ -65,11 +65,11 @@ def _row(simulation: Simulation, heard: Tensor, meant: Tensor) -> Row:
     rules, w = simulation.rules, simulation.server.w
     draw = Draw.seeded(simulation.round, w.device).fold("G_q", torch.arange(DRAWS, device=w.device))
     x = meant.to(w.dtype).expand(DRAWS, -1)
-    alone = rules.links.uplink.quantise(x, rules.layout, draw).double().square().sum(-1).mean()
+    compressed_mean = rules.links.uplink.quantise(x, rules.layout, draw).double().square().sum(-1).mean()
     size = float(meant.square().sum())
     return {
         "round": simulation.round,
-        "G_q": float(heard.square().sum() - alone),
+        "G_q": float(heard.square().sum() - compressed_mean),
         "mean_square": size,
         "q": simulation.q,
     }

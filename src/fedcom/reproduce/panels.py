@@ -29,7 +29,7 @@ class Scale:
     overrides: tuple[str, ...] = ()
 
     def of(self, table: Table) -> Table:
-        """The settings of a config at this scale."""
+        """The settings of a config, by section, changed to this scale."""
         table = copy.deepcopy(table)
         if self.quick:
             data, run = table["data"], table["run"]

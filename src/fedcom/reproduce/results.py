@@ -141,7 +141,7 @@ class Results:
         return list(dict.fromkeys(without_sections(r["point"])[key] for r in self.runs(panel)))
 
     def final(self, panel: str, method: str, key: str = "test_accuracy", **point: Any) -> Stat:
-        """A method's score at the end of its runs: the mean over the last fifth of the rounds."""
+        """A method's score at the end of its runs: the mean of `key` over the last fifth of the rounds."""
         runs = self.runs(panel, method, **point)
         ends = [r["status"] for r in runs if r["status"] != "done"]
         return Stat(tuple(_tail(r, key) for r in runs), key, *ends[:1])

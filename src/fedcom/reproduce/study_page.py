@@ -73,7 +73,11 @@ def _bytes(results: Results, panel: str, method: str, key: str, point: Mapping[s
 
 
 def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
-    """The page with one line per claim, by study."""
+    """The page with one line per claim.
+
+    Args:
+        verdicts: the content of verdicts.json, by the name of the study.
+    """
     parts = [
         "# Verdicts",
         "Written from the studies' verdicts.json; `fedcom reproduce all` repeats them.",

@@ -106,9 +106,9 @@ def settings(rates: Sequence[float]) -> list[CodecSetting]:
         asked = {codec: rate for rate in reversed(rates) if (codec := kind().at(rate)) is not None}
         choices: dict[Codec, float | None] = {**asked} if asked else {kind(): None}
         tables = [asdict(codec) for codec in choices]
-        told = [f.name for f in fields(kind) if any(table[f.name] != f.default for table in tables)]
+        changed = [f.name for f in fields(kind) if any(table[f.name] != f.default for table in tables)]
         for (codec, rate), table in reversed(list(zip(choices.items(), tables, strict=True))):
-            found.append(CodecSetting(codec, rate, _parameters({key: table[key] for key in told})))
+            found.append(CodecSetting(codec, rate, _parameters({key: table[key] for key in changed})))
     return found
 
 

@@ -1,6 +1,6 @@
 """What `fedcom sweep` does: run methods over a grid of settings, and resume where it was interrupted.
 
-Runs that differ only in eta, gamma and seed have one shape and are computed together, as one stack.
+Runs that differ only in eta, gamma and seed have one shape; on a GPU they are computed as one stack.
 """
 
 import itertools
@@ -141,17 +141,24 @@ def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
 
 
 def trials_of(
-    table: Table, grid: Sequence[tuple[tuple[str, Any], ...]], methods: Sequence[str], seeds: int
+    table: Table, tried: Sequence[tuple[tuple[str, Any], ...]], methods: Sequence[str], seeds: int
 ) -> Iterator[Trial]:
-    """Every method at every point of a grid with every seed; keys that a method does not have are dropped."""
+    """Every method at every point with every seed; keys that a method does not have are dropped for it.
+
+    Args:
+        table: the settings of a config file, by section.
+        tried: the points of a grid; see `points`.
+        methods: names of methods, or labels under [methods].
+        seeds: how many seeds per point, from run.seed on.
+    """
     first = Config.of({"run": table.get("run", {})}).run.seed
     known = {method: method_keys(table, method) for method in methods}
     every = set().union(*known.values())
-    for key, _ in grid[0]:
+    for key, _ in tried[0]:
         if "." not in key and key not in every:
             raise ConfigError(f"none of the methods has a key {key!r} to sweep; {nearest(key, every)}")
     for method in methods:
-        own = {tuple((k, v) for k, v in point if "." in k or k in known[method]): None for point in grid}
+        own = {tuple((k, v) for k, v in point if "." in k or k in known[method]): None for point in tried}
         for point, seed in itertools.product(own, range(first, first + seeds)):
             yield Trial(method, point, seed, variant(_at(table, method, point, seed), method))
 

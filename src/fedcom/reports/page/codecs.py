@@ -40,24 +40,24 @@ def codec_table(runs: Sequence[SavedRun]) -> Html:
         "bits per coordinate",
         "least q at that rate",
     ]
-    rows = [_line(way, name, told, group) for (way, name, told), group in lines.items()]
+    rows = [_line(way, name, parameters, group) for (way, name, parameters), group in lines.items()]
     return Html(table("Codecs", headings, rows, names=4) + tag("p", NOTE, class_="quiet"))
 
 
 def _words(section: Mapping[str, Any]) -> tuple[str, str]:
-    told = (f"{key} {value}" for key, value in section.items() if key != "name" and key not in LINK)
+    parameters = (f"{key} {value}" for key, value in section.items() if key != "name" and key not in LINK)
     share = ["budgets by client"] if "budgets" in section else []
-    return str(section["name"]), ", ".join([*told, *share])
+    return str(section["name"]), ", ".join([*parameters, *share])
 
 
-def _line(way: str, name: str, told: str, runs: Sequence[SavedRun]) -> list[object]:
+def _line(way: str, name: str, parameters: str, runs: Sequence[SavedRun]) -> list[object]:
     known = [run.rows for run in runs if way == "uplink" and run.status != "diverged"]
     q = [row["q"] for rows in known for row in rows if is_number(row.get("q"))]
     bits, bias = _bits(way, runs), _bias(runs[0].config[way])
     least = None if bias == "lossless" else _least(bits)
     methods = ", ".join(dict.fromkeys(run.label for run in runs))
     return [
-        Html(tag("span", f"{name}, {way}") + tag("small", told)),
+        Html(tag("span", f"{name}, {way}") + tag("small", parameters)),
         tag("span", methods, class_="long"),
         bias,
         _spark(known),

@@ -69,7 +69,7 @@ def collect(folders: Sequence[Path]) -> CollectedRuns:
     if not found.runs:
         named = ", ".join(map(str, folders)) or "nothing"
         raise ConfigError(f"no run in {named}; a run's folder holds config.toml and metrics.jsonl")
-    found.runs = _told_apart(found.runs)
+    found.runs = _relabelled(found.runs)
     return found
 
 
@@ -90,7 +90,7 @@ def _run(folder: Path, notices: list[Notice]) -> SavedRun:
     config = _read(folder, "config.toml", _config, notices) or {}
     rows, broken = _read(folder, "metrics.jsonl", _rows, notices) or ([], [])
     notices += [(f"metrics.jsonl: line {number} is not a row", str(folder)) for number in broken]
-    summary = _read(folder, "summary.json", _table, notices) or {}
+    summary = _read(folder, "summary.json", _json_object, notices) or {}
     label = folder.parent.name if _SEED.fullmatch(folder.name) else config.get("algorithm", {}).get("name")
     status = summary.get("status")
     cut = not summary and not (folder / "ledger.json").exists()  # a run cut off: one notice is enough
@@ -105,7 +105,7 @@ def _run(folder: Path, notices: list[Notice]) -> SavedRun:
         {} if cut else _read(folder, "ledger.json", _ledger, notices) or {},
         _read(folder, "partition.json", _partition, notices) or {},
         _read(folder, "similarity.json", _similarity, notices) or {},
-        _read(folder, "environment.json", _table, notices) or {},
+        _read(folder, "environment.json", _json_object, notices) or {},
     )
 
 
@@ -129,12 +129,12 @@ def _clean(name: str) -> str:
 
 
 def _seed(config: JsonObject, folder: Path) -> int:
-    told = config.get("run", {}).get("seed")
+    seed = config.get("run", {}).get("seed")
     named = re.search(r"\d+", folder.name) if _SEED.fullmatch(folder.name) else None
-    return told if isinstance(told, int) else int(named.group()) if named else 0
+    return seed if isinstance(seed, int) else int(named.group()) if named else 0
 
 
-def _told_apart(runs: list[SavedRun]) -> list[SavedRun]:
+def _relabelled(runs: list[SavedRun]) -> list[SavedRun]:
     """Make runs of one label differ only in their seed: those that do not are labelled by their folders."""
     groups: dict[str, list[SavedRun]] = {}
     for run in runs:
@@ -161,7 +161,7 @@ def _apart_from_seed(run: SavedRun) -> str:
     return json.dumps(sections, sort_keys=True, default=str)
 
 
-def _table(text: str) -> JsonObject:
+def _json_object(text: str) -> JsonObject:
     table = json.loads(text, parse_constant=lambda _: None)
     if not isinstance(table, dict):
         raise TypeError("not a JSON object")
@@ -178,7 +178,7 @@ def _rows(text: str) -> tuple[list[JsonObject], list[int]]:
     rows, broken = [], []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            row = _table(line)
+            row = _json_object(line)
             rows.append(
                 {"round": _whole(row["round"]), **{k: v for k, v in row.items() if v is None or is_usable(v)}}
             )
@@ -200,19 +200,19 @@ def _whole(value: Any) -> int:
 
 def _ledger(text: str) -> JsonObject:
     """Bytes by direction, vector and part, and the number of clients."""
-    books = _table(text)
+    ledger = _json_object(text)
     items = {
         way: {
             str(vector): {str(part): _whole(size) for part, size in parts.items()}
-            for vector, parts in books[way]["vectors"].items()
+            for vector, parts in ledger[way]["vectors"].items()
         }
         for way in ("uplink", "downlink")
     }
-    return {"clients": max(1, _whole(books["clients"])), **items}
+    return {"clients": max(1, _whole(ledger["clients"])), **items}
 
 
 def _partition(text: str) -> JsonObject:
-    table = _table(text)
+    table = _json_object(text)
     counts = table.get("label_counts")
     rows = None if counts is None else [[_whole(count) for count in row] for row in counts]
     if rows and len({len(row) for row in rows}) > 1:
@@ -222,7 +222,7 @@ def _partition(text: str) -> JsonObject:
 
 
 def _similarity(text: str) -> JsonObject:
-    table = _table(text)
+    table = _json_object(text)
     clients, cosine = [_whole(client) for client in table["clients"]], table["cosine"]
     if {len(clients)} != {len(cosine), *map(len, cosine)}:
         raise ValueError("not square")

@@ -101,13 +101,13 @@ def _status(entry: MethodEntry) -> Html:
 def traffic(runs: Sequence[SavedRun]) -> Html:
     """Bytes per client by direction, vector and part, as bars and as a table."""
     colours = palette(run.label for run in runs)
-    books = {label: _account(group) for label, group in grouped(runs).items()}
-    books = {label: items for label, items in books.items() if items}
-    if not books:
+    itemised = {label: _account(group) for label, group in grouped(runs).items()}
+    itemised = {label: items for label, items in itemised.items() if items}
+    if not itemised:
         return tag("p", "No run has left a ledger.json.", class_="quiet")
     sums = {
         (label, way): sum(size for (w, *_), size in items.items() if w == way)
-        for label, items in books.items()
+        for label, items in itemised.items()
         for way in ("uplink", "downlink")
     }
     widest = max(*sums.values(), 1)
@@ -118,11 +118,11 @@ def traffic(runs: Sequence[SavedRun]) -> Html:
             *(_bar(way, items, sums[label, way], widest, colours[label]) for way in ("uplink", "downlink")),
             class_="bars",
         )
-        for label, items in books.items()
+        for label, items in itemised.items()
     ]
     rows = [
         [label, *key, significant(size / MB, 4), percent(size / sums[label, key[0]])]
-        for label, items in books.items()
+        for label, items in itemised.items()
         for key, size in items.items()
     ]
     headings = ["method", "direction", "vector", "part", "MB per client", "% of direction"]
@@ -134,14 +134,14 @@ def traffic(runs: Sequence[SavedRun]) -> Html:
 
 def _account(runs: Sequence[SavedRun]) -> dict[tuple[str, str, str], float]:
     """The mean bytes per client of each part, largest first within a direction."""
-    books = [run.ledger for run in runs if run.ledger]
+    ledgers = [run.ledger for run in runs if run.ledger]
     total: dict[tuple[str, str, str], float] = {}
-    for book in books:
+    for ledger in ledgers:
         for way in ("uplink", "downlink"):
-            for vector, parts in book[way].items():
+            for vector, parts in ledger[way].items():
                 for part, size in parts.items():
                     key = (way, vector, part)
-                    total[key] = total.get(key, 0.0) + size / book["clients"] / len(books)
+                    total[key] = total.get(key, 0.0) + size / ledger["clients"] / len(ledgers)
     return dict(
         sorted(((k, v) for k, v in total.items() if v), key=lambda item: (item[0][0] != "uplink", -item[1]))
     )

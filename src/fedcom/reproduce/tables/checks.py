@@ -11,7 +11,7 @@ from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
 from fedcom.traffic.links import Links
 
 DIM = 32
-NOISE = 0.5**0.5  # sigma, the standard deviation of noisy gradients
+NOISE = 0.5**0.5  # sigma of noisy gradients: the norm of their noise
 SPREAD = 0.5  # of heterogeneous clients; see `Quadratic.of`
 LARGEST, OCTAVES = 2.0, 9  # steps eta gamma tau L: the largest that suits gradient descent, and its halvings
 

@@ -55,7 +55,12 @@ class Measurement:
 
 
 def measurements(checks: Sequence[Check], seeds: int, finer: int = 2) -> list[Measurement]:
-    """What has to be run for some checks; cases that differ only in epsilon are one measurement."""
+    """What has to be run for some checks; cases that differ only in epsilon are one measurement.
+
+    Args:
+        seeds: how many seeds each measurement averages over.
+        finer: step sizes per factor of two.
+    """
     wanted: dict[Case, set[float]] = {}
     for case in (case for check in checks for case in check.cases()):
         wanted.setdefault(replace(case, epsilon=0.0), set()).add(case.epsilon)

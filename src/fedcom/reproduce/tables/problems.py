@@ -50,7 +50,7 @@ class Quadratic:
         a: the eigenvalues of each client, [m, d].
         b: the optimum of each client, [m, d].
         optimum: of the mean of all f_j.
-        sigma: the standard deviation of the gradients' noise; 0 for exact gradients.
+        sigma: the norm of the noise that is added to every gradient; 0 for exact gradients.
     """
 
     a: Tensor

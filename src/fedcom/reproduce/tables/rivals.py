@@ -39,7 +39,12 @@ class Rival:
         return pair if len(pair) == 2 else []
 
     def verdict(self, found: MeasuredRounds, pair: Sequence[Check], where: str) -> Verdict:
-        """The claim holds if `other` needs over 10% more rounds than `one`, partly if about as many."""
+        """The claim holds if `other` needs over 10% more rounds than `one`, partly if about as many.
+
+        Args:
+            pair: the checks of both methods; see `pair`.
+            where: how the rounds were measured, in words.
+        """
         claim = f"Table {self.table}: {self.claim}"
         rounds = [dict(zip(check.values, found.rounds(check), strict=True)) for check in pair]
         both = [value for value in rounds[0] if rounds[0][value] and rounds[1].get(value)]

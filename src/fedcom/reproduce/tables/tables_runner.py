@@ -30,7 +30,13 @@ SEEDS = 3  # seeds per seed of the scale, as these runs are small
 
 
 def reproduce_tables(scale: Scale, out: Path, device: str = "cpu", quiet: bool = False) -> list[Verdict]:
-    """Reproduce all tables at a scale; they are computed on all cores of the CPU, whatever the device."""
+    """Reproduce all tables at a scale, on all cores of the CPU.
+
+    Args:
+        out: the folder of the tables.
+        device: not used, as a GPU does not help with such small problems.
+        quiet: show no progress.
+    """
     if scale.overrides:
         raise ConfigError(f"tables have no config that {scale.overrides[0]!r} could override; leave it out")
     work = measurements(CHECKS, SEEDS * scale.seeds, 2 if scale.quick else 4)
