@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what it prints, where, and the code it exits with."""
+"""The command line: what it prints, where, and its exit codes."""
 
 import json
 import os
@@ -20,13 +20,13 @@ from fedcom import cli
 from fedcom.config import DataConfig, RunConfig
 from fedcom.runs.run import FILES
 
-COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # would make a terminal of a pipe
+COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # these make rich treat a pipe as a terminal
 SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=2")
-PATIENCE = 600  # seconds before a process that hangs is given up
+PATIENCE = 600  # seconds to wait for a process that hangs
 
 
 class Result(NamedTuple):
-    """What a command left on the screen and to the shell."""
+    """The exit code of a command, and what it printed on standard output and standard error."""
 
     code: int
     out: str
@@ -57,7 +57,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
 @contextmanager
 def process(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """`python -m fedcom ...` as a process of its own, killed if the test fails."""
+    """Runs `python -m fedcom ...` in another process, which is killed if the test fails."""
     # A test run in the background may ignore SIGINT, and a child would inherit that.
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -83,7 +83,7 @@ def finished(folder: Path, *arguments: str) -> Result:
 
 
 def interrupted(folder: Path, log: str, rows: int, *arguments: str) -> Result:
-    """Sends SIGINT once so many rows are in a log."""
+    """Sends SIGINT when a log has this many rows."""
     with process(folder, *arguments) as running:
         until = time.monotonic() + PATIENCE
         while not ((folder / log).exists() and (folder / log).read_text().count("\n") >= rows):
@@ -109,7 +109,7 @@ def test_with_no_argument_it_is_fedcomgate_on_digits(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == set(FILES)
     assert [row["round"] for row in rows_of(folder)] == [0, 1, 2]
     assert [line.split("  ")[1] for line in err.splitlines()] == ["round 0/2", "round 1/2", "round 2/2"]
-    assert "\x1b" not in err  # plain lines where there is no terminal
+    assert "\x1b" not in err  # plain lines, as it is not a terminal
 
 
 def test_a_diverged_run_exits_with_3_and_advice(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_wrong_usage_prints_usage_and_exits_with_2(
     assert message in " ".join(err.split())
 
 
-def test_alone_it_prints_its_help(command: Command) -> None:
+def test_without_arguments_it_prints_its_help(command: Command) -> None:
     code, out, err = command()
     assert code == 2
     assert "compare" in out + err
@@ -202,7 +202,7 @@ def test_every_key_of_the_methods_in_common_is_in_the_help(command: Command) -> 
     assert {field.name for field in fields(fedcom.Algorithm)} <= words(command("run", "--help").out)
 
 
-def test_help_is_not_taken_for_markup(command: Command) -> None:
+def test_brackets_in_help_are_not_read_as_markup(command: Command) -> None:
     assert "methods.fedavg.eta=0.1" in command("compare", "--help").out
 
 
@@ -220,7 +220,7 @@ def test_help_is_not_taken_for_markup(command: Command) -> None:
         (["data.name=mnist", "data.root=none"], 4, "data.root 'none' does not hold mnist"),
     ],
 )
-def test_what_a_user_can_mend_is_one_line(
+def test_what_a_user_can_fix_is_one_line(
     command: Command, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     got = command("run", *arguments)
@@ -252,7 +252,7 @@ def test_a_folder_is_never_overwritten_unless_forced(command: Command, tmp_path:
     assert [row["round"] for row in rows_of(tmp_path / "a")] == [0, 1]
 
 
-def test_evaluate_gives_the_last_rows_figures(command: Command, tmp_path: Path) -> None:
+def test_evaluate_gives_the_scores_of_the_last_row(command: Command, tmp_path: Path) -> None:
     command("run", *SMALL, "-q", "--out", "a")
     last = rows_of(tmp_path / "a")[-1]
     code, out, err = command("evaluate", "a")
@@ -265,7 +265,7 @@ def test_evaluate_gives_the_last_rows_figures(command: Command, tmp_path: Path) 
     assert other["worst_client_accuracy"] > last["worst_client_accuracy"]
 
 
-def test_evaluate_names_the_file_it_misses(command: Command) -> None:
+def test_evaluate_names_the_missing_file(command: Command) -> None:
     got = command("evaluate", "none")
     assert (got.code, got.out) == (2, "")
     assert "none/config.toml" in got.err
@@ -311,7 +311,7 @@ def test_compare_refuses_before_anything_runs(command: Command, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("what", cli._LISTS)
-def test_list_names_every_choice_on_a_line(command: Command, what: str) -> None:
+def test_list_prints_one_line_per_choice(command: Command, what: str) -> None:
     code, out, err = command("list", what)
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines()] == list(cli._LISTS[what])
@@ -321,6 +321,6 @@ def test_list_names_every_choice_on_a_line(command: Command, what: str) -> None:
     assert {line.split()[-1] for line in out.splitlines()} == {"fedcom"}
 
 
-def test_list_knows_the_nearest(command: Command) -> None:
+def test_list_suggests_the_nearest_name(command: Command) -> None:
     got = command("list", "codec")
     assert (got.code, got.err) == (2, "fedcom: unknown list 'codec'; did you mean 'codecs'?\n")

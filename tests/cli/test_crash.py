@@ -1,4 +1,4 @@
-"""Errors nobody foresaw, in real processes in which something was broken, and readers that go away."""
+"""Unexpected errors, in real processes with a part replaced by one that fails, and pipes that are closed."""
 
 import os
 import subprocess
@@ -29,7 +29,11 @@ EARLY, LATE = "cli.execute = broken", "running._finish = broken"
 
 
 def crashed(folder: Path, breaks: str, *arguments: str, **environment: str) -> Result:
-    """What a command leaves in which something was broken."""
+    """Run a command with a part replaced by one that fails.
+
+    Args:
+        breaks: Python code that replaces the part, such as EARLY or LATE.
+    """
     program = BROKEN.format(breaks=breaks, arguments=arguments)
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -46,7 +50,7 @@ def errors(folder: Path) -> list[Path]:
     return sorted(folder.glob("fedcom-error-*.txt"))
 
 
-def test_it_is_one_line_and_a_file_in_the_runs_folder(tmp_path: Path) -> None:
+def test_an_unexpected_error_is_one_line_and_a_file_in_the_run_folder(tmp_path: Path) -> None:
     code, out, err = crashed(tmp_path, LATE, *SMALL, "--out", "a")
     (file,) = errors(tmp_path / "a")
     what = "fedcom: ZeroDivisionError: one line; this is a bug in fedcom: please report it with the file"
@@ -61,7 +65,7 @@ def test_it_is_one_line_and_a_file_in_the_runs_folder(tmp_path: Path) -> None:
     assert text.endswith("ZeroDivisionError: one line\nand another\n")
 
 
-def test_the_file_is_in_the_current_folder_if_the_runs_is_not_there_yet(tmp_path: Path) -> None:
+def test_the_file_is_in_the_current_folder_if_there_is_no_run_folder_yet(tmp_path: Path) -> None:
     code, _, err = crashed(tmp_path, EARLY, *SMALL)
     (file,) = errors(tmp_path)
     assert code == 70
@@ -70,7 +74,7 @@ def test_the_file_is_in_the_current_folder_if_the_runs_is_not_there_yet(tmp_path
 
 
 @pytest.mark.skipif(not PROC.is_dir(), reason="needs a folder that takes no files from anyone")
-def test_the_file_is_in_the_systems_folder_if_the_current_one_takes_none(tmp_path: Path) -> None:
+def test_the_file_is_in_the_temporary_folder_if_the_current_one_takes_none(tmp_path: Path) -> None:
     code, _, err = crashed(PROC, EARLY, *SMALL, TMPDIR=str(tmp_path))
     (file,) = errors(tmp_path)
     assert code == 70
@@ -78,21 +82,21 @@ def test_the_file_is_in_the_systems_folder_if_the_current_one_takes_none(tmp_pat
 
 
 @pytest.mark.parametrize(("value", "code"), [("1", 1), ("0", 70)])
-def test_fedcom_debug_raises_it_instead(tmp_path: Path, value: str, code: int) -> None:
+def test_fedcom_debug_raises_the_error_instead(tmp_path: Path, value: str, code: int) -> None:
     done = crashed(tmp_path, EARLY, *SMALL, FEDCOM_DEBUG=value)
     assert done.code == code
     assert ("Traceback (most recent call last):" in done.err) == (code == 1)
     assert bool(errors(tmp_path)) == (code == 70)
 
 
-def test_what_a_user_can_mend_leaves_no_file(tmp_path: Path) -> None:
+def test_what_a_user_can_fix_leaves_no_file(tmp_path: Path) -> None:
     code, _, err = crashed(tmp_path, "", "run", "run.rounds=many")
     assert (code, err) == (2, "fedcom: run.rounds must be a whole number; got 'many'\n")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [("list", "codecs"), ("list", "codecs", "--json")])
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_a_reader_that_closes_the_pipe_is_no_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     running = subprocess.Popen(
         [sys.executable, "-m", "fedcom", *arguments],
         cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""Comparisons worked by hand."""
+"""The table of `fedcom compare`, against numbers worked out by hand."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ def curve(
     losses: Sequence[float] = LOSSES,
     status: str = "done",
 ) -> Curve:
-    """A run evaluated every ten rounds that sends `up` bytes a round per client, half of it down."""
+    """A run evaluated every ten rounds that sends `up` bytes per client and round, and gets half as many."""
     rows = [
         {
             "round": 10 * i,
@@ -87,7 +87,7 @@ def test_two_seeds_by_hand() -> None:
     assert (entry["rounds_to_target"], entry["uplink_bytes_to_target"]) == (15, 15e6)  # rounds 10 and 20
 
 
-def test_a_diverged_run_gives_no_final_figures() -> None:
+def test_a_diverged_run_gives_no_final_scores() -> None:
     entry = entries()["fedavg"]
     assert (entry["status"], entry["runs"], entry["diverged"]) == ("mixed", 2, 1)
     assert (entry["final_loss"], entry["final_loss_spread"]) == (0.5, None)
@@ -101,7 +101,7 @@ def test_ratios_are_of_bytes_to_the_target() -> None:
     table = entries(0.6)
     assert table["fedcomgate"]["times_fewer_than_fedavg"] == pytest.approx(80 / 15)
     assert table["fedavg"]["times_fewer_than_fedavg"] == 1
-    assert table["scaffold"]["times_fewer_than_fedavg"] is None  # it never gets there
+    assert table["scaffold"]["times_fewer_than_fedavg"] is None  # it never reaches the target
     assert table["fedcomgate"]["times_fewer_than_scaffold"] is None
     assert entries(0.5)["fedcomgate"]["times_fewer_than_scaffold"] == pytest.approx(160 / 10)
 
@@ -124,7 +124,7 @@ def test_markdown_by_hand() -> None:
     assert lines[-1] == "- fedavg: 1 of 2 diverged at round 20"
 
 
-def test_columns_without_a_figure_are_left_out() -> None:
+def test_columns_without_a_number_are_left_out() -> None:
     text = markdown(compare_table([curve("a|b", 0, (None,) * 3)], None), None)
     assert text.splitlines()[0] == "| method | loss | up MB | down MB |"
     assert "a\\|b" in text

@@ -1,4 +1,4 @@
-"""Figures looked at as pixels, and the lines they are drawn from."""
+"""Figures, checked by their pixels and by the lines they are drawn from."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def curve(
     losses: Sequence[float] = (2.0, 1.0, 0.5),
     status: str = "done",
 ) -> Curve:
-    """A run evaluated every ten rounds that sends `up` bytes a round per client."""
+    """A run evaluated every ten rounds that sends `up` bytes per round and client."""
     rows = [
         {"round": 10 * i, "train_loss": loss, "test_accuracy": accuracy, "uplink_bytes": 10 * i * up}
         for i, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True))
@@ -46,7 +46,7 @@ def has(image: np.ndarray[Any, Any], colour: str) -> bool:
     return bool((np.abs(image[..., :3] - rgb(colour)).max(-1) < 0.01).sum() > 50)
 
 
-def test_figures_are_png_with_one_colour_a_method(tmp_path: Path) -> None:
+def test_figures_are_png_with_one_colour_per_method(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     paths = figures(CURVES, tmp_path / "new" / "folder", "made-up data, price $5 to $6")
@@ -79,7 +79,7 @@ def test_non_finite_and_huge_values_and_many_methods_do_not_break_a_figure(tmp_p
     assert len(figures([Curve("fedavg", 0, CURVES[0].rows[:1], "done")], tmp_path / "c")) == 3
 
 
-def test_a_run_on_its_way_to_infinity_ends_just_above_the_others() -> None:
+def test_a_diverging_run_is_cut_off_just_above_the_others() -> None:
     sound = curve("fedavg", losses=(2.0, 1.0, 0.5))
     wild = curve("fedcom", losses=(2.0, 50.0, 1e9), status="diverged")
     mild = curve("fedgate", losses=(2.0, 3.0, 4.0), status="diverged")
@@ -87,9 +87,9 @@ def test_a_run_on_its_way_to_infinity_ends_just_above_the_others() -> None:
     assert heights == [[2.0, 1.0, 0.5], [2.0, 6.0], [2.0, 3.0, 4.0]]
 
 
-def test_seeds_are_averaged_and_those_cut_short_are_drawnapart() -> None:
+def test_seeds_are_averaged_and_runs_cut_short_are_drawn_separately() -> None:
     runs = [curve("fedavg", 0, losses=(2.0, 1.0, 0.5)), curve("fedavg", 1, losses=(2.0, 3.0, 1.5))]
-    early = Curve("fedavg", 2, runs[1].rows[:2], "done")  # reached its target, say: keeps its loss of 3
+    early = Curve("fedavg", 2, runs[1].rows[:2], "done")  # as if it reached its target: keeps its loss of 3
     cut = curve("fedavg", 3, losses=(2.0, 1.0, math.nan), status="diverged")
     mean, other = strokes_of([*runs, early, cut], "round", "train_loss")
     expected = [[0, 2, 2, 2], [10, 7 / 3, 1, 3], [20, 5 / 3, 0.5, 3]]
@@ -103,15 +103,15 @@ def test_bytes_start_at_the_first_non_zero_point_only_on_a_logarithmic_axis() ->
     assert [s.points[0, 0] for s in strokes_of(far, "uplink_bytes", "train_loss")] == [10, 80]
 
 
-def test_every_method_has_a_colour_of_its_own_and_nothing_else_has() -> None:
+def test_every_method_has_its_own_colour() -> None:
     assert set(COLOURS) == set(ALGORITHMS)
     colours = [rgb(colour) for colour in COLOURS.values()]
     assert min(np.abs(a - b).sum() for i, a in enumerate(colours) for b in colours[:i]) > 0.3
     assert not set(COLOURS.values()) & set(SPARE)
-    assert all(colour.max() < 0.95 and colour.min() < 0.5 for colour in colours)  # none fades into the paper
+    assert all(colour.max() < 0.95 and colour.min() < 0.5 for colour in colours)  # none is too pale
 
 
-def test_colours_do_not_depend_on_the_company_a_method_keeps() -> None:
+def test_a_methods_colour_does_not_depend_on_the_other_methods() -> None:
     alone, together = palette(["fedcomgate"]), palette(["scaffold", "FedCOMGATE", "fedcomgate"])
     assert alone["fedcomgate"] == together["fedcomgate"] == together["FedCOMGATE"] == COLOURS["fedcomgate"]
     labels = [f"mine {i}" for i in range(9)]

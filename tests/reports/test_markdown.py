@@ -1,4 +1,4 @@
-"""Tables in Markdown, by hand."""
+"""Tables in Markdown, compared with tables written by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Studies: plans that are valid, runs that are not run twice, and verdicts that follow from the numbers."""
+"""Studies: valid plans, no run repeated, and verdicts that follow from the numbers."""
 
 import json
 import tomllib
@@ -14,7 +14,7 @@ from fedcom.errors import ConfigError, DataError
 from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, drawing, rates, reproduce
 from fedcom.reproduce.panels import StudyRun
 from fedcom.reproduce.results import FAILS, HOLDS, PARTLY, Results, Stat, alike, better
-from fedcom.reproduce.study import experiment
+from fedcom.reproduce.study import experiment_file
 from fedcom.reproduce.study_page import read_verdicts, verdicts_page
 from fedcom.studies import sweep
 from fedcom.studies.compare import METHODS
@@ -38,13 +38,13 @@ def test_plans_are_valid(name: str, quick: bool) -> None:
 def test_rates_come_from_their_file_and_the_configs_own_win() -> None:
     (panel, *_) = STUDIES["fig4"].plan(Scale(overrides=("methods.fedgate.eta=0.33",)))
     found = {run.method: run.config.algorithm for run in panel.runs(1)}
-    kept = tomllib.loads(experiment("rates/mnist.toml").read_text())["methods"]
+    kept = tomllib.loads(experiment_file("rates/mnist.toml").read_text())["methods"]
     assert found["fedavg"].eta == kept["fedavg"]["eta"]
     assert found["fedcomgate"].gamma == kept["fedcomgate"]["gamma"]
     assert found["fedgate"].eta == 0.33
 
 
-def test_a_run_of_other_settings_is_another_run() -> None:
+def test_a_run_with_other_settings_has_another_key() -> None:
     one, two = (
         STUDIES["fig4"].plan(Scale(overrides=(text,)))[0].runs(1)[0]
         for text in ("run.rounds=3", "run.rounds=4")
@@ -64,29 +64,29 @@ def study(judge: Any = lambda results: [], measure: Any = None) -> Study:
     return Study("s", "S", ("a claim",), lambda scale: panels, lambda results, out: [], judge, measure)
 
 
-def test_what_was_played_is_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Results] = []
     one = study(lambda results: seen.append(results) or [])  # type: ignore[func-returns-value]
     reproduce(one, Scale(seeds=1), tmp_path, "cpu", True)
     log = tmp_path / "results.jsonl"
     log.write_text(log.read_text() + '{"key": "[cut')
-    played: list[str] = []
-    real = sweep.play
-    monkeypatch.setattr(sweep, "play", lambda t, *a: (played.extend(r.seed for r in t), real(t, *a))[1])
+    ran: list[str] = []
+    real = sweep.run_stack
+    monkeypatch.setattr(sweep, "run_stack", lambda t, *a: (ran.extend(r.seed for r in t), real(t, *a))[1])
     reproduce(one, Scale(seeds=2), tmp_path, "cpu", True)
-    assert played == [1, 1]
+    assert ran == [1, 1]
     reproduce(one, Scale(seeds=2), tmp_path, "cpu", True)
-    assert played == [1, 1]
+    assert ran == [1, 1]
     assert [row["round"] for row in seen[-1].records[0]["rows"]] == [0, 2, 4]
     assert seen[-1].records[0] == seen[0].records[0]
     assert len((tmp_path / "points.csv").read_text().splitlines()) == 1 + 4 * 3
 
 
-def test_a_run_of_another_study_beside_it_is_not_played_again(
+def test_a_run_of_another_study_in_a_folder_beside_it_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reproduce(study(), Scale(seeds=1), tmp_path / "one", "cpu", True)
-    monkeypatch.setattr(sweep, "play", lambda *a: pytest.fail("played again"))
+    monkeypatch.setattr(sweep, "run_stack", lambda *a: pytest.fail("run again"))
     seen: list[Results] = []
     two = study(lambda results: seen.append(results) or [])  # type: ignore[func-returns-value]
     reproduce(replace(two, name="t"), Scale(seeds=1), tmp_path / "two", "cpu", True)
@@ -124,7 +124,7 @@ def test_differences_count_beyond_the_spread() -> None:
 
 
 def made_up(name: str, score: Any) -> Results:
-    """Results of a study in which every run ends at what `score` says of it."""
+    """Results of a study in which `score(run)` is the final accuracy of every run; 0 for a diverged one."""
     panels = STUDIES[name].plan(Scale(seeds=2))
     records = []
     for panel in panels:
@@ -169,7 +169,7 @@ def test_figure_2_asks_whether_tracking_removes_an_error() -> None:
     ]
 
 
-def test_figure_4_asks_for_alike_and_for_better() -> None:
+def test_figure_4_asks_which_methods_are_alike_and_which_are_better() -> None:
     tracking = dict.fromkeys(METHODS[2:], 0.95)
     assert outcomes("fig4", lambda r: tracking.get(r.method, 0.8))[:4] == [HOLDS, HOLDS, HOLDS, HOLDS]
     assert outcomes("fig4", lambda r: 1 - tracking.get(r.method, 0.2))[2] == FAILS
@@ -177,7 +177,7 @@ def test_figure_4_asks_for_alike_and_for_better() -> None:
     assert outcomes("fig4", lambda r: {"fedcomgate": 0}.get(r.method, 0.9))[0] == FAILS
 
 
-def test_figure_7_compares_what_is_lost() -> None:
+def test_figure_7_compares_the_accuracy_lost() -> None:
     def lossy(method: str) -> Any:
         drop = {method: 0.5}
         return lambda r: 0.9 - drop.get(r.method, 0.1) * (1 - dict(r.point)["run.participation"])
@@ -187,12 +187,12 @@ def test_figure_7_compares_what_is_lost() -> None:
     assert outcomes("fig7", lambda r: 0.9)[:3] == [FAILS, FAILS, FAILS]
 
 
-def test_figure_8_tells_the_rules_apart() -> None:
+def test_figure_8_judges_each_memory_rule() -> None:
     found = outcomes("fig8", lambda r: 0.5 if r.method.startswith("memory") else 0.9)
     assert found[:4] == [FAILS, HOLDS, HOLDS, PARTLY]
 
 
-def test_figure_9_wants_noise_to_hurt_and_steps_to_help() -> None:
+def test_figure_9_asks_whether_noise_hurts_and_steps_help() -> None:
     def score(sign: float) -> Any:
         keys = {"tau": 0.015, "uplink.zero_point_noise": -0.005}
         return lambda r: 0.5 + sign * sum(keys[key] * value for key, value in r.point)
@@ -201,7 +201,7 @@ def test_figure_9_wants_noise_to_hurt_and_steps_to_help() -> None:
     assert outcomes("fig9", score(-1)) == [FAILS, FAILS, FAILS]
 
 
-def test_the_frontier_and_tracking_flip_too() -> None:
+def test_the_frontier_and_tracking_can_hold_and_fail() -> None:
     assert outcomes("frontier-mnist", lambda r: 0.96)[0] == HOLDS
     assert outcomes("frontier-mnist", lambda r: {"fedcomgate": 0.99}.get(r.method, 0.6))[0] == FAILS
     assert set(outcomes("tracking", lambda r: {"fedgate": 0.9}.get(r.method, 0.6))) == {HOLDS}
@@ -223,7 +223,7 @@ def test_the_command_leaves_figure_points_page_and_verdicts(name: str, tmp_path:
     assert len((folder / "points.csv").read_text().splitlines()) > 4
 
 
-def test_missing_data_is_told_and_the_others_go_on(
+def test_missing_data_is_reported_and_the_other_studies_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def absent(run: StudyRun, device: str, quiet: bool) -> Any:
@@ -244,7 +244,7 @@ def test_missing_data_is_told_and_the_others_go_on(
 def test_rates_are_tuned_and_widened_at_an_edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rates.widened([0.1, 0.2], 0.2) == [0.1, 0.2, 0.4]
     assert rates.widened([1.0, 2.0, 4.0], 1.0) == [0.5, 1.0, 2.0, 4.0]
-    monkeypatch.setattr(rates, "METHODS", ("fedavg",))
+    monkeypatch.setattr(rates, "TUNED", ("fedavg",))
     monkeypatch.setattr(rates, "SEEDS", 3)
     monkeypatch.setitem(rates.GRIDS, "mnist", {"eta": [0.01, 0.02], "gamma": [1.0]})
     longer = (*TINY, "model.hidden=16", "run.rounds=12", "run.eval_every=2")
@@ -264,7 +264,7 @@ def test_rates_are_tuned_and_widened_at_an_edge(tmp_path: Path, monkeypatch: pyt
 def test_committed_rates_have_the_form_that_tuning_writes(data: str) -> None:
     path = ROOT / "experiments" / "rates" / f"{data}.toml"
     found = tomllib.loads(path.read_text())
-    assert set(found["methods"]) == {*rates.METHODS, *rates.SAME}
+    assert set(found["methods"]) == {*rates.TUNED, *rates.SAME}
     best = {m: {"accuracy": None, **found["methods"][m], **found["found"][m]} for m in found["methods"]}
     tuning = found["tuning"]
     grid = {key: tuning[key] for key in ("eta", "gamma")}
@@ -277,7 +277,7 @@ def test_committed_verdicts_are_those_of_the_studies() -> None:
     assert (ROOT / "experiments" / "VERDICTS.md").read_text() == verdicts_page(kept)
 
 
-def test_figure_6_counts_who_is_alike() -> None:
+def test_figure_6_counts_highly_correlated_clients() -> None:
     panels = STUDIES["fig6"].plan(Scale(seeds=1))
 
     def results(near: float, apart: float) -> Results:

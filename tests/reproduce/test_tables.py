@@ -1,9 +1,11 @@
-"""The tables' study: its problems, its counter of rounds, the slopes it fits and the verdicts on them."""
+"""The tables: their problems, the counter of rounds, the fitted slopes and the verdicts on them."""
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +16,19 @@ from fedcom.algorithms import Algorithm, Diana, FedCOM, FedCOMGATE, FedGATE, Qsp
 from fedcom.codecs import Identity, RandK, TopK
 from fedcom.draws import Draw
 from fedcom.reproduce.results import FAILS, HOLDS
-from fedcom.reproduce.tables import study
+from fedcom.reproduce.tables import tables_runner
 from fedcom.reproduce.tables.cells import CHECKS
-from fedcom.reproduce.tables.checks import DIM, Check, Setting
-from fedcom.reproduce.tables.measured import BY_A_LOGARITHM, LIKE_Q, Found, Play, holds, plays
+from fedcom.reproduce.tables.checks import DIM, Case, Check
+from fedcom.reproduce.tables.measured import (
+    BY_A_LOGARITHM,
+    LIKE_Q,
+    MeasuredRounds,
+    Measurement,
+    holds,
+    measurements,
+)
 from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
-from fedcom.reproduce.tables.rounds import Counter, Grid, rounds_to
+from fedcom.reproduce.tables.rounds import Counter, StackedRuns, rounds_to
 from fedcom.reproduce.tables.scaling import BETTER, CONSISTENT, UNKNOWN, WORSE, Fit, fit, hold
 from fedcom.reproduce.tables.tables_page import TABLES
 from fedcom.tasks import models
@@ -42,18 +51,18 @@ FULL = {"batch": "full", "decay": 1.0}
     ],
     ids=lambda x: x.name,
 )
-def test_a_grid_does_what_simulations_do(algorithm: Algorithm, codec: object) -> None:
+def test_stacked_runs_do_what_simulations_do(algorithm: Algorithm, codec: object) -> None:
     model, m = models.Quadratic(dim=8, samples=1), 4
     data = model.data(m, Draw.seeded(3))
     objective = Objective(model.module((), 0), model.loss(), torch.float64)
     task = Task.build(objective, data, list(torch.arange(m).unsqueeze(-1)))
     problem = Quadratic(data.x[:, 0], data.x[:, 1], torch.zeros(8, dtype=torch.float64))
     links, etas, seeds = Links(codec), (0.02, 0.1), (5, 6)  # type: ignore[arg-type]
-    grid = Grid(problem, algorithm, links, etas, seeds)
+    runs = StackedRuns(problem, algorithm, links, etas, seeds)
     for _ in range(6):
-        grid.step()
-    runs = [(eta, seed) for eta in etas for seed in seeds]
-    for (eta, seed), w in zip(runs, grid.server.w, strict=True):
+        runs.step()
+    pairs = [(eta, seed) for eta in etas for seed in seeds]
+    for (eta, seed), w in zip(pairs, runs.server.w, strict=True):
         own = Simulation(task, replace(algorithm, eta=eta), links, rounds=6, seed=seed, device="cpu")
         for _ in range(6):
             own.step()
@@ -84,7 +93,7 @@ def test_noise_has_the_variance_it_says() -> None:
     for noise in (a, b):
         assert float(noise.square().sum(-1).mean()) == pytest.approx(0.49)
         assert float(noise.mean().abs()) < 0.002
-    assert float((a * b).mean().abs()) < 0.001 * 0.49  # those of two steps know nothing of each other
+    assert float((a * b).mean().abs()) < 0.001 * 0.49  # the noise of two steps is independent
 
 
 def test_a_wave_is_smooth_and_not_convex() -> None:
@@ -116,12 +125,12 @@ def test_logistic_gradients_and_least_loss() -> None:
     drawn = problem.stochastic(w.repeat(1000, 1), chance, 1).reshape(1000, 6, 6).mean(0)
     assert float((drawn - problem.gradient(w)).abs().max()) < 0.05
     assert float(problem.gap(problem.start)) == 1
-    grid = Grid(
+    runs = StackedRuns(
         problem_without_noise(problem), FedGATE(gamma=1.0, tau=1, **FULL), Links(Identity()), [1.0], [0]
     )  # type: ignore[arg-type]
     for _ in range(400):
-        grid.step()
-    assert 0 <= float(problem.gap(grid.server.w)) < 1e-3
+        runs.step()
+    assert 0 <= float(problem.gap(runs.server.w)) < 1e-3
 
 
 def problem_without_noise(problem: Logistic) -> Problem:
@@ -129,7 +138,7 @@ def problem_without_noise(problem: Logistic) -> Problem:
 
 
 def test_rounds_are_counted_by_hand() -> None:
-    # One coordinate, L = 1: a step s leaves (1 - s)^2 of the gap a round, a quarter for s = 0.5.
+    # One coordinate, L = 1: each round of step s leaves (1 - s)^2 of the gap, a quarter for s = 0.5.
     problem, gd = Quadratic.of(2, 1, 1.0), FedCOM(gamma=2.0, tau=1, **FULL)  # type: ignore[arg-type]
     found = rounds_to([1.0, 0.25, 0.2, 0.01], problem, gd, Links(Identity()), [0.5, 0.25], seeds=1)
     assert [found[eps].rounds for eps in (1.0, 0.25, 0.2, 0.01)] == [0, 1, 2, 4]
@@ -140,7 +149,7 @@ def test_rounds_are_counted_by_hand() -> None:
 def test_a_counter_takes_means_over_seeds_and_rounds() -> None:
     counter = Counter([0.5, 0.2])
     assert not counter.see(0, torch.tensor([[1.0, 1.0], [1.0, 1.0]]))
-    assert not counter.see(1, torch.tensor([[0.1, 1.0], [torch.nan, 0.1]]))  # 0.55, and one that blew up
+    assert not counter.see(1, torch.tensor([[0.1, 1.0], [torch.nan, 0.1]]))  # 0.55, and infinity
     assert not counter.see(2, torch.tensor([[0.1, 0.5], [0.6, 0.6]]))
     assert counter.see(3, torch.tensor([[0.5, 0.5], [0.1, 0.3]]))
     assert counter.reached == {0.5: (2, 0), 0.2: (3, 1)}
@@ -169,7 +178,7 @@ def test_a_power_law_is_found_again() -> None:
     rough = fit(x, [1.0, 3.0, 3.0, 9.0])
     assert rough is not None
     assert rough.error > 0.2
-    assert fit([1.0, 1.0, 1.0, 2.0], [1.0, 2.0, 3.0, 4.0]) is None  # two different x are a line, not a fit
+    assert fit([1.0, 1.0, 1.0, 2.0], [1.0, 2.0, 3.0, 4.0]) is None  # two different x are too few
 
 
 @pytest.mark.parametrize(
@@ -182,96 +191,101 @@ def test_a_power_law_is_found_again() -> None:
         (1.3, 0.9, UNKNOWN),
     ],
 )
-def test_slopes_are_held_against_a_bound(slope: float, error: float, outcome: str) -> None:
+def test_slopes_are_compared_with_a_bound(slope: float, error: float, outcome: str) -> None:
     assert hold(Fit(slope, error, 1.0), 1.0) == outcome
     assert hold(None, 1.0) == UNKNOWN
 
 
-CHECK = Check((1,), Setting("fedcom"), "q", (0.0, 1.0, 3.0, 7.0), "κ(q/m + 1) log(1/ε)")
+CHECK = Check((1,), Case("fedcom"), "q", (0.0, 1.0, 3.0, 7.0), "κ(q/m + 1) log(1/ε)")
 
 
-def made(check: Check, power: float, missed: int = 0) -> Found:
-    """Rounds that grow as a power of the bound, the last few never reached."""
-    settings = check.settings()
-    rounds = [round(10 * check.promised(s) ** power) for s in settings]
-    rows = [{"epsilon": s.epsilon, "rounds": r, "step": 1.0} for s, r in zip(settings, rounds, strict=True)]
+def made(check: Check, power: float, missed: int = 0) -> MeasuredRounds:
+    """Made-up rounds that grow as a power of the bound; the last `missed` cases never reach the accuracy."""
+    cases = check.cases()
+    rounds = [round(10 * check.promised(s) ** power) for s in cases]
+    rows = [{"epsilon": s.epsilon, "rounds": r, "step": 1.0} for s, r in zip(cases, rounds, strict=True)]
     for row in rows[len(rows) - missed :]:
         row["rounds"] = None  # type: ignore[assignment]
-    return Found([(Play(s, (s.epsilon,), 1), [row]) for s, row in zip(settings, rows, strict=True)])
+    return measured(cases, rows)
+
+
+def measured(cases: Sequence[Case], rows: Sequence[dict[str, Any]]) -> MeasuredRounds:
+    """One row per case, as if each were a measurement of its own."""
+    return MeasuredRounds(
+        [(Measurement(s, (s.epsilon,), 1), [row]) for s, row in zip(cases, rows, strict=True)]
+    )
 
 
 def test_a_verdict_follows_the_slope() -> None:
-    other = replace(CHECK, base=Setting("qsparse"), bound="κ(q + 1)/√ε")
-    play = plays([CHECK], 1)[0]
+    other = replace(CHECK, base=Case("qsparse"), bound="κ(q + 1)/√ε")
+    example = measurements([CHECK], 1)[0]
     for power, outcome in ((0.5, HOLDS), (1.0, HOLDS), (1.5, FAILS)):
-        (verdict,) = study.judge(made(CHECK, power), [CHECK], play)
+        (verdict,) = tables_runner.judge(made(CHECK, power), [CHECK], example)
         assert verdict.outcome == outcome, power
     assert not holds(made(CHECK, 1.0, missed=1), CHECK)
     good, bad = made(CHECK, 1.0), made(other, 2.0)
     good._rows.update(bad._rows)
-    found = {v.claim: v.outcome for v in study.judge(good, [CHECK, other], play)}
-    assert list(found.values()) == [HOLDS, FAILS, HOLDS]  # FedCOM's bound, Qsparse's, and who needs fewer
+    found = {v.claim: v.outcome for v in tables_runner.judge(good, [CHECK, other], example)}
+    assert list(found.values()) == [HOLDS, FAILS, HOLDS]  # FedCOM's bound, Qsparse's, and their comparison
     swapped, less = made(CHECK, 1.0), made(other, 0.1)
     swapped._rows.update(less._rows)
-    assert study.judge(swapped, [CHECK, other], play)[-1].outcome == FAILS
+    assert tables_runner.judge(swapped, [CHECK, other], example)[-1].outcome == FAILS
 
 
-def test_a_factor_of_the_logarithm_is_told_apart() -> None:
-    check = Check((2,), Setting("qsparse"), "epsilon", (0.1, 0.03, 0.01, 0.003), "κ(q + 1)/√ε")
-    settings = check.settings()
+def test_growth_by_an_extra_logarithm_has_a_verdict_of_its_own() -> None:
+    check = Check((2,), Case("qsparse"), "epsilon", (0.1, 0.03, 0.01, 0.003), "κ(q + 1)/√ε")
+    cases = check.cases()
     for power, outcome in ((0, CONSISTENT), (1, BY_A_LOGARITHM), (3, WORSE)):
-        rounds = [10 * check.promised(s) * math.log(1 / s.epsilon) ** power for s in settings]
-        rows = [{"epsilon": s.epsilon, "rounds": r} for s, r in zip(settings, rounds, strict=True)]
-        found = Found([(plays([check], 1)[0], rows)])
+        rounds = [10 * check.promised(s) * math.log(1 / s.epsilon) ** power for s in cases]
+        rows = [{"epsilon": s.epsilon, "rounds": r} for s, r in zip(cases, rounds, strict=True)]
+        found = MeasuredRounds([(measurements([check], 1)[0], rows)])
         assert found.outcome(check) == outcome
         assert holds(found, check) == (power == 0)
 
 
-def test_terms_of_a_sum_may_have_constants_of_their_own() -> None:
-    check = Check((5,), Setting("diana"), "q", (0.0, 1.0, 3.0, 7.0, 15.0, 31.0), "κ + κq/m + q")
+def test_terms_of_a_sum_may_have_different_constants() -> None:
+    check = Check((5,), Case("diana"), "q", (0.0, 1.0, 3.0, 7.0, 15.0, 31.0), "κ + κq/m + q")
     for power, outcome in ((1, LIKE_Q), (2, WORSE)):
-        settings = check.settings()
-        rounds = [round(30 + 30 * s.q**power) for s in settings]  # 30 instead of the stated 9 times q
-        rows = [{"epsilon": s.epsilon, "rounds": r} for s, r in zip(settings, rounds, strict=True)]
-        pairs = zip(settings, rows, strict=True)
-        assert Found([(Play(s, (s.epsilon,), 1), [row]) for s, row in pairs]).outcome(check) == outcome
+        cases = check.cases()
+        rounds = [round(30 + 30 * s.q**power) for s in cases]  # 30 instead of the stated 9 times q
+        rows = [{"epsilon": s.epsilon, "rounds": r} for s, r in zip(cases, rounds, strict=True)]
+        assert measured(cases, rows).outcome(check) == outcome
 
 
-def test_a_bound_that_does_not_know_the_factor_states_a_slope_of_zero() -> None:
-    flat = Check((3,), Setting("fedcom"), "m", (1.0, 2.0, 4.0), "κ log(1/ε)", "1/(mε)")
-    assert flat.flat
-    assert [s.tau for s in flat.settings()] == [25, 13, 7]  # a quarter of 1/(m 0.01), rounded up
-    assert all(s.noisy for s in flat.settings())
-    assert not CHECK.flat
+def test_a_bound_that_does_not_depend_on_the_factor_states_a_slope_of_zero() -> None:
+    flat = Check((3,), Case("fedcom"), "m", (1.0, 2.0, 4.0), "κ log(1/ε)", "1/(mε)")
+    assert flat.independent
+    assert [s.tau for s in flat.cases()] == [25, 13, 7]  # a quarter of 1/(m 0.01), rounded up
+    assert all(s.noisy for s in flat.cases())
+    assert not CHECK.independent
 
 
-def test_every_cell_can_be_played() -> None:
+def test_every_cell_can_be_measured() -> None:
     assert {number for check in CHECKS for number in check.tables} == set(TABLES)
     layout = Layout.vector(DIM, torch.float64)
-    for setting in {s for check in CHECKS for s in check.settings()}:
-        codec = setting.links().uplink
-        assert setting.algorithm().decay == 1
+    for case in {case for check in CHECKS for case in check.cases()}:
+        codec = case.links().uplink
+        assert case.algorithm().decay == 1
         if codec.unbiased:
-            assert codec.variance(layout) == pytest.approx(setting.q)
+            assert codec.variance(layout) == pytest.approx(case.q)
 
 
 def test_a_table_end_to_end(tmp_path: Path) -> None:
-    easy = Setting("fedcom", kappa=2.0, epsilon=0.1)
+    easy = Case("fedcom", kappa=2.0, epsilon=0.1)
     checks = [
         Check((1,), easy, "q", (0.0, 3.0, 7.0), "κ(q/m + 1) log(1/ε)"),
         Check((1,), easy, "epsilon", (0.2, 0.1, 0.05), "κ(q/m + 1) log(1/ε)"),
     ]
-    verdicts = study.reproduce(plays(checks, 1), checks, tmp_path, quick=True, quiet=True, workers=1)
+    options: dict[str, Any] = {"quick": True, "quiet": True, "workers": 1}
+    verdicts = tables_runner.reproduce_checks(measurements(checks, 1), checks, tmp_path, **options)
     assert [v["claim"] for v in json.loads((tmp_path / "verdicts.json").read_text())] == [
         v.claim for v in verdicts
     ]
     log = (tmp_path / "results.jsonl").read_text()
-    assert len(log.splitlines()) == 3  # the accuracies at q = 0 are one play
+    assert len(log.splitlines()) == 3  # the accuracies at q = 0 are one measurement
     assert len((tmp_path / "points.csv").read_text().splitlines()) == 1 + 6
     assert 0 < (tmp_path / "table1.png").stat().st_size < 150_000
     assert "| fedcom | strongly convex | quadratic | q |" in (tmp_path / "README.md").read_text()
-    (tmp_path / "results.jsonl").write_text(
-        log[:-40]
-    )  # cut short: the last play is played again, to the same end
-    again = study.reproduce(plays(checks, 1), checks, tmp_path, quick=True, quiet=True, workers=1)
+    (tmp_path / "results.jsonl").write_text(log[:-40])  # cut short: the last measurement is repeated
+    again = tables_runner.reproduce_checks(measurements(checks, 1), checks, tmp_path, **options)
     assert again == verdicts

@@ -1,4 +1,4 @@
-"""The progress of a run as it reads on a terminal, in a log, and when nobody wants it."""
+"""The progress of a run: on a terminal, in a log, and with --quiet."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""A run's folder: what is in it, that it adds up, that it can be run again, and how runs end."""
+"""A run's folder: its files, that they agree, that it can be run again, and how runs end."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from fedcom.config import Config, read
 from fedcom.engines.simulation import Row
 from fedcom.errors import ConfigError, DataError, Diverged
 from fedcom.runs import prepare as preparing
-from fedcom.runs.folder import claim, clear, fresh_folder, write_json
+from fedcom.runs.folder import check_free, fresh_folder, make_folder, write_json
 from fedcom.runs.prepare import prepare
 from fedcom.runs.run import FILES, Outcome, execute
 
@@ -42,7 +42,7 @@ def loaded(path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of FedCOMGATE on half the clients; never written to."""
+    """A finished run of FedCOMGATE on half the clients; only read."""
     out = tmp_path_factory.mktemp("runs") / "a" / "b"
     assert run(out, "run.participation=0.5").error is None
     return out
@@ -89,7 +89,7 @@ def test_the_ledger_adds_up_to_the_last_row(folder: Path) -> None:
         assert sum(items) == ledger[direction]["total"] == last[f"{direction}_bytes_total"] > 0
 
 
-def test_the_partition_and_the_environment_are_told(folder: Path) -> None:
+def test_the_partition_and_the_environment_are_written(folder: Path) -> None:
     partition = loaded(folder / "partition.json")
     assert partition["clients"] == len(partition["sizes"]) == 20
     assert sum(partition["sizes"]) == 1438
@@ -176,16 +176,16 @@ def test_a_fresh_folder_does_not_exist_yet(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_holds_something_is_refused_unless_forced(tmp_path: Path) -> None:
-    claim(tmp_path / "new", force=False)
-    claim(tmp_path, force=False)
+    check_free(tmp_path / "new", force=False)
+    check_free(tmp_path, force=False)
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match="is not empty; choose another --out, or --force"):
-        claim(tmp_path, force=False)
-    claim(tmp_path, force=True)
+        check_free(tmp_path, force=False)
+    check_free(tmp_path, force=True)
     with pytest.raises(ConfigError, match=r"mine\.txt is a file, not a folder"):
-        claim(tmp_path / "mine.txt", force=True)
+        check_free(tmp_path / "mine.txt", force=True)
     with pytest.raises(ConfigError, match=r"cannot write to .*; choose another --out"):
-        clear(tmp_path / "mine.txt" / "below", FILES)
+        make_folder(tmp_path / "mine.txt" / "below", FILES)
 
 
 def test_a_second_run_replaces_the_first_ones_files_and_no_others(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_second_run_replaces_the_first_ones_files_and_no_others(tmp_path: Path
 @pytest.mark.parametrize(
     "bad", ["data.name=digit", "run.init=none.safetensors", "data.classes_per_client=11"]
 )
-def test_a_run_that_cannot_begin_leaves_the_former_one_alone(tmp_path: Path, bad: str) -> None:
+def test_a_run_that_cannot_begin_deletes_nothing(tmp_path: Path, bad: str) -> None:
     (tmp_path / "summary.json").write_text("old")
     with pytest.raises((ConfigError, DataError)):
         run(tmp_path, bad)
@@ -232,13 +232,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("overrides", "message"), REFUSED, ids=[case[0] for case in REFUSED])
-def test_what_does_not_go_together_is_refused(overrides: str, message: str) -> None:
+def test_settings_that_do_not_go_together_are_refused(overrides: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         prepare(config(*overrides.split()), "cpu")
     assert message in str(caught.value)
 
 
-def test_what_can_be_refused_without_the_data_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings_are_refused_before_the_data_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(preparing, "load", lambda *_, **__: pytest.fail("the data was read"))
     with pytest.raises(ConfigError, match="needs two per round"):
         prepare(config("data.clients=10", "run.participation=0.1", "data.name=mnist"))
@@ -254,23 +256,21 @@ def test_what_can_be_refused_without_the_data_is(monkeypatch: pytest.MonkeyPatch
         ("model.name=quadratic data.clients=4", "quadratic", "natural", 4),
     ],
 )
-def test_gaps_are_filled_with_what_suits_the_data(
-    overrides: str, name: str, partition: str, clients: int
-) -> None:
+def test_defaults_depend_on_the_data(overrides: str, name: str, partition: str, clients: int) -> None:
     table = read(None, overrides.split())
     simulation, filled = prepare(Config.of(table), "cpu")
     assert (filled.data.name, filled.data.partition, filled.data.clients) == (name, partition, clients)
     assert simulation.task.clients == clients
 
 
-def test_a_model_with_data_of_its_own_takes_no_other() -> None:
+def test_a_model_that_brings_its_data_takes_no_other() -> None:
     with pytest.raises(
         ConfigError, match=r"quadratic brings its own data; leave data\.name out, got 'digits'"
     ):
         prepare(Config.of(read(None, ["model.name=quadratic", "data.name=digits"])))
 
 
-def test_the_start_depends_on_the_seed_alone_and_no_generator_is_touched() -> None:
+def test_the_start_depends_only_on_the_seed_and_torchs_generator_is_not_used() -> None:
     before = torch.get_rng_state()
     one, same, other = (
         prepare(config(*extra), "cpu")[0].server.w
@@ -281,9 +281,9 @@ def test_the_start_depends_on_the_seed_alone_and_no_generator_is_touched() -> No
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="device must be auto, cpu or cuda; got 'tpu'"):
         prepare(config(), "tpu")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # as where there is none
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # as on a machine without a GPU
     with pytest.raises(ConfigError, match="torch sees no GPU; use device=cpu or auto"):
         prepare(config(), "cuda")

@@ -1,4 +1,4 @@
-"""The report card against closed forms, and the command that prints it."""
+"""The codec report card against closed forms, and the command that prints it."""
 
 import csv
 import json
@@ -49,11 +49,11 @@ def test_no_compression_is_32_bits_and_a_header_without_error() -> None:
 
 
 def test_rand_k_has_q_d_over_k_less_one() -> None:
-    constant = Vector("constant", torch.full((D,), 3.0), GAUSSIAN.layout)  # any k coordinates are as good
+    constant = Vector("constant", torch.full((D,), 3.0), GAUSSIAN.layout)  # any k coordinates give the same q
     for ratio in (0.1, 0.5):
         assert number(RandK(ratio), "q", constant) == pytest.approx(1 / ratio - 1, rel=1e-5)
         assert number(RandK(ratio), "bits") == 8 * (4 * ratio * D + wire.HEADER) / D
-    # On a Gaussian one |x|^2 of k coordinates varies by sqrt(2/k), and the mean over N by less.
+    # On a Gaussian vector, |x|^2 of k coordinates varies by sqrt(2/k), and its mean over N messages by less.
     assert number(RandK(0.5), "q", repeat=50) == pytest.approx(1, abs=5 * math.sqrt(4 / D / 50))
 
 
@@ -65,17 +65,17 @@ def test_top_k_of_a_known_vector_loses_the_rest() -> None:
 
 
 @pytest.mark.parametrize("codec", [Int(1), Int(4), Natural(), RandK(0.1)], ids=repr)
-def test_the_bias_of_an_unbiased_codec_is_what_chance_explains(codec: Codec) -> None:
+def test_the_bias_of_an_unbiased_codec_is_no_more_than_chance(codec: Codec) -> None:
     # The ratio is a mean over d coordinates of a chi-square, if all have the same share of the error.
     assert number(codec, "bias_ratio", repeat=20) == pytest.approx(1, abs=0.25)
 
 
-def test_the_bias_of_a_codec_that_draws_nothing_is_all_its_error() -> None:
+def test_the_bias_of_a_deterministic_codec_is_all_its_error() -> None:
     for repeat in (2, 8):
         assert number(TopK(0.1), "bias_ratio", repeat=repeat) == pytest.approx(repeat)
 
 
-def test_the_gap_is_the_bits_beyond_those_the_bound_asks_for() -> None:
+def test_the_gap_is_the_bits_above_the_bound() -> None:
     for bits in (0.1, 0.5, 1, 2, 4):
         assert needed(1 / (2 ** (2 * bits) - 1)) == pytest.approx(bits)
     got = measure(RandK(0.1), GAUSSIAN, 4)
@@ -83,7 +83,7 @@ def test_the_gap_is_the_bits_beyond_those_the_bound_asks_for() -> None:
     assert measure(TopK(0.1), GAUSSIAN, 2)["gap"] is None
 
 
-def test_speeds_are_positive_and_threads_are_given_back(tmp_path: Path) -> None:
+def test_speeds_are_positive_and_the_number_of_threads_is_restored(tmp_path: Path) -> None:
     got = measure(Int(8), GAUSSIAN, 3)
     assert got["encode_mb_per_s"] > 0  # type: ignore[operator]
     assert got["decode_mb_per_s"] > 0  # type: ignore[operator]
@@ -95,7 +95,7 @@ def test_speeds_are_positive_and_threads_are_given_back(tmp_path: Path) -> None:
         torch.set_num_threads(1)
 
 
-def test_the_same_card_twice_but_for_speed() -> None:
+def test_the_same_card_twice_except_for_speed() -> None:
     one, two = (measure(Int(2), made_up(D)[0], 3) for _ in range(2))
     assert {k: v for k, v in one.items() if "_per_s" not in k} == {
         k: v for k, v in two.items() if "_per_s" not in k
@@ -116,7 +116,7 @@ def test_every_codec_is_measured_at_its_rates_or_at_its_defaults() -> None:
     assert {("int", "bits=1"), ("int", "bits=4"), ("randk", "ratio=0.125"), ("natural", "")} <= labels
 
 
-def test_a_setting_that_answers_two_rates_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_that_fits_two_rates_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Natural, "at", lambda self, bits: self)
     found = [setting for setting in settings([1.0, 2.0]) if setting.codec.name == "natural"]
     assert [(setting.codec, setting.rate) for setting in found] == [(Natural(), 1.0)]
@@ -127,7 +127,7 @@ def test_a_setting_that_answers_two_rates_is_measured_once(monkeypatch: pytest.M
     [
         ("1,two", "--bits takes numbers with commas between, such as 0.1,0.5,1,2,4,8; got '1,two'"),
         ("", "--bits takes numbers"),
-        ("1,0", "--bits must be above 0 and at most 32 bits a coordinate; got 0"),
+        ("1,0", "--bits must be above 0 and at most 32 bits per coordinate; got 0"),
         ("33", "got 33"),
         ("nan", "got nan"),
     ],
@@ -138,7 +138,7 @@ def test_rates_out_of_range_are_refused(text: str, message: str) -> None:
     assert message in str(error.value)
 
 
-def test_rates_are_sorted_and_single() -> None:
+def test_rates_are_sorted_and_unique() -> None:
     assert rates("4, 0.5,4,32") == [0.5, 4, 32]
 
 
@@ -161,7 +161,7 @@ def test_the_real_update_is_a_clients_step_of_fedavg(monkeypatch: pytest.MonkeyP
     assert vector.layout.size == 64 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10 == len(vector.x)
     assert len(vector.layout.shapes) == 6
     parts = vector.layout.tensors(vector.x)
-    last = parts[vector.layout.names[-1]]  # two classes a client: their outputs rise, those of others fall
+    last = parts[vector.layout.names[-1]]  # two classes per client: their outputs rise, the others fall
     assert int((last < 0).sum()) == 2
     assert torch.equal(vector.x, real_update().x)
 
@@ -220,7 +220,7 @@ def test_files_that_hold_no_vector_are_refused(tmp_path: Path, name: str, conten
 # Refusals
 
 
-def test_a_codec_that_refuses_a_vector_costs_its_point_alone(
+def test_a_codec_that_refuses_a_vector_loses_only_that_point(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: Command
 ) -> None:
     def refuse(*arguments: Any) -> bytes:
@@ -249,7 +249,7 @@ def _saved() -> str:
 # The figure
 
 
-def test_the_figure_has_a_panel_a_vector_and_none_without_an_error(tmp_path: Path) -> None:
+def test_the_figure_has_one_panel_per_vector_and_leaves_out_exact_codecs(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     point = {"vector": "a", "d": 10, "codec": "one", "bits": 1.0, "q": 0.5, "unbiased": True}
@@ -315,7 +315,7 @@ def test_measuring_leaves_table_figure_and_json(command: Command, monkeypatch: p
     assert (folder / "rate_distortion.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_measuring_files_prints_json_alone(command: Command) -> None:
+def test_measuring_files_prints_nothing_but_json(command: Command) -> None:
     _saved()
     save_file({"w": torch.ones(4, 5), "b": torch.arange(5.0)}, "theirs.safetensors")
     files = ("--vector", "mine.npy", "--vector", "theirs.safetensors", "--vector", "mine.npy")
@@ -335,7 +335,11 @@ def test_measuring_files_prints_json_alone(command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--measure", "--bits", "64"], 2, "--bits must be above 0 and at most 32 bits a coordinate; got 64"),
+        (
+            ["--measure", "--bits", "64"],
+            2,
+            "--bits must be above 0 and at most 32 bits per coordinate; got 64",
+        ),
         (["--measure", "--vector", "none.npy"], 4, "no vector file none.npy; numpy.save makes one"),
         (["--measure", "--vector", "a.csv"], 4, "a.csv is neither .npy nor .safetensors"),
         (["--vector", "none.npy"], 2, "--vector is about measuring; add --measure"),
@@ -343,7 +347,7 @@ def test_measuring_files_prints_json_alone(command: Command) -> None:
         (["--out", "a"], 2, "--out is about measuring; add --measure"),
     ],
 )
-def test_what_a_user_can_mend_is_one_line(
+def test_what_a_user_can_fix_is_one_line(
     command: Command, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     got = command("codecs", *arguments)

@@ -1,4 +1,4 @@
-"""Several methods on one task: which setting reaches which, what is left, and how it ends."""
+"""Comparisons: which setting applies to which method, what is written, and how they end."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ def run(out: Path, methods: str, *overrides: str, seeds: int = 1) -> Comparison:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seeds each of FedAvg, a variant of FedPAQ, and one that diverges; never written to."""
+    """A comparison of FedAvg, a variant of FedPAQ and one that diverges, two seeds each; only read."""
     out = tmp_path_factory.mktemp("compare") / "a"
     mine = ("methods.mine.name=fedpaq", "methods.mine.uplink.bits=4", "methods.mine.eta=0.1")
     wild = ("methods.wild.name=fedavg", "methods.wild.eta=1e30")
@@ -43,7 +43,7 @@ def entries(folder: Path) -> dict[str, dict[str, Any]]:
     return {entry["method"]: entry for entry in json.loads((folder / "table.json").read_text())}
 
 
-def test_one_table_three_figures_and_a_folder_a_run(folder: Path) -> None:
+def test_one_table_three_figures_and_one_folder_per_run(folder: Path) -> None:
     tables = {"table.json", "table.csv", "table.md", "report.html"}
     assert {path.name for path in folder.iterdir()} == {*tables, *FIGURES, "fedavg", "mine", "wild"}
     for label in ("fedavg", "mine", "wild"):
@@ -62,7 +62,7 @@ def test_a_diverged_method_is_marked_and_the_rest_go_on(folder: Path) -> None:
     assert "| wild | diverged first at round 0 |" in (folder / "table.md").read_text()
 
 
-def test_the_table_is_what_the_runs_say(folder: Path) -> None:
+def test_the_table_has_the_numbers_of_the_runs(folder: Path) -> None:
     summaries = [json.loads((folder / "mine" / f"seed-{s}" / "summary.json").read_text()) for s in (0, 1)]
     mine = entries(folder)["mine"]
     assert mine["final_loss"] == pytest.approx(sum(s["train_loss"] for s in summaries) / 2)
@@ -83,7 +83,7 @@ def test_the_papers_five_are_the_default() -> None:
     assert [config.algorithm.name for _, config in configs[::2]] == list(METHODS)
 
 
-def test_shared_keys_reach_the_methods_that_have_them() -> None:
+def test_shared_keys_apply_to_the_methods_that_have_them() -> None:
     shared = table("algorithm.damping=0.5", "algorithm.gamma=2", "algorithm.tau=5", "algorithm.name=fedavg")
     assert variant(shared, "fedcomgate").algorithm.damping == 0.5  # type: ignore[attr-defined]
     assert variant(shared, "fedavg").algorithm.gamma == 2
@@ -91,7 +91,7 @@ def test_shared_keys_reach_the_methods_that_have_them() -> None:
     assert [variant(shared, name).algorithm.tau for name in ("fedavg", "diana")] == [5, 1]
 
 
-def test_codecs_reach_the_methods_that_have_a_use_for_them() -> None:
+def test_codecs_apply_to_the_methods_that_use_them() -> None:
     shared = table("uplink.bits=4", "downlink.name=topk", "data.clients=5", "run.participation=0.5")
     links = {name: variant(shared, name).links for name in ("fedavg", "fedpaq", "fedgate", "fedcomgate")}
     assert [link.uplink for link in links.values()] == [Identity(), Int(bits=4), Identity(), Int(bits=4)]
@@ -100,7 +100,7 @@ def test_codecs_reach_the_methods_that_have_a_use_for_them() -> None:
     assert variant(shared, "fedavg").run.participation == 0.5
 
 
-def test_a_methods_own_settings_come_last() -> None:
+def test_a_methods_own_settings_override_the_shared_ones() -> None:
     shared = table(
         "algorithm.eta=0.1", "uplink.bits=4", "methods.fedpaq.eta=0.2", "methods.fedpaq.uplink.bits=2"
     )
@@ -113,7 +113,7 @@ def test_a_methods_own_settings_come_last() -> None:
 
 REFUSED = [
     ("fedavg,fedcomgat", "", "unknown method 'fedcomgat'; did you mean 'fedcomgate'?"),
-    ("", "", "a comparison needs a method and a seed at least"),
+    ("", "", "a comparison needs at least one method and one seed"),
     (
         "fedavg,fedavg",
         "",
@@ -157,7 +157,7 @@ def test_everything_is_checked_before_anything_runs(
     assert not (tmp_path / "a").exists()
 
 
-def test_a_model_file_is_missed_before_anything_runs(tmp_path: Path) -> None:
+def test_a_missing_model_file_is_an_error_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no model file"):
         run(tmp_path / "a", "fedavg", "run.init=none")
     assert not (tmp_path / "a").exists()
@@ -209,7 +209,7 @@ def test_an_interrupt_between_two_runs_counts_too(
         assert list(entries(tmp_path)) == labels
 
 
-def test_a_former_comparisons_files_go_and_others_stay(tmp_path: Path) -> None:
+def test_files_of_an_earlier_comparison_are_deleted_and_others_stay(tmp_path: Path) -> None:
     for name in ("accuracy_bytes.png", "table.md", "mine.txt"):
         (tmp_path / name).write_text("old")
     compare(
@@ -223,11 +223,11 @@ def test_a_former_comparisons_files_go_and_others_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "seeds", "subtitle"),
     [
-        ((), 1, "digits · 20 clients · 2 classes a client · 1 seed"),
+        ((), 1, "digits · 20 clients · 2 classes per client · 1 seed"),
         (("data.clients=4", "data.partition=iid"), 2, "digits · 4 clients · iid · 2 seeds"),
     ],
 )
-def test_figures_say_what_they_are_of(
+def test_figures_have_the_task_as_subtitle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...], seeds: int, subtitle: str
 ) -> None:
     drawn: list[Any] = []

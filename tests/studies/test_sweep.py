@@ -1,7 +1,9 @@
-"""Sweeps: the grid, what is resumed, what is best, and what is said of it."""
+"""Sweeps: the grid, what is resumed, what is best, and the warnings."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -47,24 +49,27 @@ def test_a_sweep_runs_every_point_and_seed_once(tmp_path: Path) -> None:
     assert by_bits[8] > 3 * by_bits[2]
 
 
-def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = {"eta": [0.05, 0.1]}
     before = sweep.sweep(TABLE, grid, ["fedavg"], tmp_path, quiet=True, device="cpu")
     log = tmp_path / "results.jsonl"
     log.write_text(log.read_text().splitlines()[0] + '\n{"key": "[cut')
-    played: list[str] = []
-    real = sweep._play
-    monkeypatch.setattr(
-        sweep, "_play", lambda trials, *a: (played.extend(t.key for t in trials), real(trials, *a))[1]
-    )
+    ran: list[str] = []
+    real = sweep._stack_records
+
+    def note(trials: Sequence[sweep.Trial], *options: Any) -> Any:
+        ran.extend(trial.key for trial in trials)
+        return real(trials, *options)
+
+    monkeypatch.setattr(sweep, "_stack_records", note)
     after = sweep.sweep(TABLE, grid, ["fedavg"], tmp_path, quiet=True, device="cpu")
     assert [r["train_loss"] for r in after] == [r["train_loss"] for r in before]
-    assert played == [after[1]["key"]]
+    assert ran == [after[1]["key"]]
     with pytest.raises(ConfigError, match="another sweep"):
         sweep.sweep(TABLE, {"eta": [0.3]}, ["fedavg"], tmp_path, quiet=True, device="cpu")
 
 
-def test_a_key_a_method_does_not_have_is_left_out_for_it(tmp_path: Path) -> None:
+def test_a_key_that_a_method_does_not_have_is_dropped_for_it(tmp_path: Path) -> None:
     records = sweep.sweep(
         TABLE,
         {"eta": [0.1], "damping": [0.5, 1.0]},
@@ -86,7 +91,7 @@ def record(eta: float, seed: int, accuracy: float | None, status: str = "done") 
     return {"method": "m", "point": {"eta": eta}, "seed": seed, "status": status, **scores}
 
 
-def test_the_best_is_the_mean_over_seeds_and_an_edge_is_told() -> None:
+def test_the_best_is_the_mean_over_seeds_and_an_edge_is_reported() -> None:
     records = [
         record(0.1, 0, 0.9), record(0.1, 1, 0.5),
         record(0.2, 0, 0.8), record(0.2, 1, 0.8),
@@ -94,7 +99,7 @@ def test_the_best_is_the_mean_over_seeds_and_an_edge_is_told() -> None:
     ]  # fmt: skip
     table = sweep_report.summary(records)
     (best,) = [entry for entry in table if entry["best"]]
-    assert best["point"] == {"eta": 0.2}  # 0.4 lost a seed, and 0.1 has a mean of 0.7
+    assert best["point"] == {"eta": 0.2}  # a seed diverged at 0.4, and 0.1 has a mean of 0.7
     assert best["test_accuracy"] == pytest.approx(0.8)
     assert best["edges"] == []
     edge = sweep_report.summary(records[:4])

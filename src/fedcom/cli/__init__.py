@@ -18,16 +18,15 @@ from rich.text import Text
 
 from fedcom.algorithms import ALGORITHMS
 from fedcom.cli import crash
-from fedcom.cli.options import KEYS, AsJson, Device, Force, Out, Quiet, Settings, Where
+from fedcom.cli.options import KEYS, AsJson, Device, DeviceOption, Force, Out, Quiet, Settings
 from fedcom.codecs import CODECS
 from fedcom.config import Config, read
 from fedcom.data import DATASETS, PARTITIONS
 from fedcom.errors import ConfigError, FedcomError, unknown
 from fedcom.registry import Broken, Entry, Registry, describe
-from fedcom.reports import page
-from fedcom.reports.comparison import render
+from fedcom.reports import comparison, page
 from fedcom.reproduce import command
-from fedcom.runs.folder import claim, clear, fresh_folder
+from fedcom.runs.folder import check_free, fresh_folder, make_folder
 from fedcom.runs.prepare import data_label, prepare
 from fedcom.runs.run import execute
 from fedcom.studies import card_vectors, codec_card, sweep, sweep_report
@@ -48,14 +47,14 @@ def run(
     settings: Settings = None,
     out: Out = None,
     force: Force = False,
-    device: Where = Device.auto,
+    device: DeviceOption = Device.auto,
     quiet: Quiet = False,
 ) -> None:
-    """Run one method; with no argument FedCOMGATE on digits, two classes per client."""
+    """Run one method. Without arguments: FedCOMGATE on digits, two classes per client."""
     config = Config.of(_settings(settings))
     out = out or fresh_folder(f"{config.algorithm.name}-{data_label(config)}")
     crash.results_go_to(out)
-    claim(out, force)
+    check_free(out, force)
     outcome = execute(config, out, device=device.value, quiet=quiet)
     print(f"results in {out}")
     if outcome.error is not None:
@@ -71,14 +70,14 @@ def compare_command(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds per method, from run.seed on.")] = 1,
     out: Out = None,
     force: Force = False,
-    device: Where = Device.auto,
+    device: DeviceOption = Device.auto,
     quiet: Quiet = False,
 ) -> None:
-    """Run several methods on one task: one table, figures of loss and accuracy, and a report to open.
+    """Run several methods on one task: one table, figures of loss and accuracy, and an HTML report.
 
     Settings of one method: methods.fedavg.eta=0.1, methods.fedpaq.uplink.bits=4.
 
-    One method twice: methods.mine.name=fedpaq makes mine a label; it is compared too.
+    To compare one method twice, give it a second label: methods.mine.name=fedpaq adds the label mine.
     """
     table = _settings(settings)
     names = (
@@ -87,9 +86,9 @@ def compare_command(
     task = Config.of({key: table.get(key, {}) for key in ("data", "model")})
     out = out or fresh_folder(f"compare-{data_label(task)}")
     crash.results_go_to(out)
-    claim(out, force)
+    check_free(out, force)
     found = compare(table, names, out, seeds=seeds, device=device.value, quiet=quiet)
-    _console().print(render(found.table, found.target))
+    _console().print(comparison.render(found.table, found.target))
     print(f"table and figures in {out}")
     print(f"report in {out / 'report.html'}")
     if found.interrupted:
@@ -100,22 +99,21 @@ def compare_command(
 def sweep_command(
     settings: Settings = None,
     methods: Annotated[
-        str, typer.Option(help="Separated by commas; labels of the config's methods section too.")
+        str, typer.Option(help="Separated by commas; may include labels from the config's methods section.")
     ] = "fedcomgate",
     seeds: Annotated[int, typer.Option(min=1, help="Seeds per point, from run.seed on.")] = 1,
-    last: Annotated[
-        int, typer.Option(min=1, help="Evaluations at the end, run.eval_every rounds apart, to average.")
-    ] = 1,
+    last: Annotated[int, typer.Option(min=1, help="How many of the last evaluations to average.")] = 1,
     out: Out = None,
     force: Force = False,
-    device: Where = Device.auto,
+    device: DeviceOption = Device.auto,
     quiet: Quiet = False,
 ) -> None:
-    """Try every point of a grid with every seed: the best of each method, one table, one figure.
+    """Run every point of a grid with every seed; report the best point of each method.
 
     The grid: grid.eta=0.02,0.05,0.1 grid.gamma=1,2,4 for hyper-parameters, grid.uplink.bits=1,2 for others.
 
-    Runs of one shape are computed at once on a GPU. The same command goes on where it was interrupted.
+    On a GPU, runs that differ only in eta, gamma and seed are computed together. After an interruption, the
+    same command continues where it stopped.
     """
     table = _settings(settings)
     grid = table.pop("grid", {})
@@ -124,7 +122,7 @@ def sweep_command(
     out = out or fresh_folder(f"sweep-{data}")
     crash.results_go_to(out)
     if force:
-        clear(out, sweep.FILES)
+        make_folder(out, sweep.FILES)
     records = sweep.sweep(table, grid, names, out, seeds=seeds, last=last, device=device.value, quiet=quiet)
     found = sweep_report.summary(records)
     sweep_report.write(found, out)
@@ -138,14 +136,15 @@ def sweep_command(
 def report_command(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Run folders, or folders with runs somewhere below."),
+        typer.Argument(metavar="DIR...", help="Run folders, or folders that contain runs at any depth."),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The page.", show_default="report.html in DIR, or here if several")
+        Path | None,
+        typer.Option(help="The file to write.", show_default="report.html in DIR, or here if several"),
     ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Make one HTML page of any runs: results, interactive curves, bytes, codecs, clients, settings."""
+    """Write one HTML page about any runs: results, interactive curves, bytes, codecs, clients, settings."""
     out = page.write(folders, out)
     print(f"report in {out}")
     if show and not webbrowser.open(out.resolve().as_uri()):
@@ -154,18 +153,20 @@ def report_command(
 
 @app.command("reproduce")
 def reproduce_command(
-    what: Annotated[list[str], typer.Argument(metavar="STUDY | section.key=value", help=command.WHAT)],
-    small: Annotated[bool, typer.Option("--quick", help=command.QUICK)] = False,
+    what: Annotated[list[str], typer.Argument(metavar="STUDY | section.key=value", help=command.STUDY_HELP)],
+    small: Annotated[bool, typer.Option("--quick", help=command.QUICK_HELP)] = False,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Seeds per run.", show_default="3; quick: 1")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default=command.OUT)] = None,
-    device: Where = Device.auto,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results.", show_default=command.OUT_DEFAULT)
+    ] = None,
+    device: DeviceOption = Device.auto,
     quiet: Quiet = False,
 ) -> None:
-    """Repeat figures of the paper on real data: a figure, its points and a verdict on each claim.
+    """Reproduce figures of the paper on real data: a figure, its points and a verdict on each claim.
 
-    Runs that a former call finished are not run again. What lacks its data is told, and the others go on.
+    Runs that an earlier call finished are not repeated. Studies whose data is missing are named and skipped.
     """
     if out is not None:
         crash.results_go_to(out)
@@ -174,13 +175,16 @@ def reproduce_command(
 
 @app.command()
 def evaluate(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder with config.toml and a model.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run folder with config.toml and model.safetensors.")
+    ],
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="section.key=value", help="Another task.")
+        list[str] | None,
+        typer.Argument(metavar="section.key=value", help="Overrides, to score it on another task."),
     ] = None,
-    device: Where = Device.auto,
+    device: DeviceOption = Device.auto,
 ) -> None:
-    """Score a saved model on its own task, or on another one given by overrides; prints JSON."""
+    """Score a saved model on its own task, or on another task given by overrides; prints JSON."""
     table = read(folder / "config.toml", settings or [])
     table.setdefault("run", {})["init"] = str(folder / "model.safetensors")
     simulation, config = prepare(Config.of(table), device.value)
@@ -192,33 +196,33 @@ def evaluate(
 @app.command("codecs")
 def codecs_command(
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure them: bits, error, bias, speed.")
+        bool, typer.Option("--measure", help="Measure bits, error, bias and speed of every codec.")
     ] = False,
     vector: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Your own vector to measure on, .npy or .safetensors; repeatable."),
+        typer.Option(metavar="FILE", help="Measure on your own vector, .npy or .safetensors; repeatable."),
     ] = None,
     bits: Annotated[
         str | None,
-        typer.Option(help="Rates in bits per coordinate, to measure at.", show_default=codec_card.RATES),
+        typer.Option(help="Rates to measure, in bits per coordinate.", show_default=codec_card.RATES),
     ] = None,
-    dim: Annotated[int, typer.Option(min=1, help="Coordinates of the made-up vectors.")] = card_vectors.DIM,
+    dim: Annotated[int, typer.Option(min=1, help="Size of the made-up vectors.")] = card_vectors.DIM,
     repeat: Annotated[
-        int | None, typer.Option(min=2, help="Messages per point.", show_default=str(codec_card.REPEAT))
+        int | None, typer.Option(min=2, help="Messages per measurement.", show_default=str(codec_card.REPEAT))
     ] = None,
     out: Out = None,
     force: Force = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the codecs with what they promise, or measure them: the report card, a table and a figure."""
+    """List the codecs and what they promise, or measure them: the codec report card and its figure."""
     if not measure:
         _list_codecs(dim, as_json, {"vector": vector, "bits": bits, "repeat": repeat, "out": out})
         return
     asked = codec_card.rates(codec_card.RATES if bits is None else bits)
     out = out or fresh_folder("codecs")
     crash.results_go_to(out)
-    claim(out, force)
+    check_free(out, force)
     vectors = card_vectors.vectors(dim, vector or [])
     found = codec_card.report_card(vectors, asked, repeat or codec_card.REPEAT, out, quiet)
     if as_json:
@@ -231,6 +235,7 @@ def codecs_command(
 
 
 def _list_codecs(dim: int, as_json: bool, idle: Mapping[str, Any]) -> None:
+    """Print the list of codecs; refuse the options in `idle`, which need --measure."""
     for name, value in idle.items():
         if value:
             raise ConfigError(f"--{name} is about measuring; add --measure")
@@ -250,7 +255,7 @@ def list_command(
     what: Annotated[str, typer.Argument(help=", ".join(_LISTS))],
     as_json: AsJson = False,
 ) -> None:
-    """Name the choices, one line each, and where each comes from: fedcom, a package, or by hand."""
+    """List the choices, one per line, and where each comes from: fedcom, a package, or by hand."""
     if what not in _LISTS:
         raise unknown("list", what, _LISTS)
     entries = _LISTS[what].entries()
@@ -265,7 +270,7 @@ def list_command(
 
 
 def _facts(entries: Sequence[Entry[Any] | Broken]) -> dict[str, dict[str, str]]:
-    """What is told of the choices in JSON, by name; one that is broken may have the name of another."""
+    """The choices by name, for JSON; a broken one that shares its name with another has its source added."""
     found: dict[str, dict[str, str]] = {}
     for entry in entries:
         key = f"{entry.name} ({entry.source})" if entry.name in found else entry.name
@@ -278,7 +283,7 @@ def _facts(entries: Sequence[Entry[Any] | Broken]) -> dict[str, dict[str, str]]:
 
 
 def _console() -> Console:
-    """Standard output, wide enough for a table where it is no terminal."""
+    """Standard output; 160 characters wide if it is not a terminal, so that tables fit."""
     return Console(width=None if sys.stdout.isatty() else 160)
 
 
@@ -298,14 +303,14 @@ def _root(
 
 
 def _settings(arguments: list[str] | None) -> dict[str, Any]:
-    """The table of an optional config file, first, and overrides after it."""
+    """The settings of an optional config file, the first argument, with the overrides after it applied."""
     arguments = list(arguments or [])
     path = arguments.pop(0) if arguments and not re.match(r"[\w-]+(\.[\w-]+)*=", arguments[0]) else None
     return read(path, arguments)
 
 
 def main() -> None:
-    """The entry point: an error a user can mend is one line and an exit code, any other a file to report."""
+    """The entry point: an error the user can fix is printed as one line; any other also writes a file."""
     warnings.showwarning = lambda message, *_: _complain(message)
     try:
         _run_app()
@@ -314,7 +319,7 @@ def main() -> None:
 
 
 def _run_app() -> None:
-    """Run the command; typer sees to usage, to ^C and to its own exit codes."""
+    """Run the command; typer handles usage errors, Ctrl-C and its own exit codes."""
     try:
         app()
     except FedcomError as error:
@@ -328,16 +333,16 @@ def _run_app() -> None:
 
 
 def _complain(what: object) -> None:
-    """One line on standard error, if anyone is there to read it."""
+    """Print one line on standard error; ignore it if the reader has gone."""
     with suppress(BrokenPipeError):
         print(f"fedcom: {what}", file=sys.stderr)
 
 
 def _end_output() -> None:
-    """Write what is still to be printed; it is no error if its reader has gone, as with `| head -1`."""
+    """Flush standard output; that its reader has gone, as with `| head -1`, is no error."""
     if sys.stdout is None:  # closed from the start
         return
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # else Python would complain of it as it ends
+    except BrokenPipeError:  # else Python would print a complaint at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Errors nobody foresaw: all that a report of one needs goes to a file, and one line says where it is."""
+"""Unexpected errors: write a file with all that a bug report needs, and say in one line where it is."""
 
 import platform
 import shlex
@@ -18,13 +18,13 @@ _results: Path | None = None
 
 
 def results_go_to(folder: Path) -> None:
-    """Note the folder a command has chosen: what is written about an error belongs there."""
+    """Remember the folder of the command's results; the file about an error goes there."""
     global _results
     _results = folder
 
 
 def report(error: Exception) -> str:
-    """Write a file about an error; one line that names the error, the file and what to do with it."""
+    """Write a file about an error; return one line with the error, the file and what to do with it."""
     what = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
     place = _write(_details(error))
     if place is None:
@@ -33,7 +33,7 @@ def report(error: Exception) -> str:
 
 
 def _details(error: Exception) -> str:
-    """What someone needs who looks for the bug."""
+    """What is needed to find the bug: versions, the command and the traceback."""
     facts = {
         "fedcom": VERSION,
         "command": shlex.join(sys.argv),
@@ -47,7 +47,7 @@ def _details(error: Exception) -> str:
 
 
 def _write(text: str) -> Path | None:
-    """Write a text into the first folder that takes it: the results', the current one, the system's own."""
+    """Write a text into the first writable folder: of the results, the current one, the temporary one."""
     name = f"fedcom-error-{datetime.now():%Y%m%d-%H%M%S}.txt"
     for folder in (_results, Path(), _temporary()):
         if folder is not None:

@@ -1,4 +1,4 @@
-"""What the commands have in common: options, and the keys of a config."""
+"""Options that several commands share, and the help text on the keys of a config."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 
 class Device(StrEnum):
-    """Where to compute."""
+    """The device to compute on."""
 
     auto = "auto"
     cpu = "cpu"
@@ -26,28 +26,29 @@ Settings = Annotated[
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the results.", show_default="a fresh one under runs/")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite a run in that folder.")]
-Where = Annotated[Device, typer.Option(help="Where to compute; auto takes the GPU where there is one.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite earlier results in that folder.")]
+DeviceOption = Annotated[Device, typer.Option(help="Where to compute; auto uses the GPU if there is one.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _PARAGRAPHS = (
     "Keys of the sections:",
-    "data: name, root (folder of its files), clients, partition, classes_per_client (of partition classes), "
-    "alpha (of dirichlet and synthetic), beta (of synthetic), lazy (draw synthetic's samples as needed)",
+    "data: name, root (folder of its files), clients, partition, classes_per_client (for partition classes), "
+    "alpha (for dirichlet and synthetic), beta (for synthetic), lazy (draw synthetic's samples when needed)",
     "model: name, hidden (widths, such as 64,32)",
     "algorithm: name, eta, gamma, tau, epochs, batch, decay, weights, weight_decay, option, and the "
-    "method's own, such as damping",
-    "uplink, downlink: name and the codec's own, such as bits or ratio; memory (of what the codec drops: "
-    "none, error-feedback or, up, paper); uplink also clip (largest norm of what a client sends), budgets "
-    "(bits of each client) or bandwidths",
+    "method's own keys, such as damping",
+    "uplink, downlink: name and the codec's own keys, such as bits or ratio; memory (of what the codec "
+    "drops: none, error-feedback or, for uplink only, paper); uplink also clip (largest norm of what a "
+    "client sends), budgets (bits for each client) or bandwidths",
     "run: rounds, participation (share of clients per round), seed, eval_every, dtype, target_accuracy, init "
     "(a model.safetensors to start from), chunk (clients computed at once), engine (eager, graph or "
-    "compiled), tf32 (fast matrix products of less precision on a GPU), store (of clients' state: auto, "
-    "memory or disk), store_dtype (model or bfloat16), store_folder, encode (make messages' bytes)",
+    "compiled), tf32 (fast matrix products of less precision on a GPU), store (where clients' state is kept: "
+    "auto, memory or disk), store_dtype (model or bfloat16), store_folder, encode (make the bytes of "
+    "every message instead of counting them)",
     "network, for modelled time: preset (3g, lte, broadband or datacenter), uplink and downlink (Mbit/s), "
     "latency (s), spread (of clients' speeds), compute (s per local step)",
-    "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions. Or code of your "
-    "own, by package.module:Name: it is imported, from the current folder too, and run.",
+    "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions. To use your own "
+    "code, write package.module:Name; it is imported, also from the current folder, and run.",
 )
 KEYS = "\n\n".join(_PARAGRAPHS)

@@ -1,1 +1,1 @@
-"""What a person looks at: tables, figures and the HTML page."""
+"""What a person looks at: the table of `fedcom compare`, figures, and the HTML page of `fedcom report`."""

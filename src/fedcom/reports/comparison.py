@@ -1,9 +1,9 @@
-"""A comparison of runs as one table."""
+"""The table that `fedcom compare` prints and writes: one line per method, means over its seeds."""
 
 import csv
 import statistics
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +14,19 @@ from fedcom.runs.curve import Curve, Row, milestones, timed
 if TYPE_CHECKING:
     from rich.table import Table
 
-Column = tuple[str, Callable[[Row], str]]
+Column = tuple[str, Callable[[Mapping[str, Any]], str]]  # a heading, and the text of an entry's cell
+MethodEntry = Mapping[str, Any]  # one line of the table: the results of one method
 
-BASELINES = ("fedavg", "scaffold")
+BASELINES = ("fedavg", "scaffold")  # methods whose bytes the others' are compared with
 _COSTS = ("rounds", "uplink_bytes", "downlink_bytes", "seconds")
 
 
 def compare_table(curves: Sequence[Curve], target: float | None) -> list[dict[str, Any]]:
-    """One flat entry a method, in order of first appearance."""
+    """One flat entry per method, in order of first appearance.
+
+    Args:
+        target: the test accuracy, from 0 to 1, that rounds and bytes are counted to; None for no target.
+    """
     table = [_entry(method, runs, target) for method, runs in by_method(curves).items()]
     if not timed(row for curve in curves for row in curve.rows):
         for entry in table:
@@ -60,7 +65,7 @@ def _entry(method: str, runs: Sequence[Curve], target: float | None) -> dict[str
 
 
 def by_method(curves: Iterable[Curve]) -> dict[str, list[Curve]]:
-    """The runs of each method, in order of first appearance."""
+    """The curves of each method, in order of first appearance."""
     groups: dict[str, list[Curve]] = {}
     for curve in curves:
         groups.setdefault(curve.method, []).append(curve)
@@ -81,20 +86,20 @@ def _spread(rows: Iterable[Row], key: str) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def render(table: Sequence[Row], target: float | None) -> "Table":
-    """The table for a terminal."""
+def render(table: Sequence[MethodEntry], target: float | None) -> "Table":
+    """The table of `compare_table` for a terminal; the headings name the target."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     shown = _columns(table, target)
-    if timed(table):  # eighty characters have no room for the time and both ratios
+    if timed(table):  # a terminal of 80 characters has no room for the time and both ratios
         shown = [column for column in shown if column[0] != f"fewer than {BASELINES[-1]}"]
     drawn = Table(box=box.SIMPLE_HEAD, padding=0, caption_justify="left")
     drawn.caption = "\n".join(_footnotes(table))
     for heading, _ in shown:
         name = heading == "method"
-        # Broken by hand: headings are the widest thing in most columns, and eighty characters must do.
+        # Headings are wrapped, as they are the widest text in most columns and a terminal may have only 80.
         lines = textwrap.fill(heading, 6, break_long_words=False)
         drawn.add_column(lines, justify="left" if name else "right", no_wrap=name)
     for entry in table:
@@ -103,8 +108,8 @@ def render(table: Sequence[Row], target: float | None) -> "Table":
     return drawn
 
 
-def markdown(table: Sequence[Row], target: float | None) -> str:
-    """The table for a README."""
+def markdown(table: Sequence[MethodEntry], target: float | None) -> str:
+    """The table of `compare_table` in Markdown; the headings name the target."""
     shown = _columns(table, target)
     headings = [heading for heading, _ in shown]
     rows = [[cell(entry) for _, cell in shown] for entry in table]
@@ -112,16 +117,16 @@ def markdown(table: Sequence[Row], target: float | None) -> str:
     return f"{markdown_table(headings, rows, 'l' + 'r' * (len(shown) - 1))}\n\n{notes}\n"
 
 
-def write_csv(table: Sequence[Row], path: Path) -> None:
-    """The table with every figure unrounded; what is not known is left empty."""
+def write_csv(table: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write any table with all digits; None becomes an empty cell."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(table[0]) if table else [])
         writer.writeheader()
         writer.writerows(table)
 
 
-def _columns(table: Sequence[Row], target: float | None) -> list[Column]:
-    """Headings and the text of a cell under each; columns that would be empty throughout are left out."""
+def _columns(table: Sequence[MethodEntry], target: float | None) -> list[Column]:
+    """The columns to show; one that would be empty for every method is left out."""
     goal = NOTHING if target is None else f"{100 * target:g}%"
     wanted: list[Column] = [
         ("method", lambda e: str(e["method"])),
@@ -138,15 +143,15 @@ def _columns(table: Sequence[Row], target: float | None) -> list[Column]:
     return [c for c in wanted if c[0] in ("method", "loss") or {c[1](e) for e in table} - {NOTHING}]
 
 
-def _footnotes(table: Sequence[Row]) -> list[str]:
-    """What stands below the table: the units, and which of a method's runs did not finish."""
+def _footnotes(table: Sequence[MethodEntry]) -> list[str]:
+    """The lines below the table: the units, and which runs did not finish."""
     units = "bytes are per client, 1 MB = 10⁶ bytes; ± is the standard deviation over seeds"
     cut = [e for e in table if e["diverged"] < e["runs"] and e["diverged"] + e["interrupted"]]
     time = ["time is modelled, by the network section of the config"] if timed(table) else []
     return [units, *time, *(f"{entry['method']}: {_unfinished(entry)}" for entry in cut)]
 
 
-def _unfinished(entry: Row) -> str:
+def _unfinished(entry: MethodEntry) -> str:
     notes, runs = [], entry["runs"]
     for status in ("diverged", "interrupted"):
         if entry[status]:
@@ -156,7 +161,7 @@ def _unfinished(entry: Row) -> str:
     return ", ".join(notes)
 
 
-def _loss(entry: Row) -> str:
+def _loss(entry: MethodEntry) -> str:
     if entry["status"] == "diverged":
         return _unfinished(entry)
     spread = entry["final_loss_spread"]
@@ -167,11 +172,11 @@ def _rounds(mean: float | None) -> str:
     return NOTHING if mean is None else f"{mean:.1f}".removesuffix(".0")
 
 
-def _up_to_target(entry: Row) -> str:
+def _up_to_target(entry: MethodEntry) -> str:
     reached, runs = entry["reached_target"], entry["runs"]
     text = megabytes(entry["uplink_bytes_to_target"])
     return f"{text} ({reached}/{runs})" if 0 < reached < runs else text
 
 
-def _times(key: str) -> Callable[[Row], str]:
+def _times(key: str) -> Callable[[MethodEntry], str]:
     return lambda entry: NOTHING if entry[key] is None else f"{significant(entry[key], 2)}×"  # noqa: RUF001

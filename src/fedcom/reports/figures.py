@@ -1,4 +1,4 @@
-"""Figures of a comparison over rounds, bytes and time, and of codecs' errors over bits; one colour each."""
+"""Figures of runs over rounds, bytes and time, and of codecs' error over bits; one colour per method."""
 
 import itertools
 import math
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-UNITS = {
+UNITS = {  # for each key of a row: the title of its axis, and what its values are multiplied by
     "round": ("communication round", 1.0),
     "uplink_bytes": ("uplink per client (MB)", 1 / MB),
     "modelled_seconds": ("modelled time (s)", 1.0),
     "train_loss": ("training loss", 1.0),
     "test_accuracy": ("test accuracy (%)", 100.0),
 }
-VIEWS = {
+VIEWS = {  # for each figure: its title, and the keys of x and y
     "loss_rounds": ("Training loss by communication round", "round", "train_loss"),
     "loss_bytes": ("Training loss by bytes sent", "uplink_bytes", "train_loss"),
     "accuracy_bytes": ("Test accuracy by bytes sent", "uplink_bytes", "test_accuracy"),
@@ -37,7 +37,8 @@ VIEWS = {
 SIZE = (8, 4.8)
 INK, PALE, FAINT = "#333333", "#767676", "#e6e6e6"
 
-# Methods that belong together are kin: the lighter shade sends whole vectors, the darker compresses.
+# A method and its compressing twin have related colours: the lighter one sends whole vectors, the darker
+# one compresses.
 COLOURS = {
     "local-sgd": "#6f6f6f",
     "fedavg": "#d98c00",
@@ -55,16 +56,21 @@ SPARE = ("#332288", "#44aa99", "#aa4499", "#661100", "#6699cc", "#117733", "#b59
 
 
 class Stroke(NamedTuple):
-    """One line of a figure: the mean of a method's finished runs, or one run that was cut short."""
+    """One line of a figure: the mean of a method's finished runs, or one run that was cut short.
+
+    Args:
+        status: "done", "diverged" or "interrupted".
+        points: one row per point: x, y, and the lowest and highest y over seeds.
+    """
 
     method: str
     colour: str
     status: str
-    points: Array  # x, y, and the lowest and highest y over seeds
+    points: Array
 
 
 def figures(curves: Sequence[Curve], out: Path, subtitle: str = "") -> list[Path]:
-    """Draw every view; a figure without a point is left out."""
+    """Draw every view into a folder and return the files; a view without any point is left out."""
     out.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, (title, x, y) in VIEWS.items():
@@ -76,7 +82,12 @@ def figures(curves: Sequence[Curve], out: Path, subtitle: str = "") -> list[Path
 
 
 def strokes_of(curves: Sequence[Curve], x: str, y: str) -> list[Stroke]:
-    """The lines of some runs: a mean a method, and what was cut short."""
+    """The lines to draw: one mean per method, and one line for each run that was cut short.
+
+    Args:
+        x: the key of the rows to draw along x, one of UNITS.
+        y: the key of the rows to draw along y.
+    """
     strokes, colours = [], palette(curve.method for curve in curves)
     for method, runs in by_method(curves).items():
         points = [(run.status, _points(run.rows, x, y)) for run in runs]
@@ -91,7 +102,7 @@ def strokes_of(curves: Sequence[Curve], x: str, y: str) -> list[Stroke]:
 
 
 def _points(rows: Sequence[Row], x: str, y: str) -> Array:
-    """Round, x and y of the rows that can be drawn: a loss to a logarithmic scale, so none that is zero."""
+    """Round, x and y of the rows that can be drawn; a loss must be positive, as its axis is logarithmic."""
     keys = ("round", x, y)
     known = [[row[key] for key in keys] for row in rows if all(is_number(row.get(key)) for key in keys)]
     points: Array = np.array(known, dtype=float).reshape(-1, 3) * [UNITS[key][1] for key in keys]
@@ -100,7 +111,7 @@ def _points(rows: Sequence[Row], x: str, y: str) -> Array:
 
 
 def _average(runs: Sequence[Array]) -> Array:
-    """Mean and range over seeds; a run that stopped early keeps its last model, so its values are held."""
+    """Mean and range over seeds; a run that stopped early keeps its last values."""
     grid = np.unique(np.concatenate([run[:, 0] for run in runs]))
     x = np.stack([np.interp(grid, run[:, 0], run[:, 1], left=np.nan, right=np.nan) for run in runs])
     y = np.stack([np.interp(grid, run[:, 0], run[:, 2]) for run in runs])
@@ -123,7 +134,11 @@ def _draw(strokes: list[Stroke], view: tuple[str, str, str, str], path: Path) ->
 
 
 def chart(part: "Figure | SubFigure", strokes: list[Stroke], view: tuple[str, str, str, str]) -> "Axes":
-    """Draw lines on a figure or a part of one; view: title, subtitle, and the keys of x and y."""
+    """Draw lines on a figure or a part of one.
+
+    Args:
+        view: the title, the subtitle, and the keys of x and y.
+    """
     title, subtitle, x, y = view
     axes = frame(part, title, subtitle)
     for stroke in strokes:
@@ -139,7 +154,7 @@ def chart(part: "Figure | SubFigure", strokes: list[Stroke], view: tuple[str, st
 
 
 def frame(figure: "Figure | SubFigure", title: str, subtitle: str) -> "Axes":
-    """Axes under a title, with room at the right for names."""
+    """Axes under a title, with room for names at the right."""
     figure.text(0.015, 0.935, title, size=13, weight="bold", color=INK, parse_math=False)
     figure.text(0.015, 0.885, subtitle, size=9.5, color=PALE, parse_math=False)
     axes = figure.add_axes((0.095, 0.12, 0.7, 0.71))
@@ -151,7 +166,7 @@ def frame(figure: "Figure | SubFigure", title: str, subtitle: str) -> "Axes":
 
 
 def _capped(strokes: list[Stroke]) -> list[Stroke]:
-    """Stop a run on its way to infinity above the others, lest it press them flat."""
+    """Cut a diverging run off above the others, so that the scale of the axis suits the others."""
     sound = [s.points for s in strokes if s.status != "diverged"] or [s.points[:1] for s in strokes]
     top = 3 * max(points[:, 1].max() for points in sound)
     shown = [int((s.points[:, 1] < top).cumprod().sum()) + 1 for s in strokes]
@@ -171,7 +186,11 @@ def _trace(axes: "Axes", stroke: Stroke) -> None:
 
 
 def ticks(axis: "Axis", whole: bool = False) -> None:
-    """Ticks a person would choose, written as 0.1, 1, 10 and not as powers of ten."""
+    """Set ticks at round numbers, written as 0.1, 1, 10 and not as powers of ten.
+
+    Args:
+        whole: only whole numbers.
+    """
     from matplotlib import ticker
 
     low, high = axis.get_view_interval()
@@ -185,14 +204,14 @@ def ticks(axis: "Axis", whole: bool = False) -> None:
 
 
 def label(axes: "Axes", strokes: list[Stroke]) -> None:
-    """Write the methods' names beside the plot, each on a dotted thread from the end of its line."""
+    """Write the methods' names beside the plot, each joined to the end of its line by a dotted line."""
     first = list({s.method: s for s in reversed(strokes)}.values())  # a method's mean, if it has one
     style: dict[str, Any] = {"size": 9.5, "va": "center", "parse_math": False}
     texts = [axes.text(0, 0, short(s.method), color=s.colour, **style) for s in first]
     width, height = np.max([text.get_window_extent().size for text in texts], axis=0)
     left, bottom, _, tall = axes.get_position().bounds
     axes.set_position((left, bottom, 0.965 - left - width / axes.figure.bbox.width, tall))
-    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # what is drawn from here on must not move them
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # fixed: what follows must not change them
     tips = axes.transData.transform([s.points[-1, :2] for s in first])
     places = apart(tips[:, 1], 1.1 * height, axes.bbox.ymin, axes.bbox.ymax)
     for text, tip, place in zip(texts, tips, places, strict=True):
@@ -204,7 +223,12 @@ def label(axes: "Axes", strokes: list[Stroke]) -> None:
 
 
 def apart(heights: Array, gap: float, low: float, high: float) -> Array:
-    """Move labels as little as it takes, keeping their order, until each is a gap from the next."""
+    """Move labels as little as needed, in the same order, until neighbours are at least a gap apart.
+
+    Args:
+        low: no label is moved below this height.
+        high: no label is moved above this height.
+    """
     order = np.argsort(heights, kind="stable")
     moved = heights[order]
     for _ in range(500):
@@ -213,8 +237,12 @@ def apart(heights: Array, gap: float, low: float, high: float) -> Array:
     return moved[np.argsort(order)]
 
 
-def rate_distortion(points: Sequence[Row], path: Path) -> None:
-    """Draw the codecs' error over bits, a panel a vector; what has no error has no place on the scale."""
+def rate_distortion(points: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the codecs' error over bits, one panel per vector.
+
+    Args:
+        points: of the codec report card. Those without error are left out, as the axis is logarithmic.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -231,8 +259,8 @@ def rate_distortion(points: Sequence[Row], path: Path) -> None:
     figure.savefig(path)
 
 
-def _panel(figure: "SubFigure", points: Sequence[Row], colours: Mapping[str, str]) -> None:
-    """One vector's codecs, each a line through its settings."""
+def _panel(figure: "SubFigure", points: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
+    """The panel of one vector: one line per codec, through its settings."""
     name, d = points[0]["vector"], points[0]["d"]
     axes = frame(figure, f"Error by bits sent: {name}", f"{d:,} coordinates · hollow: biased")
     axes.set_position((0.12, 0.12, 0.7, 0.71))
@@ -248,7 +276,7 @@ def _panel(figure: "SubFigure", points: Sequence[Row], colours: Mapping[str, str
         axes.plot(*line.T, "o", color=colour, markersize=5, markerfacecolor=face)
         strokes.append(Stroke(codec, colour, "done", line))
     _bound(axes)
-    axes.set_xlabel("bits a coordinate, as sent", color=INK)
+    axes.set_xlabel("bits per coordinate, as sent", color=INK)
     axes.set_ylabel("q = |Q(x) - x|² / |x|²", color=INK)
     ticks(axes.xaxis)
     ticks(axes.yaxis)
@@ -256,14 +284,14 @@ def _panel(figure: "SubFigure", points: Sequence[Row], colours: Mapping[str, str
 
 
 def _between(points: Array) -> Array:
-    """A codec's line: so many decibels a bit from setting to setting, so that none cuts through the bound."""
+    """The line through a codec's settings: log q is linear in bits, so that no line crosses the bound."""
     bits, q = points.T
     grid = np.geomspace(bits[0], bits[-1], 200)
     return np.stack([grid, np.exp(np.interp(grid, bits, np.log(q)))], axis=1)
 
 
 def _bound(axes: "Axes") -> None:
-    """Mark where no unbiased codec gets on a Gaussian vector: q below 1/(2^(2R) - 1) at R bits."""
+    """Mark what no unbiased codec can reach on a Gaussian vector: q below 1/(2^(2R) - 1) at R bits."""
     bits = np.geomspace(*axes.get_xlim(), 200)
     with np.errstate(over="ignore"):
         q = 1 / np.expm1(math.log(4) * bits)
@@ -274,7 +302,7 @@ def _bound(axes: "Axes") -> None:
 
 
 def palette(methods: Iterable[str]) -> dict[str, str]:
-    """The colour of each label: fixed for known methods, else picked by the label's checksum."""
+    """The colour of each label: fixed for known methods, else chosen by the label's checksum."""
     known = {method: COLOURS.get(method.lower(), "") for method in methods}
     free = list(SPARE)
     for method in sorted(method for method, colour in known.items() if not colour):
@@ -284,5 +312,5 @@ def palette(methods: Iterable[str]) -> dict[str, str]:
 
 
 def short(label: str) -> str:
-    """A label cut to what fits beside a figure."""
+    """A label cut to a length that fits beside a figure."""
     return label if len(label) <= 28 else f"{label[:27]}…"

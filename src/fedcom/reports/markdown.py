@@ -6,7 +6,7 @@ _RULES = {"l": ":--", "r": "--:"}
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], align: str) -> str:
-    """A table without a line's end after its last row; a | in a cell stays a character of the cell.
+    """A table, without a line break at its end; a | in a cell is escaped.
 
     Args:
         align: one letter per column, l for left and r for right.

@@ -1,4 +1,4 @@
-"""The paper's figures, each as one command with a verdict: this is the one place that knows them by name."""
+"""The paper's figures and tables, each as one command with a verdict on its claims. STUDIES lists them."""
 
 from fedcom.reproduce import fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9, frontier, tracking
 from fedcom.reproduce.panels import Panel, Scale

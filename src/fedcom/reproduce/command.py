@@ -1,4 +1,4 @@
-"""What `fedcom reproduce` does: the studies it was asked for, one after another."""
+"""What `fedcom reproduce` does: run the studies it is asked for, one after another, or tune rates."""
 
 import sys
 from collections.abc import Sequence
@@ -9,18 +9,27 @@ from fedcom.reproduce import STUDIES, rates, study_page
 from fedcom.reproduce.panels import Scale
 from fedcom.reproduce.results import Verdict
 from fedcom.reproduce.runner import reproduce
-from fedcom.reproduce.tables.study import play_tables
+from fedcom.reproduce.tables.tables_runner import reproduce_tables
 
 NAMES = (*STUDIES, "tables")
-WHAT = f"{', '.join(NAMES)}, all, or rates and the data sets to tune them on; then overrides."
-QUICK = "20 clients, 30 rounds (CIFAR-10: 10) and one seed; tables: fewer steps and seeds."
-OUT = "runs/reproduce, or runs/reproduce-quick"
+STUDY_HELP = f"{', '.join(NAMES)}, all, or rates and the data sets to tune them on; then overrides."
+QUICK_HELP = "A small version: 20 clients, 30 rounds (CIFAR-10: 10), one seed; tables: fewer steps and seeds."
+OUT_DEFAULT = "runs/reproduce, or runs/reproduce-quick"
 
 
 def run(
     what: Sequence[str], quick: bool, seeds: int | None, out: Path | None, device: str, quiet: bool
 ) -> None:
-    """Reproduce studies, or tune rates; studies that lack their data are told of, and fail at the end."""
+    """Reproduce studies, or tune rates. A study whose data is missing is reported; its error is raised last.
+
+    Args:
+        what: names of studies, or "rates" and names of data sets; and overrides such as "run.rounds=10".
+        quick: the small version of each study.
+        seeds: seeds per run; None for 3, or 1 if quick.
+        out: the folder of all results; None for the default under runs/.
+        device: "auto", "cpu" or "cuda".
+        quiet: show no progress.
+    """
     names = [word for word in what if "=" not in word]
     scale = Scale(quick, seeds or (1 if quick else 3), tuple(word for word in what if "=" in word))
     out = out or Path("runs") / ("reproduce-quick" if quick else "reproduce")
@@ -28,7 +37,7 @@ def run(
         for data in names[1:] or rates.GRIDS:
             print(f"rates in {rates.tune(data, scale, out / 'rates', device, quiet)}")
         return
-    failed = [error for name in chosen(names) if (error := _reproduce(name, scale, out, device, quiet))]
+    failed = [error for name in chosen(names) if (error := _run_and_print(name, scale, out, device, quiet))]
     text = study_page.verdicts_page(study_page.read_verdicts(out, NAMES))
     (out / "VERDICTS.md").write_text(text, encoding="utf-8")
     if failed:
@@ -36,7 +45,7 @@ def run(
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """The studies some names mean: one each, those that begin with it (frontier), or all."""
+    """The studies that names stand for: a study, those whose names begin with it (frontier), or all."""
     if not names:
         raise ConfigError(f"which study? {', '.join(NAMES)}, or all")
     meant: list[str] = []
@@ -48,10 +57,10 @@ def chosen(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(meant))
 
 
-def _reproduce(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> DataError | None:
-    """One study and its verdicts, or the error of data that is not there."""
+def _run_and_print(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> DataError | None:
+    """Run one study and print its verdicts; return the error if its data is missing."""
     try:
-        verdicts = _play(name, scale, out / name, device, quiet)
+        verdicts = _run_study(name, scale, out / name, device, quiet)
     except DataError as error:
         print(f"fedcom: {name} needs data: {error}", file=sys.stderr)
         return error
@@ -61,8 +70,8 @@ def _reproduce(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> 
     return None
 
 
-def _play(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> list[Verdict]:
-    """A study of runs, or the tables, whose problems are too small to be runs."""
+def _run_study(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> list[Verdict]:
+    """Run one study, or the tables, which have code of their own because their problems are so small."""
     if name in STUDIES:
         return reproduce(STUDIES[name], scale, out, device, quiet)
-    return play_tables(scale, out, device, quiet)
+    return reproduce_tables(scale, out, device, quiet)

@@ -1,4 +1,4 @@
-"""Sheets of several charts in the one style of fedcom's figures: curves, bars, heat maps and points."""
+"""Figures of several charts, in the style of fedcom.reports.figures: curves, bars, heat maps and points."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -15,30 +15,41 @@ if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
     from matplotlib.transforms import Bbox
 
-WIDE, TALL, DPI = 6.0, 4.1, 100
+WIDE, TALL, DPI = 6.0, 4.1, 100  # of one chart, in inches
 DEEP = 8.0  # points of accuracy below the best that a scatter shows
-AROUND = (  # where a name may be
+AROUND = (  # where a point's name may be: its offset in points, and its alignment
     ((6, -7), "left"), ((6, 7), "left"), ((-6, -7), "right"), ((-6, 7), "right"),
     ((0, -13), "center"), ((0, 13), "center"),
 )  # fmt: skip
-RAMP = ("#e8a76b", "#d0702e", "#9c3f12", "#4f1a05", "#000000")  # from less to more
+RAMP = ("#e8a76b", "#d0702e", "#9c3f12", "#4f1a05", "#000000")  # colours from less to more
+
+PlotPoint = tuple[float, float, float]  # x, y and the spread of y
 
 
-Point = tuple[float, float, float]  # x, y and the spread of y
+class PlotAxes(NamedTuple):
+    """The axes of a series.
 
-
-class Axis(NamedTuple):
-    """What x and y of a series are, and how they are drawn."""
+    Args:
+        x: the title of the x axis.
+        y: the title of the y axis.
+        log: draw x on a logarithmic scale.
+        every: draw a mark and a tick for each point.
+        zero: draw a line at y = 0.
+    """
 
     x: str
     y: str
-    log: bool = False  # x to a logarithmic scale
-    every: bool = True  # a mark and a tick for each point
-    zero: bool = False  # a line at y = 0
+    log: bool = False
+    every: bool = True
+    zero: bool = False
 
 
 class Sheet:
-    """A figure of rows and columns of charts, each a part of it."""
+    """A figure with rows and columns of charts, each drawn on one of its `parts`.
+
+    Args:
+        larger: the size of each chart as a multiple of the usual one.
+    """
 
     def __init__(self, rows: int, columns: int, larger: float = 1.0) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -50,8 +61,8 @@ class Sheet:
         self.parts: list[SubFigure] = list(parts.flatten())
 
     def save(self, path: Path) -> str:
-        """Write the sheet; its name."""
-        from PIL import Image  # matplotlib's own dependency; a palette makes the file a third as large
+        """Write the figure as PNG; return the file's name."""
+        from PIL import Image  # a dependency of matplotlib; a palette makes the file three times smaller
 
         buffer = io.BytesIO()
         self.figure.savefig(buffer)
@@ -62,7 +73,14 @@ class Sheet:
 def lines(
     part: "SubFigure", curves: Sequence[Curve], x: str, y: str, title: str, note: str, ramp: bool = False
 ) -> None:
-    """Runs over rounds, bytes or time; ramp: their names are of less to more of something."""
+    """Draw runs as curves.
+
+    Args:
+        x: the key of the rows to draw along x.
+        y: the key of the rows to draw along y.
+        note: the subtitle.
+        ramp: colour the methods from light to dark, in order of appearance.
+    """
     strokes = strokes_of(curves, x, y)
     if ramp:
         hues = dict(zip(dict.fromkeys(curve.method for curve in curves), RAMP, strict=False))
@@ -72,10 +90,21 @@ def lines(
 
 
 def bars(
-    part: "SubFigure", heights: Mapping[str, Mapping[str, float]], title: str, note: str, unit: str,
+    part: "SubFigure",
+    heights: Mapping[str, Mapping[str, float]],
+    title: str,
+    note: str,
+    unit: str,
     colours: Mapping[str, str] | None = None,
-) -> None:  # fmt: skip
-    """Groups of bars with their heights written on them: a group a key, a bar an inner key."""
+) -> None:
+    """Draw groups of bars with their heights written on them.
+
+    Args:
+        heights: the height of each bar by its group's name and its own name.
+        note: the subtitle.
+        unit: the title of the y axis.
+        colours: by a bar's own name; None for the usual colours.
+    """
     axes = frame(part, title, note)
     axes.set_position((0.11, 0.16, 0.86, 0.67))
     names = list(dict.fromkeys(name for group in heights.values() for name in group))
@@ -94,7 +123,7 @@ def bars(
 
 
 def heat(part: "SubFigure", matrix: Any, title: str, note: str) -> None:
-    """A matrix of cosines from -1 to 1, in colours that print in grey too."""
+    """Draw a matrix of cosines between clients as a heat map; `note` is the subtitle."""
     axes = frame(part, title, note)
     axes.set_position((0.1, 0.1, 0.72, 0.73))
     image = axes.imshow(np.asarray(matrix), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
@@ -109,10 +138,20 @@ def heat(part: "SubFigure", matrix: Any, title: str, note: str) -> None:
 
 
 def series(
-    part: "SubFigure", points: Mapping[str, Sequence[Point]], title: str, note: str, axis: Axis,
+    part: "SubFigure",
+    points: Mapping[str, Sequence[PlotPoint]],
+    title: str,
+    note: str,
+    axis: PlotAxes,
     colours: Mapping[str, str] | None = None,
-) -> "Axes":  # fmt: skip
-    """A line a name through its points."""
+) -> "Axes":
+    """Draw one line per name through its points; points that are not finite are crosses at the bottom.
+
+    Args:
+        points: the points of each line by its name.
+        note: the subtitle.
+        colours: by name; None for the usual colours.
+    """
     axes = frame(part, title, note)
     axes.set_position((0.13, 0.12, 0.7, 0.71))
     hues, strokes = colours or palette(points), []
@@ -141,12 +180,24 @@ def series(
 
 
 def scatter(
-    part: "SubFigure", places: Mapping[str, tuple[float, float]], best: Sequence[str],
-    marked: Mapping[str, str], colours: Mapping[str, str], title: str, note: str, also: Mapping[str, str],
-) -> None:  # fmt: skip
-    """Points, the best of them joined and named, some marked with a ring; what is far below is a triangle.
+    part: "SubFigure",
+    places: Mapping[str, tuple[float, float]],
+    best: Sequence[str],
+    marked: Mapping[str, str],
+    colours: Mapping[str, str],
+    title: str,
+    note: str,
+    also: Mapping[str, str],
+) -> None:
+    """Draw accuracy over bytes, one point per name. Points far below the best are triangles at the bottom.
 
-    also: others to be named, or named otherwise.
+    Args:
+        places: megabytes and accuracy in % by name.
+        best: names of points to join by a line and to label, in order of bytes.
+        marked: names of points to draw a ring around, with their labels.
+        colours: by name.
+        note: the subtitle.
+        also: labels of further points, or labels of the best that differ from their names.
     """
     axes = frame(part, title, note)
     axes.set_position((0.12, 0.13, 0.84, 0.7))
@@ -163,18 +214,27 @@ def scatter(
             axes.plot(x, y, "o", markerfacecolor="none", markeredgecolor=INK, markersize=13)
     axes.margins(x=0.25, y=0.15)
     style: dict[str, Any] = {"textcoords": "offset points", "size": 8.5, "va": "center", "parse_math": False}
-    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # so that places on the page are known
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # fixed, as labels are placed in pixels
     labels = [
         axes.annotate(marked[name], shown[name], (-4, 15), color=INK, ha="center", **style)
-        for name in marked if name in places
-    ]  # fmt: skip
+        for name in marked
+        if name in places
+    ]
     joined = [name for name in front if name not in marked]
     heights = axes.transData.transform([shown[name] for name in joined])[:, 1] if joined else np.zeros(0)
     for name, height, place in zip(joined, heights, apart(heights, 15, *axes.bbox.intervaly), strict=True):
         above = (place - height) * 72 / axes.figure.dpi
         thread = {"arrowstyle": "-", "color": FAINT, "shrinkB": 4}
-        labels.append(axes.annotate(also.get(name, name), shown[name], (-14, above + 4), color=colours[name],
-                                    ha="right", arrowprops=thread, **style))  # fmt: skip
+        text = axes.annotate(
+            also.get(name, name),
+            shown[name],
+            (-14, above + 4),
+            color=colours[name],
+            ha="right",
+            arrowprops=thread,
+            **style,
+        )
+        labels.append(text)
     rest = {n: also[n] for n in also if n in places and n not in (*marked, *front)}
     _name_around(axes, rest, shown, colours, style, [text.get_window_extent() for text in labels])
     axes.set_xlabel("uplink per client, all rounds (MB)", color=INK)
@@ -184,17 +244,23 @@ def scatter(
 
 
 def _name_around(
-    axes: "Axes", names: Mapping[str, str], places: Mapping[str, tuple[float, float]],
-    colours: Mapping[str, str], style: Mapping[str, Any], taken: "Sequence[Bbox]",
-) -> None:  # fmt: skip
-    """Name points, each on the side where its name meets the fewest points and names."""
+    axes: "Axes",
+    names: Mapping[str, str],
+    places: Mapping[str, tuple[float, float]],
+    colours: Mapping[str, str],
+    style: Mapping[str, Any],
+    taken: "Sequence[Bbox]",
+) -> None:
+    """Label points, each on the side where its label covers the fewest points and labels."""
     from matplotlib.transforms import Bbox
 
     dots = axes.transData.transform([*places.values()])
     taken = [*taken, *(Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in dots)]
     for name, text in names.items():
-        tried = [axes.annotate(text, places[name], offset, color=colours[name], ha=side, **style)
-                 for offset, side in AROUND]  # fmt: skip
+        tried = [
+            axes.annotate(text, places[name], offset, color=colours[name], ha=side, **style)
+            for offset, side in AROUND
+        ]
         boxes = [written.get_window_extent() for written in tried]
         hits = [sum(box.overlaps(other) for other in taken) for box in boxes]
         kept = hits.index(min(hits))

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedcom.draws import Draw
 from fedcom.engines.simulation import Row, Simulation
 from fedcom.errors import Diverged
-from fedcom.reproduce.drawing import Axis, Sheet, series
+from fedcom.reproduce.drawing import PlotAxes, PlotPoint, Sheet, series
 from fedcom.reproduce.panels import Panel, Scale, StudyRun
 from fedcom.reproduce.results import Results, Verdict
 from fedcom.reproduce.study import Study, panel
@@ -20,11 +20,11 @@ from fedcom.rounds.rules import relative_error
 from fedcom.runs.display import progress
 from fedcom.runs.prepare import prepare
 
-DRAWS = 8  # of Q, for the mean over it
+DRAWS = 8  # of Q, over which E|Q(mean)|² is averaged
 
 
-class Ear:
-    """Hears every message of a round beside the one that was meant, and keeps their sums."""
+class MessageSums:
+    """A measure of messages that also sums them over the clients of a round: as decoded, and as meant."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -38,22 +38,23 @@ class Ear:
         return relative_error(heard, meant)
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """The mean of what was heard and of what was meant, and a clean slate."""
+        """The means of the decoded and of the meant messages; the sums start again from zero."""
         heard, meant = (torch.as_tensor(total) / self.count for total in self.sums)
         self.sums, self.count = [0.0, 0.0], 0
         return heard, meant
 
 
 def measure(run: StudyRun, device: str, quiet: bool) -> tuple[str, list[Row]]:
-    """G_q of every round, the size of the mean update, and the measured q."""
-    config = replace(run.config, run=replace(run.config.run, engine="eager"))  # a replayed round has no ears
-    ear, rows = Ear(), list[Row]()
-    simulation, _ = prepare(config, device, ear)
+    """G_q, the squared norm of the mean update and the measured q, in every round."""
+    # Only the eager engine calls the measure in every round; the others replay recorded kernels.
+    config = replace(run.config, run=replace(run.config.run, engine="eager"))
+    sums, rows = MessageSums(), list[Row]()
+    simulation, _ = prepare(config, device, sums)
     with progress(simulation.rounds, run.title, quiet) as show:
         try:
             for _ in range(simulation.rounds):
                 simulation.step()
-                rows.append(_row(simulation, *ear.means()))
+                rows.append(_row(simulation, *sums.means()))
                 show.advance(simulation.round)
         except Diverged:
             return "diverged", rows
@@ -64,11 +65,11 @@ def _row(simulation: Simulation, heard: Tensor, meant: Tensor) -> Row:
     rules, w = simulation.rules, simulation.server.w
     draw = Draw.seeded(simulation.round, w.device).fold("G_q", torch.arange(DRAWS, device=w.device))
     x = meant.to(w.dtype).expand(DRAWS, -1)
-    alone = rules.links.uplink.quantise(x, rules.layout, draw).double().square().sum(-1).mean()
+    compressed_mean = rules.links.uplink.quantise(x, rules.layout, draw).double().square().sum(-1).mean()
     size = float(meant.square().sum())
     return {
         "round": simulation.round,
-        "G_q": float(heard.square().sum() - alone),
+        "G_q": float(heard.square().sum() - compressed_mean),
         "mean_square": size,
         "q": simulation.q,
     }
@@ -87,11 +88,11 @@ def draw(results: Results, out: Path) -> list[str]:
     }
     for part, (key, (title, words)) in zip(sheet.parts, views.items(), strict=True):
         points = {key.replace("mean_square", "|mean|²"): _series(results, key)}
-        series(part, points, title, note, Axis("communication round", words, every=False, zero=True))
+        series(part, points, title, note, PlotAxes("communication round", words, every=False, zero=True))
     return [sheet.save(out / "fig1.png")]
 
 
-def _series(results: Results, key: str) -> list[tuple[float, float, float]]:
+def _series(results: Results, key: str) -> list[PlotPoint]:
     """Round, mean and spread over seeds."""
     values: dict[int, list[float]] = {}
     for record in results.records:
@@ -115,26 +116,33 @@ def judge(results: Results) -> list[Verdict]:
     return [
         Verdict.of(
             "|G_q| decreases in training (by half at least, from the first fifth of the rounds to the last).",
-            [late < early / 2], f"|G_q| {early:.3g} to {late:.3g}.", where,
+            [late < early / 2],
+            f"|G_q| {early:.3g} to {late:.3g}.",
+            where,
         ),
         Verdict.of(
             "It does so because the update does (relative to its squared norm G_q moves by less than a "
             "factor of 3).",
             [1 / 3 < (late / small) / (early / large) < 3],
             f"|mean update|² {large:.3g} to {small:.3g}; G_q over it {early / large:.3g} to "
-            f"{late / small:.3g}.", where,
+            f"{late / small:.3g}.",
+            where,
         ),
         Verdict.of("G_q can be negative.", [negative > 0], f"In {negative} of {len(g)} rounds.", where),
-    ]  # fmt: skip
+    ]
 
 
 STUDY = Study(
     "fig1",
     "Figure 1: the compression error G_q in training",
-    ("G_q, the gap between compressing before and after averaging, shrinks as training proceeds, since the "
-     "update does; it may even be negative.",),
-    plan, draw, judge, measure,
-    notes=f"G_q = E|mean of Q(x_j)|² - E|Q(mean of x_j)|² with x_j the clients' updates of a round; the "
-    f"first term "
-    f"from the round's own messages, the second from {DRAWS} draws.",
-)  # fmt: skip
+    (
+        "G_q, the gap between compressing before and after averaging, shrinks as training proceeds, since "
+        "the update does; it may even be negative.",
+    ),
+    plan,
+    draw,
+    judge,
+    measure,
+    notes="G_q = E|mean of Q(x_j)|² - E|Q(mean of x_j)|² with x_j the clients' updates of a round; the first "
+    f"term from the round's own messages, the second from {DRAWS} draws.",
+)

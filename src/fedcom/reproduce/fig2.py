@@ -46,16 +46,17 @@ def judge(results: Results) -> list[Verdict]:
         Verdict.of(
             "On homogeneous data FedCOM does as well as FedCOMGATE.",
             [as_good(iid["fedcom"], iid["fedcomgate"])],
-            f"Final loss {iid['fedcom']} and {iid['fedcomgate']}.", results.setting("homogeneous"),
+            f"Final loss {iid['fedcom']} and {iid['fedcomgate']}.",
+            results.setting("homogeneous"),
         ),
         Verdict.of(
             "On heterogeneous data FedCOM keeps a residual error that FedCOMGATE does not.",
             [better(apart["fedcomgate"], apart["fedcom"]), better(apart["fedcomgate"], apart[SAME])],
-            f"Final loss {loss['fedcomgate']} for FedCOMGATE; FedCOM {loss['fedcom']} at its own best "
-            f"rates and "
-            f"{loss[SAME]} at FedCOMGATE's.", results.setting("heterogeneous"),
+            f"Final loss {loss['fedcomgate']} for FedCOMGATE; FedCOM {loss['fedcom']} at its own best rates "
+            f"and {loss[SAME]} at FedCOMGATE's.",
+            results.setting("heterogeneous"),
         ),
-    ]  # fmt: skip
+    ]
 
 
 STUDY = Study(
@@ -63,9 +64,11 @@ STUDY = Study(
     "Figure 2: FedCOM and FedCOMGATE on homogeneous and heterogeneous data",
     (
         "FedCOM suits homogeneous data, where it needs no tracking.",
-        "With two classes a client it is left with a residual error; FedCOMGATE's tracking removes it.",
+        "With two classes per client it is left with a residual error; FedCOMGATE's tracking removes it.",
     ),
-    plan, draw, judge,
+    plan,
+    draw,
+    judge,
     notes="On homogeneous data each method is shown at the best point of a small grid, chosen on the "
     "seeds that are shown.",
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""Figure 4: five methods on MNIST and CIFAR-10, two classes a client, by rounds and by bytes."""
+"""Figure 4: five methods on MNIST and CIFAR-10, two classes per client, by rounds and by bytes."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from fedcom.reproduce.study import Study, panel
 from fedcom.studies.compare import METHODS
 
 VIEWS = [("round", "train_loss"), ("uplink_bytes", "train_loss"), ("uplink_bytes", "test_accuracy")]
-TIME = ("modelled_seconds", "test_accuracy")  # drawn where rows have it
+TIME = ("modelled_seconds", "test_accuracy")  # drawn if the rows have it
 PROPOSED = METHODS[-1]
-TWINS = (("fedgate", "fedavg"), ("fedcomgate", "fedpaq"))  # with tracking and without
+TWINS = (("fedgate", "fedavg"), ("fedcomgate", "fedpaq"))  # the same method with tracking and without
 
 
 def plan(scale: Scale) -> list[Panel]:
@@ -54,23 +54,28 @@ def _judge(results: Results, name: str) -> list[Verdict]:
         Verdict.of(
             f"{data}: by rounds FedCOMGATE, FedGATE and SCAFFOLD do alike.",
             [alike(loss["fedcomgate"], loss["fedgate"]), alike(loss["fedcomgate"], loss["scaffold"])],
-            f"Final loss: {words}.", where,
+            f"Final loss: {words}.",
+            where,
         ),
         Verdict.of(
-            f"{data}: by rounds FedAvg and FedPAQ do alike.", [alike(loss["fedavg"], loss["fedpaq"])],
-            f"Final loss {loss['fedavg']} and {loss['fedpaq']}.", where,
+            f"{data}: by rounds FedAvg and FedPAQ do alike.",
+            [alike(loss["fedavg"], loss["fedpaq"])],
+            f"Final loss {loss['fedavg']} and {loss['fedpaq']}.",
+            where,
         ),
         Verdict.of(
             f"{data}: FedGATE and FedCOMGATE converge better than FedAvg and FedPAQ (loss, then accuracy).",
             [better(s[a], s[b]) for s in (loss, score) for a, b in TWINS],
-            f"Final loss: {words}; accuracy: {list_of(score)}.", where,
+            f"Final loss: {words}; accuracy: {list_of(score)}.",
+            where,
         ),
         Verdict.of(
             f"{data}: FedCOMGATE needs the fewest bytes (to {100 * target:.1f}% accuracy, which all reach).",
             [as_good(cost[PROPOSED], cost[m]) for m in METHODS if m != PROPOSED],
-            f"Least: {least}. MB up a client: {list_of(cost, 1e-6)}.", where,
+            f"Least: {least}. MB up per client: {list_of(cost, 1e-6)}.",
+            where,
         ),
-    ]  # fmt: skip
+    ]
 
 
 STUDY = Study(
@@ -81,5 +86,7 @@ STUDY = Study(
         "which are better.",
         "By bytes FedCOMGATE is far ahead, the more so the larger the model.",
     ),
-    plan, draw, judge,
-)  # fmt: skip
+    plan,
+    draw,
+    judge,
+)

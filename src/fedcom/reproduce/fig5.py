@@ -1,4 +1,4 @@
-"""Figure 5: data by author, a tenth of the authors a round, one fixed rate for all methods."""
+"""Figure 5: data by author, a tenth of the authors per round, one fixed rate for all methods."""
 
 from pathlib import Path
 
@@ -9,11 +9,11 @@ from fedcom.reproduce.results import Results, Verdict, alike, common_target, lis
 from fedcom.reproduce.study import Study, panel
 from fedcom.studies.compare import METHODS
 
-SMALL = ("fedpaq", "fedcomgate")
+COMPRESSED = ("fedpaq", "fedcomgate")
 
 
 def authors() -> str:
-    """FEMNIST, the paper's set, where it is at hand; else MNIST by its 539 writers."""
+    """The data set: FEMNIST, the paper's, if its files are there; else MNIST by its 539 writers."""
     return "femnist" if at_hand("femnist") else "mnist-by-writer"
 
 
@@ -34,30 +34,33 @@ def judge(results: Results) -> list[Verdict]:
     score = {m: results.final("authors", m) for m in METHODS}
     target = common_target(score.values())
     cost = {m: results.reach("authors", m, target) for m in METHODS}
-    others = [m for m in METHODS if m not in SMALL]
+    others = [m for m in METHODS if m not in COMPRESSED]
     return [
         Verdict.of(
             f"FedCOMGATE and FedPAQ converge fastest by bytes (to {100 * target:.1f}% accuracy).",
-            [cost[small].mean < cost[m].mean for small in SMALL for m in others],
-            f"MB up a client: {list_of(cost, 1e-6)}.", results.setting(),
+            [cost[ours].mean < cost[m].mean for ours in COMPRESSED for m in others],
+            f"MB up per client: {list_of(cost, 1e-6)}.",
+            results.setting(),
         ),
         Verdict.of(
             "All methods end alike, since authors are nearly homogeneous.",
             [alike(score[METHODS[0]], score[m]) for m in METHODS[1:]],
-            f"Accuracy: {list_of(score)}.", results.setting(),
+            f"Accuracy: {list_of(score)}.",
+            results.setting(),
         ),
-    ]  # fmt: skip
+    ]
 
 
 STUDY = Study(
     "fig5",
     "Figure 5: data split by author",
     (
-        "With data of 1000 authors, a tenth of them a round, FedCOMGATE and FedPAQ are fastest by bytes.",
+        "With data of 1000 authors, a tenth of them per round, FedCOMGATE and FedPAQ are fastest by bytes.",
         "All methods end at the same place, since this split is close to homogeneous.",
     ),
-    plan, draw, judge,
-    notes="The paper uses EMNIST by author (FEMNIST). Where those files are not at hand, as said in the "
-    "settings, MNIST "
-    "by its 539 writers stands in for them. Rate 0.01 for all, without decay, gamma 1.",
-)  # fmt: skip
+    plan,
+    draw,
+    judge,
+    notes="The paper uses EMNIST by author (FEMNIST). If those files are missing, MNIST by its 539 writers "
+    "is used instead; the settings say which. Rate 0.01 for all, without decay, gamma 1.",
+)

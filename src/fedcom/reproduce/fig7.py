@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedcom.reports.figures import palette
-from fedcom.reproduce.drawing import Axis, Point, Sheet, series
+from fedcom.reproduce.drawing import PlotAxes, PlotPoint, Sheet, series
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Stat, Verdict, list_of, margin
 from fedcom.reproduce.study import Study, panel
@@ -20,24 +20,25 @@ def plan(scale: Scale) -> list[Panel]:
 def draw(results: Results, out: Path) -> list[str]:
     sheet = Sheet(1, 2)
     for part, p in zip(sheet.parts, results.panels, strict=True):
-        points: dict[str, list[Point]] = {m: [] for m in METHODS}
+        points: dict[str, list[PlotPoint]] = {m: [] for m in METHODS}
         for m in METHODS:
-            for k in results.points(p.name, "participation"):
+            for k in results.grid_values(p.name, "participation"):
                 score = accuracy(results, p.name, m, k)
                 points[m].append((100 * k, 100 * score.mean, 100 * score.spread))
-        series(part, points, f"{p.config.data.name}: accuracy by participation", results.setting(p.name),
-               Axis("clients a round (%)", "test accuracy (%)", log=True), palette(METHODS))  # fmt: skip
+        title = f"{p.config.data.name}: accuracy by participation"
+        axes = PlotAxes("clients per round (%)", "test accuracy (%)", log=True)
+        series(part, points, title, results.setting(p.name), axes, palette(METHODS))
     return [sheet.save(out / "fig7.png")]
 
 
 def accuracy(results: Results, name: str, method: str, share: float) -> Stat:
-    """The accuracy of a method at a share of the clients, at the gamma that suits it there."""
+    """The accuracy of a method if this share of the clients takes part, at its best gamma."""
     return results.final(name, method, **results.best(name, method, participation=share))
 
 
 def drop(results: Results, name: str, method: str) -> Stat:
-    """What a method loses in accuracy from full participation to the least; nothing if it had none."""
-    shares = results.points(name, "participation")
+    """The accuracy a method loses from full to least participation; 0 if it diverges even at full."""
+    shares = results.grid_values(name, "participation")
     full, least = (accuracy(results, name, method, k).values for k in (max(shares), min(shares)))
     pairs = zip(full, least, strict=True)
     lost = (0.0 if a is None else None if b is None else a - b for a, b in pairs)
@@ -55,26 +56,41 @@ def _more(a: Stat, b: Stat) -> bool:
 
 def _judge(results: Results, name: str) -> list[Verdict]:
     drops = {m: drop(results, name, m) for m in METHODS}
-    least = min(results.points(name, "participation"))
+    least = min(results.grid_values(name, "participation"))
     data, where = results.panel(name).config.data.name, results.setting(name)
     words = f"Points of accuracy lost from 100% to {100 * least:g}%: {list_of(drops, 100)}."
     return [
-        Verdict.of(f"{data}: every method loses accuracy when fewer clients take part.",
-                   [s.mean > max(s.spread, 0.003) for s in drops.values()], words, where),
-        Verdict.of(f"{data}: SCAFFOLD loses more than FedGATE and FedCOMGATE.",
-                   [_more(drops["scaffold"], drops[m]) for m in OURS], words, where),
-        Verdict.of(f"{data}: FedPAQ loses more than FedGATE and FedCOMGATE.",
-                   [_more(drops["fedpaq"], drops[m]) for m in OURS], words, where),
-    ]  # fmt: skip
+        Verdict.of(
+            f"{data}: every method loses accuracy when fewer clients take part.",
+            [s.mean > max(s.spread, 0.003) for s in drops.values()],
+            words,
+            where,
+        ),
+        Verdict.of(
+            f"{data}: SCAFFOLD loses more than FedGATE and FedCOMGATE.",
+            [_more(drops["scaffold"], drops[m]) for m in OURS],
+            words,
+            where,
+        ),
+        Verdict.of(
+            f"{data}: FedPAQ loses more than FedGATE and FedCOMGATE.",
+            [_more(drops["fedpaq"], drops[m]) for m in OURS],
+            words,
+            where,
+        ),
+    ]
 
 
 STUDY = Study(
     "fig7",
     "Figure 7: client sampling",
-    ("With fewer clients a round all methods get worse after as many rounds; FedGATE and FedCOMGATE are "
-    "robust, "
-     "SCAFFOLD and FedPAQ much less so.",),
-    plan, draw, judge,
-    notes="Eta is that of full participation. On MNIST gamma, which wants to be smaller where few are "
-    "averaged, is each method's best at every share, chosen on the seeds shown; on CIFAR-10 it is 2.",
-)  # fmt: skip
+    (
+        "With fewer clients per round all methods get worse after as many rounds; FedGATE and FedCOMGATE are "
+        "robust, SCAFFOLD and FedPAQ much less so.",
+    ),
+    plan,
+    draw,
+    judge,
+    notes="Eta is that of full participation. On MNIST gamma is each method's best at every share, chosen on "
+    "the seeds shown, since it should be smaller if few clients are averaged; on CIFAR-10 it is 2.",
+)

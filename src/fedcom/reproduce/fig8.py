@@ -4,31 +4,34 @@ from pathlib import Path
 
 from fedcom.codecs import TopK
 from fedcom.reports.figures import COLOURS
-from fedcom.reproduce.drawing import Axis, Sheet, series
+from fedcom.reproduce.drawing import PlotAxes, PlotPoint, Sheet, series
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Stat, Verdict, better, list_of
 from fedcom.reproduce.study import Study, panel
 
-RATIOS = (0.1, 0.25, 0.5)  # C_r, of the bytes of the dense message
-RULES = {"paper": "memory as printed", "error-feedback": "error feedback", "none": "no memory"}
-NEAR = 0.01  # of accuracy: what counts as almost as good
+RATIOS = (0.1, 0.25, 0.5)  # C_r: bytes of the message over bytes of the dense one
+MEMORIES = {"paper": "memory as printed", "error-feedback": "error feedback", "none": "no memory"}
+NEAR = 0.01  # a loss of accuracy that counts as almost as good
 BASE = "fedgate"
 
 
 def label(rule: str, ratio: float) -> str:
-    """The name of a sparsified run."""
-    return f"{RULES[rule]}, C_r {ratio:g}"
+    """The label of FedCOMGATE with top-k under a memory rule, at a ratio of bytes."""
+    return f"{MEMORIES[rule]}, C_r {ratio:g}"
 
 
 def sparsified() -> dict[str, dict[str, object]]:
-    """FedCOMGATE with top-k at every ratio and rule; C_r counts the indices, so that fewer are kept."""
+    """The settings of FedCOMGATE with top-k under every memory rule and ratio of bytes, by label.
+
+    The bytes of C_r include the indices, so fewer than C_r of the coordinates are kept.
+    """
     kept = {ratio: found.ratio for ratio in RATIOS if (found := TopK().at(32 * ratio))}
     return {
         label(rule, ratio): {
             "name": "fedcomgate",
             "uplink": {"name": "topk", "ratio": kept[ratio], "memory": rule},
         }
-        for rule in RULES
+        for rule in MEMORIES
         for ratio in RATIOS
     }
 
@@ -43,21 +46,21 @@ def plan(scale: Scale) -> list[Panel]:
 
 def draw(results: Results, out: Path) -> list[str]:
     sheet, hues = Sheet(1, 2), ("#b03a00", "#009e73", "#6f6f6f")
-    colours = {**dict(zip(RULES.values(), hues, strict=True)), "FedGATE": COLOURS[BASE]}
+    colours = {**dict(zip(MEMORIES.values(), hues, strict=True)), "FedGATE": COLOURS[BASE]}
     for part, p in zip(sheet.parts, results.panels, strict=True):
         points = {
             words: [_point(ratio, results.final(p.name, label(rule, ratio))) for ratio in RATIOS]
-            for rule, words in RULES.items()
+            for rule, words in MEMORIES.items()
         }
         points["FedGATE"] = [_point(1.0, results.final(p.name, BASE))]
         title = f"{p.config.data.name}: accuracy by C_r"
-        axis = Axis("C_r, share of FedGATE's bytes", "test accuracy (%)", log=True)
+        axis = PlotAxes("C_r, share of FedGATE's bytes", "test accuracy (%)", log=True)
         axes = series(part, points, title, results.setting(p.name), axis, colours)
         axes.axhline(points["FedGATE"][0][1], color=COLOURS[BASE], linestyle=":", linewidth=1)
     return [sheet.save(out / "fig8.png")]
 
 
-def _point(x: float, score: Stat) -> tuple[float, float, float]:
+def _point(x: float, score: Stat) -> PlotPoint:
     return x, 100 * score.mean, 100 * score.spread
 
 
@@ -68,7 +71,7 @@ def judge(results: Results) -> list[Verdict]:
 def _judge(results: Results, name: str) -> list[Verdict]:
     base, base_loss = results.final(name, BASE), results.final(name, BASE, "train_loss")
     data, where, verdicts = results.panel(name).config.data.name, results.setting(name), []
-    for rule, words in RULES.items():
+    for rule, words in MEMORIES.items():
         scores = {f"C_r {ratio:g}": results.final(name, label(rule, ratio)) for ratio in RATIOS}
         claim = (
             f"{data}, {words}: top-k comes within {100 * NEAR:g} point of FedGATE's accuracy at some C_r "
@@ -77,7 +80,7 @@ def _judge(results: Results, name: str) -> list[Verdict]:
         near = [base.mean - s.mean <= NEAR for s in list(scores.values())[1:]]
         verdicts.append(Verdict.of(claim, [any(near)], f"{list_of(scores)}; FedGATE {base}.", where))
     losses = {
-        words: results.final(name, label(rule, RATIOS[0]), "train_loss") for rule, words in RULES.items()
+        words: results.final(name, label(rule, RATIOS[0]), "train_loss") for rule, words in MEMORIES.items()
     }
     claim = f"{data}: at C_r = {RATIOS[0]} a residual error is left (loss above FedGATE's)."
     numbers = f"Loss: {list_of(losses)}; FedGATE {base_loss}."
@@ -94,9 +97,10 @@ STUDY = Study(
         "Top-k with memory does almost as well as FedGATE at moderate compression.",
         "At C_r = 0.1, a tenth of the bytes, a residual error is left.",
     ),
-    plan, draw, judge,
+    plan,
+    draw,
+    judge,
     notes="C_r is a ratio of bytes, indices included: 0.1 of the bytes is "
     f"{100 * (TopK().at(3.2) or TopK()).ratio:.1f}% of the coordinates. The memory rule as printed, plain "
-    f"error feedback "
-    "with damped tracking, and no memory at all are compared.",
-)  # fmt: skip
+    "error feedback with damped tracking, and no memory at all are compared.",
+)

@@ -1,4 +1,4 @@
-"""Figure 9: noise of the quantiser slows convergence; more local steps make up for it."""
+"""Figure 9: noise in the quantiser slows convergence; more local steps make up for it."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,7 @@ def draw(results: Results, out: Path) -> list[str]:
         word = "tau" if key == "tau" else "noise"
         curves = [
             Curve(f"{word} {value}", r["seed"], r["rows"], r["status"])
-            for value in results.points(name, key)
+            for value in results.grid_values(name, key)
             for r in results.runs(name, method, **{key: value})
         ]
         lines(part, curves, "round", "train_loss", f"{title}: training loss", results.setting(name), True)
@@ -38,7 +38,7 @@ def _losses(results: Results, name: str, method: str, key: str) -> dict[str, Sta
     word = "tau" if key == "tau" else "noise"
     return {
         f"{word} {value}": results.final(name, method, "train_loss", **{key: value})
-        for value in results.points(name, key)
+        for value in results.grid_values(name, key)
     }
 
 
@@ -48,21 +48,24 @@ def judge(results: Results) -> list[Verdict]:
         losses = _losses(results, "noise", method, "zero_point_noise")
         stats = list(losses.values())
         checks = [not better(worse, less) for less, worse in pairwise(stats)]
-        verdicts.append(Verdict.of(
+        verdict = Verdict.of(
             f"More noise of the quantiser degrades convergence ({words}: no step up in noise helps, the "
             f"last one hurts).",
             [all(checks), better(stats[0], stats[-1])],
-            f"Final loss: {list_of(losses)}.", results.setting("noise"),
-        ))  # fmt: skip
+            f"Final loss: {list_of(losses)}.",
+            results.setting("noise"),
+        )
+        verdicts.append(verdict)
     losses = _losses(results, "tau", METHOD, "tau")
     stats = list(losses.values())
-    verdicts.append(Verdict.of(
+    verdict = Verdict.of(
         "Under the same noise more local steps give a lower loss after as many rounds (at each step up "
         "in tau).",
         [better(more, fewer) for fewer, more in pairwise(stats)],
-        f"Final loss: {list_of(losses)}.", results.setting("tau"),
-    ))  # fmt: skip
-    return verdicts
+        f"Final loss: {list_of(losses)}.",
+        results.setting("tau"),
+    )
+    return [*verdicts, verdict]
 
 
 STUDY = Study(
@@ -72,8 +75,9 @@ STUDY = Study(
         "Adding a random integer to the quantiser's zero point, in a growing range, degrades convergence.",
         "At a constant level of noise, more local steps make up for it.",
     ),
-    plan, draw, judge,
-    notes="Noise r: an integer uniform in [-r, r] is added to the zero point of each tensor. Rates are "
-    "those tuned for "
-    "tau = 10 without noise.",
-)  # fmt: skip
+    plan,
+    draw,
+    judge,
+    notes="Noise r: an integer uniform in [-r, r] is added to the zero point of each tensor. Rates are those "
+    "tuned for tau = 10 without noise.",
+)

@@ -1,4 +1,4 @@
-"""Beyond the paper: accuracy and bytes of every method and a choice of codecs, and which of them are best."""
+"""Beyond the paper: accuracy and bytes of all methods and many codecs, and which of them are best."""
 
 import math
 from functools import partial
@@ -13,7 +13,7 @@ from fedcom.reproduce.results import Results, Stat, Verdict, as_good, common_tar
 from fedcom.reproduce.study import Study, panel
 from fedcom.studies.compare import METHODS
 
-PAPER, TRACKS, PLAIN = "fedcomgate", "fedcomgate", "fedcom"
+PAPER, TRACKS, PLAIN = "fedcomgate", "fedcomgate", "fedcom"  # at 8 bits; with codecs; without tracking
 TARGETS = {"mnist": 0.95, "fashion-mnist": 0.8, "cifar-10": 0.45}
 CODECS: dict[str, dict[str, Any]] = {
     "int 4": {"name": "int", "bits": 4},
@@ -33,12 +33,12 @@ CODECS: dict[str, dict[str, Any]] = {
     "sign": {"name": "sign"},
 }
 FEW = ("int 2", "rotated ¼", "topk 10%")  # what the quick form tries
-MORE = (*FEW, "int 4", "rotated 1", "rotated 0.1", "lowrank ¼", "randk 10%", "sign")  # and on MNIST
+MORE = (*FEW, "int 4", "rotated 1", "rotated 0.1", "lowrank ¼", "randk 10%", "sign")  # quick form on MNIST
 TRIED = {"mnist": tuple(CODECS), "fashion-mnist": MORE, "cifar-10": (*FEW, "rotated 1", "rotated 0.1")}
 
 
 def coded(names: Any) -> dict[str, dict[str, Any]]:
-    """FedCOMGATE with each codec, and FedCOM with the cheapest ones."""
+    """The settings of FedCOMGATE with each named codec, and of FedCOM with the cheapest ones, by label."""
     own = {f"{TRACKS} {name}": {"name": TRACKS, "uplink": CODECS[name]} for name in names}
     cheap = [name for name in ("rotated ¼", "rotated 0.1") if name in names]
     return own | {f"{PLAIN} {name}": {"name": PLAIN, "uplink": CODECS[name]} for name in cheap}
@@ -51,7 +51,11 @@ def plan(data: str, scale: Scale) -> list[Panel]:
 
 
 def front(points: dict[str, tuple[float, float]]) -> list[str]:
-    """The names no other beats in both: fewer bytes, higher accuracy."""
+    """The names of the points that no other point beats in both bytes and accuracy, in order of bytes.
+
+    Args:
+        points: bytes and accuracy by name.
+    """
     found, best = [], -math.inf
     for name, (_, score) in sorted(points.items(), key=lambda item: (item[1][0], -item[1][1])):
         if score > best:
@@ -61,7 +65,7 @@ def front(points: dict[str, tuple[float, float]]) -> list[str]:
 
 
 def points_of(results: Results, name: str) -> dict[str, tuple[float, float]]:
-    """Bytes sent and final accuracy of every run that did not diverge, means over seeds."""
+    """Bytes sent and final accuracy of every method that did not diverge, means over seeds."""
     found = {}
     for method in results.panel(name).methods:
         score = results.final(name, method)
@@ -78,7 +82,7 @@ def draw(results: Results, out: Path) -> list[str]:
     colours = {
         name: COLOURS.get(name, COLOURS[TRACKS if name.startswith(TRACKS) else PLAIN]) for name in places
     }
-    names = {m: m.removeprefix(f"{TRACKS} ") for m in places if m != PLAIN}  # which FedPAQ is, at its rates
+    names = {m: m.removeprefix(f"{TRACKS} ") for m in places if m != PLAIN}  # FedCOM at 8 bits is FedPAQ
     title, marked = f"{p.config.data.name}: accuracy by bytes", {PAPER: "int 8, the paper's own"}
     note = f"{results.setting(p.name)} · blue: FedCOMGATE, red: FedCOM"
     scatter(sheet.parts[0], places, front(points), marked, colours, title, note, names)
@@ -90,7 +94,7 @@ def judge(results: Results) -> list[Verdict]:
 
 
 def _judge(results: Results, name: str) -> Verdict:
-    """Whether something reaches the paper's accuracy with a tenth of its bytes."""
+    """Whether a codec reaches the accuracy of the paper's method with a tenth of its bytes."""
     methods = results.panel(name).methods
     score = {m: results.final(name, m) for m in methods}
     target = min(TARGETS[name], common_target([score[PAPER]]))
@@ -104,8 +108,7 @@ def _judge(results: Results, name: str) -> Verdict:
         f"{100 * target:.1f}% with a tenth of its bytes.",
         [times >= 10],
         f"{cheapest}: {cost[cheapest].mean / MB:.3g} MB, {times:.3g} times fewer than "
-        f"{cost[PAPER].mean / MB:.3g}; "
-        f"final accuracy {score[cheapest]} and {score[PAPER]}.",
+        f"{cost[PAPER].mean / MB:.3g}; final accuracy {score[cheapest]} and {score[PAPER]}.",
         results.setting(name),
     )
 
@@ -114,11 +117,15 @@ def _study(data: str) -> Study:
     return Study(
         f"frontier-{data}",
         f"The frontier on {data}: accuracy and bytes of all methods and codecs",
-        ("FedCOMGATE at 8 bits is the paper's cheapest point. This study, which the paper does not have, "
-         "asks what lies beyond it.",),
-        partial(plan, data), draw, judge,
+        (
+            "FedCOMGATE at 8 bits is the paper's cheapest point. This study, which the paper does not have, "
+            "asks what lies beyond it.",
+        ),
+        partial(plan, data),
+        draw,
+        judge,
         notes="Every codec runs at its method's rates; none is tuned for itself.",
-    )  # fmt: skip
+    )
 
 
 STUDIES = tuple(map(_study, TARGETS))

@@ -1,4 +1,4 @@
-"""The runs of a study: tasks, the methods on them and their settings, at a scale."""
+"""The runs of a study: panels of one task, several methods and a grid of settings, at full or quick scale."""
 
 import copy
 import json
@@ -10,19 +10,26 @@ from fedcom.config import Config, Table, override
 from fedcom.studies import sweep
 from fedcom.studies.compare import METHODS
 
+# Upper limits in the quick form; a data set's name stands for its rounds.
 QUICK = {"clients": 20, "authors": 100, "rounds": 30, "cifar-10": 10, "eval_every": 5}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the runs are: as in the paper, or so small that a laptop does them."""
+    """How large the runs are.
+
+    Args:
+        quick: small enough for a laptop, instead of as in the paper.
+        seeds: how many seeds per run.
+        overrides: texts such as "run.rounds=10", applied to every config.
+    """
 
     quick: bool = False
     seeds: int = 3
-    overrides: tuple[str, ...] = ()  # section.key=value, laid over every config
+    overrides: tuple[str, ...] = ()
 
     def of(self, table: Table) -> Table:
-        """A config's table at this scale."""
+        """The settings of a config, by section, changed to this scale."""
         table = copy.deepcopy(table)
         if self.quick:
             data, run = table["data"], table["run"]
@@ -37,7 +44,11 @@ class Scale:
 
 @dataclass(frozen=True)
 class StudyRun(sweep.Trial):
-    """One run of a study; its key changes with any of its settings, so that none is mistaken for another."""
+    """One run of a study. Its key changes with any of its settings, so no two runs share one.
+
+    Args:
+        panel: the name of the panel it belongs to.
+    """
 
     panel: str = ""
 
@@ -47,7 +58,7 @@ class StudyRun(sweep.Trial):
 
     @property
     def digest(self) -> str:
-        """What its rows follow from: runs of several studies that are alike in it are one run."""
+        """A hash of all its settings; runs of different studies with the same hash have the same rows."""
         return sha256(json.dumps(self.config.table(), default=str).encode()).hexdigest()[:16]
 
     @property
@@ -62,7 +73,13 @@ class StudyRun(sweep.Trial):
 
 @dataclass(frozen=True)
 class Panel:
-    """One task of a study, the methods that run on it and the settings they are tried at."""
+    """One task of a study, and the methods that run on it.
+
+    Args:
+        table: the settings of a config file, by section.
+        methods: names of methods, or labels under [methods].
+        grid: settings to try in all combinations; see `sweep.points`.
+    """
 
     name: str
     table: Table
@@ -77,5 +94,5 @@ class Panel:
 
     @property
     def config(self) -> Config:
-        """The settings its methods share."""
+        """The settings of data, model and run, which its methods share."""
         return Config.of({key: self.table[key] for key in ("data", "model", "run") if key in self.table})

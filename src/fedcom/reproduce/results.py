@@ -1,4 +1,4 @@
-"""What the runs of a study gave, and the rules by which a claim is judged on it."""
+"""The results of a study's runs, and the rules by which its claims are judged."""
 
 import math
 import statistics
@@ -9,11 +9,11 @@ from typing import Any
 from fedcom.formats import is_number
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.runs.curve import Curve
+from fedcom.studies.sweep import Record
 
-Record = Mapping[str, Any]
 HOLDS, PARTLY, FAILS = "holds", "holds partly", "does not hold here"
 TAIL = 0.8  # scores are means over the evaluations of the last fifth of the rounds
-FLOORS = {"test_accuracy": 0.003, "train_loss": 0.03, "uplink_bytes": 0.03}  # the latter two as shares
+FLOORS = {"test_accuracy": 0.003, "train_loss": 0.03, "uplink_bytes": 0.03}  # the last two are relative
 RULE = (
     "A score is the mean over the evaluations of the last fifth of the rounds, then over seeds. A difference "
     "counts if it is larger than the spread over seeds (both standard deviations, in quadrature) and than "
@@ -24,7 +24,14 @@ RULE = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim, with its numbers and where they were measured."""
+    """Whether a claim of the paper holds.
+
+    Args:
+        claim: what is claimed, in a sentence.
+        outcome: HOLDS, PARTLY or FAILS.
+        numbers: the measured numbers that decide it, in words.
+        setting: where they were measured, in words.
+    """
 
     claim: str
     outcome: str
@@ -33,34 +40,40 @@ class Verdict:
 
     @classmethod
     def of(cls, claim: str, checks: Iterable[bool], numbers: str, setting: str) -> "Verdict":
-        """Holds if every check does, partly if some do."""
+        """A verdict that holds if all checks do, and partly if some do."""
         found = list(checks)
         outcome = HOLDS if found and all(found) else PARTLY if any(found) else FAILS
         return cls(claim, outcome, numbers, setting)
 
     def table(self) -> dict[str, str]:
-        """As plain data."""
+        """The verdict as an object of verdicts.json."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Stat:
-    """One number of several seeds; None stands for a run that did not get there."""
+    """One score over several seeds.
+
+    Args:
+        values: one per seed; None for a run without this score, for example a diverged one.
+        key: the row's key that was measured. An accuracy is better when large, all others when small.
+        missing: the word to print instead of the mean if a value is None.
+    """
 
     values: tuple[float | None, ...]
     key: str
-    missing: str = "never"  # what None stands for
+    missing: str = "never"
 
     @property
     def mean(self) -> float:
-        """The mean; infinitely bad if a run has no number."""
+        """The mean over seeds; infinitely bad if a value is None."""
         if not self.values or any(value is None for value in self.values):
             return -math.inf if self.key == "test_accuracy" else math.inf
         return statistics.fmean(value for value in self.values if value is not None)
 
     @property
     def spread(self) -> float:
-        """The standard deviation over seeds; zero where there is but one."""
+        """The standard deviation over seeds; 0 for a single seed."""
         known = [value for value in self.values if value is not None]
         return statistics.stdev(known) if len(known) > 1 else 0.0
 
@@ -81,7 +94,7 @@ def margin(a: Stat, b: Stat) -> float:
 
 
 def better(a: Stat, b: Stat) -> bool:
-    """Whether a is better than b by more than the margin; bytes and losses are better when small."""
+    """Whether a is better than b by more than the margin."""
     if not math.isfinite(a.mean):
         return False
     gain = a.mean - b.mean if a.key == "test_accuracy" else b.mean - a.mean
@@ -89,53 +102,62 @@ def better(a: Stat, b: Stat) -> bool:
 
 
 def as_good(a: Stat, b: Stat) -> bool:
-    """Whether a is sound, and b is not better."""
+    """Whether a did not diverge, and b is not better than a."""
     return math.isfinite(a.mean) and not better(b, a)
 
 
 def alike(a: Stat, b: Stat) -> bool:
-    """Whether neither is better."""
+    """Whether neither is better than the other, and neither diverged."""
     return as_good(a, b) and as_good(b, a)
 
 
 @dataclass(frozen=True)
 class Results:
-    """The records of a study, by panel, method, point and seed."""
+    """The records of a study, to be looked up by panel, method and point of the grid.
+
+    In the methods below, `panel` and `method` are names, and `point` gives values of the grid by keys without
+    their sections, as in `final("noise", "fedcomgate", tau=10)`.
+
+    Args:
+        records: one per run; see `runner`.
+    """
 
     panels: Sequence[Panel]
     records: Sequence[Record]
     scale: Scale
 
     def runs(self, panel: str, method: str | None = None, **point: Any) -> list[Record]:
-        """The runs of a panel, of a method, at some settings of its grid; names without their section."""
+        """The records of a panel; if given, only those of one method or at these values of the grid."""
         return [
-            r for r in self.records
-            if r["panel"] == panel and method in (None, r["method"])
-            and all(short(r["point"]).get(key) == value for key, value in point.items())
-        ]  # fmt: skip
+            r
+            for r in self.records
+            if r["panel"] == panel
+            and method in (None, r["method"])
+            and all(without_sections(r["point"]).get(key) == value for key, value in point.items())
+        ]
 
-    def points(self, panel: str, key: str) -> list[Any]:
+    def grid_values(self, panel: str, key: str) -> list[Any]:
         """The values of one key of a panel's grid, in order."""
-        return list(dict.fromkeys(short(r["point"])[key] for r in self.runs(panel)))
+        return list(dict.fromkeys(without_sections(r["point"])[key] for r in self.runs(panel)))
 
     def final(self, panel: str, method: str, key: str = "test_accuracy", **point: Any) -> Stat:
-        """A score at the end of the runs of a method."""
+        """A method's score at the end of its runs: the mean of `key` over the last fifth of the rounds."""
         runs = self.runs(panel, method, **point)
         ends = [r["status"] for r in runs if r["status"] != "done"]
         return Stat(tuple(_tail(r, key) for r in runs), key, *ends[:1])
 
     def best(self, panel: str, method: str, key: str = "test_accuracy", **point: Any) -> dict[str, Any]:
-        """The point of the grid at which a method scores best, among those with some settings."""
-        tried = [short(r["point"]) for r in self.runs(panel, method, **point)]
+        """The point of the grid at which a method scores best, among those with these values."""
+        tried = [without_sections(r["point"]) for r in self.runs(panel, method, **point)]
         up = 1 if key == "test_accuracy" else -1
         return max(tried, key=lambda p: up * self.final(panel, method, key, **p).mean)
 
     def reach(self, panel: str, method: str, accuracy: float, **point: Any) -> Stat:
-        """The uplink bytes a client sent before the model first was so accurate."""
+        """The bytes that a client sent until the model first reached an accuracy."""
         return Stat(tuple(_first(r, accuracy) for r in self.runs(panel, method, **point)), "uplink_bytes")
 
     def curves(self, panel: str, method: str | None = None, **point: Any) -> list[Curve]:
-        """The runs of a panel as lines to draw."""
+        """The runs of a panel as curves to draw."""
         runs = self.runs(panel, method, **point)
         return [Curve(r["method"], r["seed"], r["rows"], r["status"]) for r in runs]
 
@@ -144,12 +166,12 @@ class Results:
         return next(p for p in self.panels if p.name == name)
 
     def setting(self, *names: str) -> str:
-        """Where numbers were measured, in words."""
+        """The task of the named panels (or of all), in words: data, clients, rounds and seeds."""
         return "; ".join(dict.fromkeys(_setting(self.panel(n), self.scale) for n in names or _names(self)))
 
 
-def short(point: Mapping[str, Any]) -> dict[str, Any]:
-    """A point without the sections of its keys."""
+def without_sections(point: Mapping[str, Any]) -> dict[str, Any]:
+    """A point of the grid without the sections of its keys: {"uplink.bits": 2} is {"bits": 2}."""
     return {key.rpartition(".")[2]: value for key, value in point.items()}
 
 
@@ -177,9 +199,10 @@ def _setting(panel: Panel, scale: Scale) -> str:
     config = panel.config
     data, run = config.data, config.run
     clients = f"{data.clients or 'all'} clients"
-    deal = {"classes": f"of {data.classes_per_client} class{'es' * (data.classes_per_client > 1)} each",
-            "natural": "by author", "iid": "iid"}.get(data.partition or "", data.partition)  # fmt: skip
-    share = "" if run.participation == 1 else f", {100 * run.participation:g}% a round"
+    classes = f"of {data.classes_per_client} class{'es' * (data.classes_per_client > 1)} each"
+    words = {"classes": classes, "natural": "by author", "iid": "iid"}
+    deal = words.get(data.partition or "", data.partition)
+    share = "" if run.participation == 1 else f", {100 * run.participation:g}% per round"
     seeds = f"{scale.seeds} seed{'s' * (scale.seeds > 1)}"
     quick = "quick form: " if scale.quick else ""
     rounds = f", {run.rounds} rounds" if run.rounds else ""
@@ -187,12 +210,16 @@ def _setting(panel: Panel, scale: Scale) -> str:
 
 
 def common_target(scores: Iterable[Stat]) -> float:
-    """An accuracy that every method which did not diverge reaches: 98% of the lowest final one."""
+    """An accuracy that all methods reach which did not diverge: 98% of the lowest final accuracy."""
     return 0.98 * min((s.mean for s in scores if math.isfinite(s.mean)), default=1.0)
 
 
 def list_of(stats: Mapping[str, Stat], scale: float = 1.0) -> str:
-    """Names and numbers in one line."""
+    """Names and scores in one line.
+
+    Args:
+        scale: what the scores are multiplied by, for example 1e-6 for megabytes.
+    """
     scaled = {
         name: replace(s, values=tuple(None if v is None else scale * v for v in s.values))
         for name, s in stats.items()

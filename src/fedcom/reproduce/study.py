@@ -1,4 +1,4 @@
-"""What a study is: a claim of the paper, the runs that test it, a figure of them and a verdict."""
+"""What a study is: claims of the paper, the runs that test them, a figure and a verdict on each claim."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,9 +11,11 @@ from fedcom.reproduce.panels import Panel, Scale, StudyRun
 from fedcom.reproduce.results import Results, Verdict
 from fedcom.studies.compare import METHODS
 
+# Where experiments/ may be: in the current folder, in the installed package, or in the repository.
 PLACES = (Path("experiments"), *(Path(__file__).parents[up] / "experiments" for up in (1, 3)))
 
-Measure = Callable[[StudyRun, str, bool], tuple[str, list[Row]]]  # of a run, a device and whether to be quiet
+# Measures a run on a device, with or without progress; returns its status and its rows.
+MeasureRun = Callable[[StudyRun, str, bool], tuple[str, list[Row]]]
 
 
 @dataclass(frozen=True)
@@ -21,11 +23,14 @@ class Study:
     """A figure of the paper as one command.
 
     Args:
+        name: what `fedcom reproduce` calls it, and its folder.
+        title: the heading of its page.
         claims: what the paper says, in our words.
-        plan: the panels at a scale.
-        draw: the results as images in a folder; their names.
-        judge: the verdict on each claim.
-        measure: how a run is measured where its rows are not those of a simulation; run alone.
+        plan: returns the panels to run at a scale.
+        draw: draws the results into a folder and returns the names of the images.
+        judge: returns the verdict on each claim.
+        measure: how each run is measured, if not by the rows of a simulation; then runs are not stacked.
+        notes: a paragraph of the page on how it was measured.
     """
 
     name: str
@@ -34,12 +39,12 @@ class Study:
     plan: Callable[[Scale], list[Panel]]
     draw: Callable[[Results, Path], list[str]]
     judge: Callable[[Results], list[Verdict]]
-    measure: Measure | None = None
+    measure: MeasureRun | None = None
     notes: str = ""
 
 
-def experiment(name: str) -> Path:
-    """A file of experiments/: in the present folder, or as it was installed."""
+def experiment_file(name: str) -> Path:
+    """The path of a file in experiments/: of the current folder, or of the installed package."""
     for place in PLACES:
         if (place / name).is_file():
             return place / name
@@ -47,14 +52,24 @@ def experiment(name: str) -> Path:
 
 
 def panel(
-    file: str, scale: Scale, methods: Sequence[str] = METHODS, *, name: str | None = None,
-    tuned: bool = True, over: Table | None = None,
-) -> Panel:  # fmt: skip
-    """The panel of a config under experiments/; tuned: each method at its own rates for this data set.
+    file: str,
+    scale: Scale,
+    methods: Sequence[str] = METHODS,
+    *,
+    name: str | None = None,
+    tuned: bool = True,
+    over: Table | None = None,
+) -> Panel:
+    """The panel that a config under experiments/ describes.
 
-    over: sections laid over the file's.
+    Args:
+        file: the path of the config under experiments/.
+        methods: names of methods, or labels under [methods].
+        name: of the panel; None for the file's.
+        tuned: run each method at its rates from experiments/rates.
+        over: settings that override the file's, by section.
     """
-    table = read(experiment(file))
+    table = read(experiment_file(file))
     for section, values in (over or {}).items():
         table[section] = {**table.get(section, {}), **values}
     grid = table.pop("grid", {})
@@ -65,10 +80,10 @@ def panel(
 
 
 def lay_rates(table: Table, methods: Sequence[str]) -> None:
-    """Give each method the committed rates of its kind, but where the config has its own."""
+    """Add the rates of experiments/rates to each method in a config; rates that the config sets are kept."""
     try:
-        rates = read(experiment(f"rates/{table['data']['name']}.toml"))["methods"]
-    except ConfigError:  # a data set that was never tuned for: the methods' own defaults stand
+        rates = read(experiment_file(f"rates/{table['data']['name']}.toml"))["methods"]
+    except ConfigError:  # no rates were tuned for this data set: the methods' defaults apply
         return
     labels = table.setdefault("methods", {})
     for label in methods:

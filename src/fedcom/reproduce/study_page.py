@@ -1,4 +1,4 @@
-"""A study as a page, and the verdicts of all of them as one."""
+"""The Markdown page of a study, and the page with the verdicts of all studies."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from fedcom.formats import megabytes
 from fedcom.reports.markdown import markdown_table
-from fedcom.reproduce.results import RULE, Results, Stat, Verdict, short
+from fedcom.reproduce.results import RULE, Results, Stat, Verdict, without_sections
 
 if TYPE_CHECKING:
     from fedcom.reproduce.study import Study
 
 
 def study_page(study: "Study", results: Results, verdicts: Sequence[Verdict], images: Sequence[str]) -> str:
-    """The claim, the settings, the command, the figure, the numbers and the verdict."""
+    """The page of a study: claims, settings, command, figures, verdicts and numbers.
+
+    Args:
+        images: names of the image files beside the page.
+    """
     scale = results.scale
     parts = [
         f"# {study.title}",
@@ -35,19 +39,19 @@ def study_page(study: "Study", results: Results, verdicts: Sequence[Verdict], im
 
 
 def _measured(results: Results) -> list[str]:
-    """A table a panel: where each method ended, at each point of the grid."""
+    """One table per panel: the final scores and bytes of each method at each point of the grid."""
     scored = any("train_loss" in row for record in results.records for row in record["rows"])
     parts = ["## Measured"] if scored else []
     for panel in results.panels if scored else []:
         rows: list[tuple[list[str], list[str]]] = []
         for record in results.runs(panel.name):
-            point = short(record["point"])
+            point = without_sections(record["point"])
             row = [record["method"], *map(str, point.values())]
             if row not in [r[0] for r in rows]:
                 rows.append((row, _cells(results, panel.name, record["method"], point)))
         if rows:
-            keys = list(short(results.runs(panel.name)[0]["point"]))
-            heads = ["method", *keys, "loss", "accuracy", "up MB a client", "down MB a client"]
+            keys = list(without_sections(results.runs(panel.name)[0]["point"]))
+            heads = ["method", *keys, "loss", "accuracy", "up MB per client", "down MB per client"]
             parts.append(f"{results.setting(panel.name)}:" if len(results.panels) > 1 else "")
             lines = [[*row, *cells] for row, cells in rows]
             parts.append(markdown_table(heads, lines, "l" + "r" * (len(heads) - 1)))
@@ -69,7 +73,11 @@ def _bytes(results: Results, panel: str, method: str, key: str, point: Mapping[s
 
 
 def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
-    """Every claim in one line, by study."""
+    """The page with one line per claim.
+
+    Args:
+        verdicts: the content of verdicts.json, by the name of the study.
+    """
     parts = [
         "# Verdicts",
         "Written from the studies' verdicts.json; `fedcom reproduce all` repeats them.",
@@ -82,7 +90,7 @@ def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
 
 
 def read_verdicts(folder: Path, names: Sequence[str]) -> dict[str, list[dict[str, str]]]:
-    """The verdicts of the studies that a folder has, in order."""
+    """The verdicts of the named studies that a folder has, in order of the names."""
     import json
 
     files = {name: folder / name / "verdicts.json" for name in names}

@@ -1,19 +1,21 @@
-"""Beyond the paper: from how many local steps and how few classes a client on tracking pays on CIFAR-10."""
+"""Beyond the paper: for which local steps and numbers of classes per client tracking helps on CIFAR-10."""
 
 import math
 from pathlib import Path
 
 from fedcom.config import Table
-from fedcom.reproduce.drawing import RAMP, Axis, Point, Sheet, series
+from fedcom.reproduce.drawing import RAMP, PlotAxes, PlotPoint, Sheet, series
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Stat, Verdict, better
 from fedcom.reproduce.study import Study, panel
 
 WITHOUT, WITH = "fedavg", "fedgate"
 SPLITS = {"1 class": 1, "2 classes": 2, "5 classes": 5, "iid": None}
-SMALL: Table = {  # the quick form
-    "grid": {"tau": [2, 10], "eta": [0.1]}, "data": {"clients": 10}, "run": {"rounds": 5},
-}  # fmt: skip
+SMALL: Table = {  # settings of the quick form
+    "grid": {"tau": [2, 10], "eta": [0.1]},
+    "data": {"clients": 10},
+    "run": {"rounds": 5},
+}
 
 
 def plan(scale: Scale) -> list[Panel]:
@@ -25,23 +27,24 @@ def plan(scale: Scale) -> list[Panel]:
             else {"partition": "classes", "classes_per_client": classes}
         )
         small = SMALL if scale.quick else {}
-        panels.append(panel("tracking/cifar-10.toml", scale, (WITHOUT, WITH), name=name, tuned=False,
-                            over={**small, "data": {**deal, **small.get("data", {})}}))  # fmt: skip
+        over = {**small, "data": {**deal, **small.get("data", {})}}
+        methods = (WITHOUT, WITH)
+        panels.append(panel("tracking/cifar-10.toml", scale, methods, name=name, tuned=False, over=over))
     return panels
 
 
 def best(results: Results, name: str, method: str, tau: int) -> Stat:
-    """The accuracy of a method at its best eta."""
+    """The accuracy of a method in a panel at its best eta."""
     return results.final(name, method, **results.best(name, method, tau=tau))
 
 
 def setting(results: Results) -> str:
-    """What all panels share, in words."""
+    """The task without its partition, in words."""
     return results.setting("iid").replace(" iid", "")
 
 
 def gains(results: Results, tau: int) -> dict[str, tuple[Stat, Stat]]:
-    """Accuracy with and without tracking, by how the classes are dealt."""
+    """The accuracy with tracking and without, by panel."""
     return {
         p.name: (best(results, p.name, WITH, tau), best(results, p.name, WITHOUT, tau))
         for p in results.panels
@@ -50,11 +53,11 @@ def gains(results: Results, tau: int) -> dict[str, tuple[Stat, Stat]]:
 
 def draw(results: Results, out: Path) -> list[str]:
     sheet = Sheet(1, 1)
-    points: dict[str, list[Point]] = {p.name: [] for p in results.panels}
-    for tau in results.points(results.panels[0].name, "tau"):
+    points: dict[str, list[PlotPoint]] = {p.name: [] for p in results.panels}
+    for tau in results.grid_values(results.panels[0].name, "tau"):
         for name, (a, b) in gains(results, tau).items():
             points[name].append((tau, 100 * (a.mean - b.mean), 100 * math.hypot(a.spread, b.spread)))
-    axis = Axis("local steps, tau", "FedGATE minus FedAvg (points)", log=True, zero=True)
+    axis = PlotAxes("local steps, tau", "FedGATE minus FedAvg (points)", log=True, zero=True)
     colours = dict(zip(SPLITS, reversed(RAMP[:4]), strict=True))
     note = setting(results)
     series(sheet.parts[0], points, "What tracking gains on CIFAR-10", note, axis, colours)
@@ -63,24 +66,31 @@ def draw(results: Results, out: Path) -> list[str]:
 
 def judge(results: Results) -> list[Verdict]:
     verdicts = []
-    for tau in results.points(results.panels[0].name, "tau"):
+    for tau in results.grid_values(results.panels[0].name, "tau"):
         found = gains(results, tau)
         numbers = ", ".join(f"{name} {a} against {b}" for name, (a, b) in found.items())
         unlike = [pair for name, pair in found.items() if name != "iid"]
-        verdicts.append(Verdict.of(
+        verdict = Verdict.of(
             f"At tau = {tau} tracking pays wherever clients have 1, 2 or 5 classes (FedGATE above "
             f"FedAvg, each at its best eta).",
-            [better(*pair) for pair in unlike], f"{numbers}.", setting(results),
-        ))  # fmt: skip
+            [better(*pair) for pair in unlike],
+            f"{numbers}.",
+            setting(results),
+        )
+        verdicts.append(verdict)
     return verdicts
 
 
 STUDY = Study(
     "tracking",
     "Where tracking pays on CIFAR-10",
-    ("Gradient tracking helps on heterogeneous data. Beyond the paper: from which tau and how few "
-    "classes a client on?",),
-    plan, draw, judge,
+    (
+        "Gradient tracking helps on heterogeneous data. Beyond the paper: for which tau and for how many "
+        "classes per client does it?",
+    ),
+    plan,
+    draw,
+    judge,
     notes="The best eta of each method at every setting is chosen on the seeds that are reported; gamma "
     "is 2.",
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""Callbacks for rows as they come; any function of a row is one."""
+"""Callbacks that receive each row as it is measured; any function of one row can be a callback."""
 
 from pathlib import Path
 
@@ -7,7 +7,11 @@ from fedcom.errors import ConfigError
 
 
 class TensorBoard:
-    """Writes every number of a row as a TensorBoard scalar; needs `pip install 'fedcom[tensorboard]'`."""
+    """Writes every number of a row as a TensorBoard scalar; needs `pip install 'fedcom[tensorboard]'`.
+
+    Args:
+        folder: where TensorBoard's event files go.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         try:

@@ -1,4 +1,4 @@
-"""A run as a curve: its rows, how it ended, and what it took to reach a target."""
+"""A run as a curve: its rows, how it ended, and what it took to reach a target accuracy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,21 +6,32 @@ from typing import Any
 
 from fedcom.formats import is_number
 
-Row = Mapping[str, Any]
+Row = Mapping[str, Any]  # what was measured after one round: one line of metrics.jsonl
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One run: one method, one seed."""
+    """One run: one method, one seed.
+
+    Args:
+        method: the method's label; curves with the same label are averaged over their seeds.
+        rows: in order of rounds.
+        status: "done", "diverged" or "interrupted".
+    """
 
     method: str
     seed: int
     rows: Sequence[Row]
-    status: str  # "done" | "diverged" | "interrupted"
+    status: str
 
 
 def milestones(rows: Sequence[Row], target: float | None) -> dict[str, Any]:
-    """The best accuracy of a run, and what it took to reach the target; bytes are per client."""
+    """The best accuracy of a run, and the rounds, bytes and time it took to reach the target.
+
+    Args:
+        rows: the run's rows, whose bytes are per client.
+        target: a test accuracy from 0 to 1; None for no target.
+    """
     scored = [row for row in rows if is_number(row.get("test_accuracy"))]
     reached = (row for row in scored if target is not None and row["test_accuracy"] >= target)
     first: Row = next(reached, {})
@@ -34,6 +45,6 @@ def milestones(rows: Sequence[Row], target: float | None) -> dict[str, Any]:
     }
 
 
-def timed(rows: Iterable[Row]) -> bool:
-    """Whether rows tell modelled time."""
+def timed(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether any of some rows or table entries has a modelled time."""
     return any("modelled_seconds" in row for row in rows)

@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-PLAIN_LINES = 20
+PLAIN_LINES = 20  # about how many lines a run prints where there is no terminal
 
 
 class Display:
-    """Shows nothing; the others show something at some of its calls."""
+    """Shows nothing; subclasses show progress in some of these calls."""
 
     def advance(self, round: int) -> None:
-        """A round is over."""
+        """Called after every round."""
 
     def update(self, row: Mapping[str, Any]) -> None:
-        """A round was evaluated."""
+        """Called with the row of every evaluated round."""
 
     def close(self) -> None:
-        """The run is over, well or not."""
+        """Called when the run has ended, with or without an error."""
 
 
 class Plain(Display):
-    """Some twenty lines a run, for logs and pipes; the first row and the last are always among them."""
+    """Prints about twenty lines per run, for logs and pipes; always the first row and the last."""
 
     def __init__(self, console: "Console", total_rounds: int, label: str) -> None:
         self.console, self.total, self.label = console, total_rounds, label
@@ -38,7 +38,7 @@ class Plain(Display):
         self.held: Mapping[str, Any] | None = None
 
     def update(self, row: Mapping[str, Any]) -> None:
-        """Print the row if one is due, or hold it: it may prove to be the last."""
+        """Print the row if a line is due; else keep it, as it may be the last."""
         self.held = row
         if self.first is None:
             self.first = row["round"]
@@ -47,7 +47,7 @@ class Plain(Display):
             self.close()
 
     def close(self) -> None:
-        """Print the row held back, if there is one."""
+        """Print the row that was kept, if there is one."""
         if self.held is not None:
             round = f"round {self.held['round']}/{self.total}"
             line = "  ".join([self.label, round, _figures(self.held), self._times(self.held["round"])])
@@ -76,7 +76,8 @@ class Live(Display):
 
     def update(self, row: Mapping[str, Any]) -> None:
         """Move the bar and show the row's figures."""
-        # The first row may be that of a resumed run; counted as progress it would spoil the time left.
+        # A resumed run does not start at round 0. Its first row must not count as progress, or the time left
+        # would be wrong.
         show = self.progress.reset if self.fresh else self.progress.update
         show(self.task, completed=row["round"], figures=_figures(row))
         self.fresh = False
@@ -86,13 +87,18 @@ class Live(Display):
 def progress(
     total_rounds: int, label: str, quiet: bool = False, console: "Console | None" = None
 ) -> Iterator[Display]:
-    """Show a run as it goes: a live line on a terminal, plain lines elsewhere, nothing when quiet."""
+    """Show the progress of a run: a live line on a terminal, plain lines elsewhere, nothing when quiet.
+
+    Args:
+        label: what the run is called in each line.
+        console: where to print; None for standard error.
+    """
     if quiet:
         yield Display()
         return
     from rich.console import Console
 
-    # Standard error, so that what a command prints can be piped while its progress is watched.
+    # Standard error, so that progress is still visible when standard output goes into a pipe.
     console = console or Console(stderr=True)
     if console.is_terminal and not console.is_dumb_terminal:
         with _bar(console) as bar:

@@ -1,4 +1,4 @@
-"""Folders of results: finding a free one, refusing one that is taken, and writing into it."""
+"""Folders of results: find a free name, refuse a folder in use, make it and write JSON into it."""
 
 import json
 from collections.abc import Iterable
@@ -9,23 +9,27 @@ from fedcom.errors import ConfigError
 
 
 def fresh_folder(name: str, root: Path = Path("runs")) -> Path:
-    """A folder that does not exist yet."""
+    """The first of name-001, name-002, ... that does not exist under `root`."""
     number = 1
     while (out := root / f"{name}-{number:03d}").exists():
         number += 1
     return out
 
 
-def claim(out: Path, force: bool) -> None:
-    """Refuse a folder that holds something, unless forced; nothing is touched yet."""
+def check_free(out: Path, force: bool) -> None:
+    """Raise ConfigError if a folder is not empty, unless forced; nothing is written or deleted."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file, not a folder; choose another --out")
     if out.is_dir() and any(out.iterdir()) and not force:
         raise ConfigError(f"{out} is not empty; choose another --out, or --force to overwrite the run there")
 
 
-def clear(out: Path, leftovers: Iterable[str]) -> None:
-    """Make a folder, or rid it of a former run's files; others stay."""
+def make_folder(out: Path, leftovers: Iterable[str]) -> None:
+    """Make a folder; if it exists, delete an earlier run's files in it and keep all others.
+
+    Args:
+        leftovers: names of the files to delete.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name in leftovers:
@@ -35,5 +39,5 @@ def clear(out: Path, leftovers: Iterable[str]) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Readable JSON; a number that JSON cannot hold is an error, not a NaN."""
+    """Write indented JSON; NaN and infinity, which JSON does not have, raise ValueError."""
     path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")

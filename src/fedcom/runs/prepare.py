@@ -1,4 +1,4 @@
-"""A config becomes a task and a simulation of it."""
+"""Build the task and the simulation that a config describes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +22,13 @@ from fedcom.tasks.task import Task
 def prepare(
     config: Config, device: str = "auto", measure: Measure = relative_error
 ) -> tuple[Simulation, Config]:
-    """A simulation ready to run, and the config with what suits the data filled in.
+    """A simulation ready to run, and the config with the defaults that depend on the data filled in.
 
     Args:
-        measure: of a message's error; see Simulation.
+        device: "auto", "cpu" or "cuda".
+        measure: how the error of a message is measured; see Simulation.
     """
-    if config.data.clients is not None:  # refuse what can be refused before the data is read
+    if config.data.clients is not None:  # wrong settings are refused before the data is read
         refuse(config, config.data.clients)
     task, config = build_task(config)
     return simulation_of(task, config, device, measure), config
@@ -36,7 +37,7 @@ def prepare(
 def simulation_of(
     task: Task, config: Config, device: str = "auto", measure: Measure = relative_error
 ) -> Simulation:
-    """The simulation a config describes, on its task."""
+    """The simulation that a config describes, on a task already built; arguments as in `prepare`."""
     run = config.run
     return Simulation(
         task,
@@ -57,12 +58,12 @@ def simulation_of(
 
 
 def refuse(config: Config, clients: int) -> None:
-    """Raise the error of settings that do not go together on so many clients."""
+    """Raise ConfigError if the settings do not go together with this number of clients."""
     check(config.algorithm, config.links, clients, sample_size(config.run.participation, clients))
 
 
 def build_task(config: Config) -> tuple[Task, Config]:
-    """The task a config describes, and the config with what suits the data filled in."""
+    """The task that a config describes, and the config with the defaults that depend on the data."""
     if _lazy(config):
         return _drawn_task(config)
     draw = Draw.seeded(config.run.seed)
@@ -82,7 +83,7 @@ def build_task(config: Config) -> tuple[Task, Config]:
 
 
 def _drawn_task(config: Config) -> tuple[Task, Config]:
-    """The task of clients whose data is drawn when it is asked for."""
+    """The task of clients whose samples are drawn only when needed."""
     c = config.data
     people = population(c.clients or 30, c.alpha, c.beta, config.run.seed)
     filled = replace(c, name=people.data.name, partition="natural", clients=len(people.sizes), lazy=True)
@@ -90,7 +91,7 @@ def _drawn_task(config: Config) -> tuple[Task, Config]:
 
 
 def _lazy(config: Config) -> bool:
-    """Whether samples are drawn when they are asked for: if told to, and for a great many clients."""
+    """Whether samples are drawn only when needed: if data.lazy says so, or if there are very many clients."""
     c = config.data
     can = data_name(config) == "synthetic" and c.partition in (None, "natural")
     if c.lazy and not can:
@@ -102,7 +103,7 @@ def _lazy(config: Config) -> bool:
 
 
 def data_name(config: Config) -> str:
-    """The data set a config means: its own, the model's, or digits."""
+    """The name of a config's data set: data.name, else the model's own data, else digits."""
     own = config.model.name if isinstance(config.model, OwnData) else None
     if own is not None and config.data.name not in (None, own):
         raise ConfigError(f"model {own} brings its own data; leave data.name out, got {config.data.name!r}")
@@ -110,7 +111,7 @@ def data_name(config: Config) -> str:
 
 
 def data_label(config: Config) -> str:
-    """The name of the data set as part of a folder's."""
+    """The data set's name in a form that can be part of a folder's name."""
     return short_name(data_name(config))
 
 
@@ -122,7 +123,7 @@ def _dataset(config: Config, draw: Draw) -> Dataset:
 
 
 def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:
-    """Authors where the data has them, else two classes a client; 20 clients on digits, else 100."""
+    """Fill in the partition (natural if the data has authors, else classes) and the number of clients."""
     partition = data.partition or ("classes" if found.groups is None else "natural")
     clients = data.clients
     if clients is None and partition != "natural":
@@ -131,7 +132,7 @@ def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:
 
 
 def _objective(config: Config, data: Dataset) -> Objective:
-    """The model's module, initialised by the seed or from a file."""
+    """The model and its loss; parameters are initialised from the seed or read from run.init."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.run.seed)
         module = config.model.module(tuple(data.x.shape[1:]), data.classes)
@@ -142,7 +143,7 @@ def _objective(config: Config, data: Dataset) -> Objective:
 
 
 def load_model(module: torch.nn.Module, path: Path) -> None:
-    """Read a safetensors file into a module; names and shapes must be the module's."""
+    """Load a safetensors file into a module; the names and shapes in the file must match."""
     from safetensors.torch import load_file
 
     if not path.is_file():

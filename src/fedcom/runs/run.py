@@ -1,4 +1,4 @@
-"""A run becomes a folder: config, rows as they come, and what is left at the end."""
+"""Run a config and write its folder: config, metrics, summary, bytes and model."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from fedcom.engines.simulation import Row, Simulation
 from fedcom.errors import Diverged
 from fedcom.runs.curve import Curve, milestones
 from fedcom.runs.display import progress
-from fedcom.runs.folder import clear, write_json
+from fedcom.runs.folder import make_folder, write_json
 from fedcom.runs.prepare import prepare
 from fedcom.tasks.similarity import chosen, similarity
 from fedcom.version import VERSION
@@ -37,7 +37,11 @@ FILES = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: its curve, and the error that ended it, if one did."""
+    """How a run ended.
+
+    Args:
+        error: what ended the run early; None for a run that finished.
+    """
 
     curve: Curve
     error: Diverged | KeyboardInterrupt | None
@@ -52,9 +56,17 @@ def execute(
     label: str | None = None,
     callbacks: Sequence[Callable[[Row], None]] = (),
 ) -> Outcome:
-    """Run a config into a folder; what was measured is kept however the run ends."""
+    """Run a config and write its results into a folder, also if the run diverges or is interrupted.
+
+    Args:
+        out: the folder; made if it does not exist. Files of an earlier run in it are replaced.
+        device: "auto", "cpu" or "cuda".
+        quiet: show no progress.
+        label: the run's name in the progress display and in its curve; None for the algorithm's name.
+        callbacks: each is called with every row.
+    """
     simulation, config = prepare(config, device)
-    clear(out, FILES)
+    make_folder(out, FILES)
     (out / "config.toml").write_text(dumps(config.table()), encoding="utf-8")
     write_json(out / "environment.json", environment(simulation))
     write_json(out / "partition.json", _partition(simulation))
@@ -75,7 +87,7 @@ def execute(
 
 
 def environment(simulation: Simulation) -> dict[str, Any]:
-    """What it takes to repeat a run elsewhere."""
+    """Versions, device and command: what is needed to repeat a run on another machine."""
     device = simulation.server.w.device
     return {
         "fedcom": VERSION,
@@ -91,7 +103,7 @@ def environment(simulation: Simulation) -> dict[str, Any]:
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's name, or the processor's kind."""
+    """The name of the GPU, or the architecture of the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
 
 
@@ -111,7 +123,7 @@ def _partition(simulation: Simulation) -> dict[str, Any]:
 
 
 def _similarity(simulation: Simulation) -> dict[str, Any]:
-    """Cosines between some clients' gradients at the starting model; null where one is not finite."""
+    """Cosines between some clients' gradients at the starting model; None where one is not finite."""
     task, w = simulation.task, simulation.server.w
     with repeatable(simulation.options.tf32):
         cosine = similarity(task, w).cpu()
@@ -120,7 +132,7 @@ def _similarity(simulation: Simulation) -> dict[str, Any]:
 
 
 def _finish(simulation: Simulation, config: Config, curve: Curve, out: Path) -> None:
-    """Write what a run leaves."""
+    """Write the summary, the ledger and the model."""
     from safetensors.torch import save_file
 
     last = dict(curve.rows[-1]) if curve.rows else {}

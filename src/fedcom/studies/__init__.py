@@ -1,1 +1,1 @@
-"""Many runs as one: comparisons, sweeps, and the codec report card."""
+"""Commands that run many things at once: comparisons, sweeps, and the codec report card."""

@@ -1,4 +1,4 @@
-"""What the codec report card is measured on: made-up vectors, a real update, or vectors from files."""
+"""The vectors that codecs are measured on: made-up ones, a real update, or vectors from files."""
 
 import math
 import os
@@ -23,27 +23,33 @@ from fedcom.traffic.channel import Channel
 from fedcom.traffic.ledger import Ledger
 from fedcom.vectors import Layout
 
-DIM = 200_000
+DIM = 200_000  # coordinates of the made-up vectors
 
 
 class Vector(NamedTuple):
-    """Something to compress."""
+    """One vector to compress.
+
+    Args:
+        x: all coordinates, in one flat tensor.
+        layout: the tensors that the vector consists of.
+        drawn: whether the figure has a panel for it.
+    """
 
     name: str
     x: Tensor
     layout: Layout
-    drawn: bool = True  # whether the figure has a panel for it
+    drawn: bool = True
 
 
 def vectors(dim: int = DIM, files: Sequence[Path] = ()) -> list[Vector]:
-    """What is measured: the vectors in files, or made-up ones and a real update."""
+    """The vectors in the files; without files, the made-up ones and a real update."""
     return [read_vector(path) for path in dict.fromkeys(files)] or [*made_up(dim), real_update()]
 
 
 def made_up(dim: int) -> list[Vector]:
-    """Gaussian, heavy-tailed (cubed normal) and sparse (1% of a Gaussian) vectors.
+    """Gaussian, heavy-tailed (cubed normal) and sparse (1% of a Gaussian) vectors of `dim` coordinates.
 
-    Each is one matrix, as square as dim allows, for codecs that have no use for a shapeless vector.
+    Each has the layout of one matrix, as square as `dim` allows, since low-rank codecs need matrices.
     """
     rows = next(rows for rows in range(math.isqrt(dim), 0, -1) if dim % rows == 0)
     draw, layout = Draw.seeded(0), Layout(("made-up",), ((rows, dim // rows),))
@@ -55,7 +61,7 @@ def made_up(dim: int) -> list[Vector]:
 
 
 def real_update() -> Vector:
-    """D of one client after a first local round of FedAvg: on MNIST if FEDCOM_DATA has it, else on digits."""
+    """D of one client in round 0 of FedAvg: on MNIST if FEDCOM_DATA has it, else on digits."""
     root = os.environ.get("FEDCOM_DATA")
     data = {"name": "mnist", "root": root} if _has_mnist(root) else {"name": "digits"}
     task, config = build_task(Config.of({"data": data, "algorithm": {"name": "fedavg"}}))
@@ -87,7 +93,7 @@ def _has_mnist(root: str | None) -> bool:
 
 
 def read_vector(path: Path) -> Vector:
-    """The vector of a file: one array of one or two axes (.npy), or all tensors of a .safetensors."""
+    """The vector in a file: one array of one or two axes (.npy), or all tensors together (.safetensors)."""
     if path.suffix not in (".npy", ".safetensors"):
         raise DataError(f"{path} is neither .npy nor .safetensors; save the vector as one of these")
     if not path.is_file():

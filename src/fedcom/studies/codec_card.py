@@ -4,7 +4,7 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -21,8 +21,7 @@ from fedcom.registry import describe
 from fedcom.reports.comparison import Column, write_csv
 from fedcom.reports.figures import rate_distortion
 from fedcom.reports.markdown import markdown_table
-from fedcom.runs.curve import Row
-from fedcom.runs.folder import clear, write_json
+from fedcom.runs.folder import make_folder, write_json
 from fedcom.studies.card_vectors import DIM, Vector, made_up
 from fedcom.version import VERSION
 
@@ -30,14 +29,21 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
+CardPoint = Mapping[str, Any]  # what was measured of one codec at one setting on one vector
+
 RATES = "0.1,0.5,1,2,4,8"
-REPEAT = 8
+REPEAT = 8  # messages per point
 FIGURES = ("bits", "q", "bias", "bias_ratio", "gap", "encode_mb_per_s", "decode_mb_per_s")
 FILES = ("card.json", "card.csv", "card.md", "rate_distortion.png")
 
 
-class Setting(NamedTuple):
-    """A codec with parameters: those its rate decides, or its defaults (rate None)."""
+class CodecSetting(NamedTuple):
+    """A codec with its parameters.
+
+    Args:
+        rate: the bits per coordinate that were asked for; None for a codec at its defaults.
+        label: the parameters that differ from the defaults, as in a config.
+    """
 
     codec: Codec
     rate: float | None
@@ -46,26 +52,32 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Card:
-    """Every measured point, by vector, and whether measuring was cut short."""
+    """What was measured.
+
+    Args:
+        points: one per vector and codec setting, in order of vectors.
+        repeat: messages per point.
+        interrupted: whether points are missing because the user stopped it.
+    """
 
     points: list[dict[str, Any]]
     repeat: int
     interrupted: bool = False
 
     def table(self) -> dict[str, Any]:
-        """The card as plain data."""
+        """The content of card.json."""
         machine = {"machine": platform.machine(), "threads": 1, "torch": torch.__version__}
         return {"fedcom": VERSION, **machine, "repeat": self.repeat, "points": self.points}
 
 
 def listing(dim: int = DIM) -> list[dict[str, Any]]:
-    """Every codec at its defaults: parameters, promise, and real bits on a Gaussian vector."""
+    """Every codec at its defaults: parameters, promised variance, real bits on a Gaussian vector of `dim`."""
     entries, (_, x, layout, _) = [], made_up(dim)[0]
     for name, kind in CODECS.items():
         codec = kind()
         entry = {"codec": name, "parameters": asdict(codec), "unbiased": codec.unbiased}
         entry |= dict.fromkeys(("variance", "bits"))
-        with suppress(FedcomError):  # it may have no use for a vector of this size
+        with suppress(FedcomError):  # a codec may refuse a vector of this size
             promise = codec.variance(layout)
             entry["variance"] = promise if is_number(promise) else None
             entry["bits"] = 8 * len(codec.encode(x, layout, Draw.seeded(0))) / dim
@@ -74,7 +86,7 @@ def listing(dim: int = DIM) -> list[dict[str, Any]]:
 
 
 def rates(text: str) -> list[float]:
-    """The rates of a list such as 0.5,1,2, in order."""
+    """The numbers in a text such as "0.5,1,2", sorted."""
     try:
         found = sorted({float(word) for word in text.split(",")})
     except ValueError:
@@ -83,27 +95,33 @@ def rates(text: str) -> list[float]:
         ) from None
     for rate in found:
         if not 0 < rate <= 32:
-            raise ConfigError(f"--bits must be above 0 and at most 32 bits a coordinate; got {rate:g}")
+            raise ConfigError(f"--bits must be above 0 and at most 32 bits per coordinate; got {rate:g}")
     return found
 
 
-def settings(rates: Sequence[float]) -> list[Setting]:
-    """Every codec at every rate it has a setting for; at its defaults where it has none for any."""
+def settings(rates: Sequence[float]) -> list[CodecSetting]:
+    """Every codec at each rate it can reach; a codec that can reach none of them, at its defaults."""
     found = []
     for kind in CODECS.values():
         asked = {codec: rate for rate in reversed(rates) if (codec := kind().at(rate)) is not None}
         choices: dict[Codec, float | None] = {**asked} if asked else {kind(): None}
         tables = [asdict(codec) for codec in choices]
-        told = [f.name for f in fields(kind) if any(table[f.name] != f.default for table in tables)]
+        changed = [f.name for f in fields(kind) if any(table[f.name] != f.default for table in tables)]
         for (codec, rate), table in reversed(list(zip(choices.items(), tables, strict=True))):
-            found.append(Setting(codec, rate, _parameters({key: table[key] for key in told})))
+            found.append(CodecSetting(codec, rate, _parameters({key: table[key] for key in changed})))
     return found
 
 
 def report_card(
     vectors: Sequence[Vector], rates: Sequence[float], repeat: int, out: Path, quiet: bool = False
 ) -> Card:
-    """Measure everything into a folder; an interrupt keeps what there is."""
+    """Measure every codec on every vector and write the card into a folder, also if interrupted.
+
+    Args:
+        rates: in bits per coordinate.
+        repeat: messages per point, of which the card gives means.
+        quiet: show no progress.
+    """
     card = Card([], repeat)
     try:
         for point in _measured(vectors, settings(rates), repeat, quiet):
@@ -112,7 +130,7 @@ def report_card(
         if not card.points:
             raise
         card = Card(card.points, repeat, interrupted=True)
-    clear(out, FILES)
+    make_folder(out, FILES)
     write_json(out / "card.json", card.table())
     write_csv(card.points, out / "card.csv")
     (out / "card.md").write_text(markdown(card), encoding="utf-8")
@@ -122,7 +140,7 @@ def report_card(
 
 
 def _measured(
-    vectors: Sequence[Vector], choices: Sequence[Setting], repeat: int, quiet: bool
+    vectors: Sequence[Vector], choices: Sequence[CodecSetting], repeat: int, quiet: bool
 ) -> Iterator[dict[str, Any]]:
     with _bar(quiet) as bar, _one_thread():
         task = bar.add_task("", total=len(vectors) * len(choices))
@@ -133,15 +151,19 @@ def _measured(
                 about |= {"setting": label, "rate": rate, "unbiased": codec.unbiased}
                 try:
                     yield {**about, **measure(codec, vector, repeat), "note": None}
-                except FedcomError as error:  # a rate that this vector's shapes do not allow, say
+                except FedcomError as error:  # for example a rate that this vector's shapes do not allow
                     yield {**about, **dict.fromkeys(FIGURES), "note": str(error)}
                 bar.advance(task)
 
 
 def measure(codec: Codec, vector: Vector, repeat: int) -> dict[str, float | None]:
-    """One codec on one vector, through real bytes."""
+    """Bits, error, bias and speed of one codec on one vector; messages are really encoded and decoded.
+
+    Args:
+        repeat: messages to send, after one that does not count.
+    """
     draw, x, d = Draw.seeded(0).fold("card"), vector.x, vector.layout.size
-    _send(codec, vector, draw)  # compiles and loads what there is to
+    _send(codec, vector, draw)  # the first call compiles and loads code
     sent, total = [], torch.zeros(d, dtype=torch.float64)
     power = float(x.double().square().sum())
     for i in range(repeat):
@@ -159,12 +181,12 @@ def measure(codec: Codec, vector: Vector, repeat: int) -> dict[str, float | None
 
 
 def needed(q: float) -> float:
-    """The bits a coordinate of a Gaussian vector that an unbiased scheme of error q cannot do without."""
+    """The fewest bits per coordinate of a Gaussian vector with which an unbiased codec can have error q."""
     return math.log1p(1 / q) / math.log(4)
 
 
 def _send(codec: Codec, vector: Vector, draw: Draw) -> tuple[Tensor, int, float, float]:
-    """What is heard of a vector, the bytes of its message, and the seconds to make and to read it."""
+    """The decoded vector, the bytes of its message, and the seconds to encode and to decode it."""
     start = time.perf_counter()
     message = codec.encode(vector.x, vector.layout, draw)
     middle = time.perf_counter()
@@ -183,7 +205,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _bar(quiet: bool) -> "Progress":
-    """A bar on a terminal's standard error, nothing elsewhere."""
+    """A progress bar on standard error if that is a terminal, else nothing."""
     from rich import progress as rich
     from rich.console import Console
 
@@ -193,7 +215,7 @@ def _bar(quiet: bool) -> "Progress":
     return rich.Progress(*parts, console=console, disable=quiet or not console.is_terminal, transient=True)
 
 
-POINT: list[Column] = [
+POINT_COLUMNS: list[Column] = [
     ("codec", lambda p: str(p["codec"])),
     ("setting", lambda p: str(p["setting"])),
     ("bits", lambda p: significant(p["bits"], 3)),
@@ -203,7 +225,7 @@ POINT: list[Column] = [
     ("encode MB/s", lambda p: significant(p["encode_mb_per_s"], 3)),
     ("decode MB/s", lambda p: significant(p["decode_mb_per_s"], 3)),
 ]
-ENTRY: list[Column] = [
+LISTING_COLUMNS: list[Column] = [
     ("codec", lambda e: str(e["codec"])),
     ("parameters", lambda e: _parameters(e["parameters"])),
     ("unbiased", lambda e: "yes" if e["unbiased"] else "no"),
@@ -214,43 +236,46 @@ ENTRY: list[Column] = [
 
 
 def render(card: Card) -> "list[Table]":
-    """The measured points for a terminal, one table a vector."""
-    return [_table(POINT, points, _title(points), _notes(points)) for points in _by_vector(card)]
+    """The measured points for a terminal, one table per vector."""
+    return [_table(POINT_COLUMNS, points, _title(points), _notes(points)) for points in _by_vector(card)]
 
 
-def render_listing(entries: Sequence[Row]) -> "Table":
-    """The codecs for a terminal."""
-    return _table(ENTRY, entries)
+def render_listing(entries: Sequence[Mapping[str, Any]]) -> "Table":
+    """The entries of `listing` for a terminal."""
+    return _table(LISTING_COLUMNS, entries)
 
 
 def markdown(card: Card) -> str:
-    """The measured points for a page."""
-    lines, headings = [], [heading for heading, _ in POINT]
+    """The measured points in Markdown, one table per vector."""
+    lines, headings = [], [heading for heading, _ in POINT_COLUMNS]
     for points in _by_vector(card):
-        rows = [[cell(point) for _, cell in POINT] for point in points]
-        lines += [_title(points), "", markdown_table(headings, rows, "ll" + "r" * (len(POINT) - 2)), ""]
+        rows = [[cell(point) for _, cell in POINT_COLUMNS] for point in points]
+        lines += [_title(points), "", markdown_table(headings, rows, "ll" + "r" * (len(headings) - 2)), ""]
         lines += [line for note in _notes(points) for line in (f"- {note}", "")]
     return "\n".join(lines)
 
 
-def _title(points: Sequence[Row]) -> str:
+def _title(points: Sequence[CardPoint]) -> str:
     return f"{points[0]['vector']}, {points[0]['d']:,} coordinates"
 
 
-def _notes(points: Sequence[Row]) -> list[str]:
+def _notes(points: Sequence[CardPoint]) -> list[str]:
     """What was not measured, and why."""
     return [f"{p['codec']} {p['setting']}: {p['note']}" for p in points if p["note"]]
 
 
-def _by_vector(card: Card) -> list[list[Row]]:
-    groups: dict[str, list[Row]] = {}
+def _by_vector(card: Card) -> list[list[CardPoint]]:
+    groups: dict[str, list[CardPoint]] = {}
     for point in card.points:
         groups.setdefault(point["vector"], []).append(point)
     return list(groups.values())
 
 
 def _table(
-    columns: Sequence[Column], rows: Sequence[Row], title: str = "", notes: Sequence[str] = ()
+    columns: Sequence[Column],
+    rows: Sequence[Mapping[str, Any]],
+    title: str = "",
+    notes: Sequence[str] = (),
 ) -> "Table":
     from rich import box
     from rich.table import Table
@@ -269,7 +294,7 @@ def _table(
     return drawn
 
 
-def _parameters(table: Row) -> str:
-    """Parameters as they are written in a config."""
+def _parameters(table: Mapping[str, Any]) -> str:
+    """Parameters as they are written in a config; those that are None are left out."""
     known = {key: value for key, value in table.items() if value is not None}
     return " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in known.items())

@@ -1,4 +1,4 @@
-"""Several methods on one task, some seeds each: one table, a few figures and a page."""
+"""What `fedcom compare` does: run several methods on one task, then write a table, figures and a page."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from fedcom.reports import page
 from fedcom.reports.comparison import compare_table, markdown, write_csv
 from fedcom.reports.figures import VIEWS, figures
 from fedcom.runs.curve import Curve
-from fedcom.runs.folder import clear, write_json
+from fedcom.runs.folder import make_folder, write_json
 from fedcom.runs.prepare import build_task, refuse
 from fedcom.runs.run import execute
 
@@ -24,7 +24,13 @@ FILES = ("table.json", "table.csv", "table.md", "report.html", *(f"{view}.png" f
 
 @dataclass(frozen=True)
 class Comparison:
-    """The table, one entry a method, the accuracy it measures bytes to, and whether it was cut short."""
+    """What a comparison found.
+
+    Args:
+        table: one entry per method; see `compare_table`.
+        target: the accuracy that bytes and rounds "to target" are measured to.
+        interrupted: whether runs are missing because the user stopped it.
+    """
 
     table: list[dict[str, Any]]
     target: float
@@ -32,7 +38,7 @@ class Comparison:
 
 
 def labels(table: Table) -> list[str]:
-    """What is compared unless told: the paper's five, and what else the config has settings for."""
+    """The default methods: the paper's five, then the labels under [methods] in the config."""
     return list(dict.fromkeys([*METHODS, *table.get("methods", {})]))
 
 
@@ -45,7 +51,16 @@ def compare(
     device: str = "auto",
     quiet: bool = False,
 ) -> Comparison:
-    """Run every method with every seed into its own folder; a diverged one is marked, the rest go on."""
+    """Run every method with every seed, each in its own folder; a run that diverges does not stop the rest.
+
+    Args:
+        table: the settings of a config file, by section.
+        methods: names of methods, or labels under [methods].
+        out: the folder of the comparison.
+        seeds: how many seeds per method, from run.seed on.
+        device: "auto", "cpu" or "cuda".
+        quiet: show no progress.
+    """
     first = Config.of({"run": table.get("run", {})}).run
     configs = variants(table, methods, range(first.seed, first.seed + seeds))
     data, curves = _resolve(configs), []
@@ -61,7 +76,7 @@ def compare(
         if not curves:
             raise
     deal = {
-        "classes": f"{data.classes_per_client} classes a client",
+        "classes": f"{data.classes_per_client} classes per client",
         "dirichlet": f"dirichlet {data.alpha:g}",
     }
     split = deal.get(data.partition or "", data.partition)
@@ -73,7 +88,11 @@ def compare(
 
 
 def variants(table: Table, methods: Sequence[str], seeds: range) -> list[tuple[str, Config]]:
-    """The config of every run."""
+    """The label and the config of every run; raises ConfigError if any of them is wrong.
+
+    Args:
+        table: the settings of a config file, by section.
+    """
     table = renamed(table)
     check_sections(table)
     _check_labels(table, methods, seeds)
@@ -91,9 +110,13 @@ def variants(table: Table, methods: Sequence[str], seeds: range) -> list[tuple[s
 def variant(table: Table, label: str) -> Config:
     """The config of one method of a comparison.
 
-    Keys of [algorithm] reach every method that leaves them open, [uplink] every method that compresses by
-    default, [downlink] every method that hears the mean; [methods.LABEL], [methods.LABEL.uplink] and
-    [methods.LABEL.downlink] come last.
+    Keys of [algorithm] apply to every method that has them and does not fix them, [uplink] to every method
+    that compresses by default, [downlink] to every method whose clients receive the mean. They are
+    overridden by [methods.LABEL], [methods.LABEL.uplink] and [methods.LABEL.downlink].
+
+    Args:
+        table: the settings of a config file, by section.
+        label: the name of a method, or a label under [methods].
     """
     table = renamed(table)
     method, own = _method(table, label), dict(table.get("methods", {}).get(label, {}))
@@ -113,12 +136,12 @@ def variant(table: Table, label: str) -> Config:
 
 
 def _laid(own: Any, shared: Table) -> Any:
-    """A method's own section over the shared one; Config refuses what is no section."""
+    """The shared section overridden by the method's own; Config will refuse an `own` that is no section."""
     return {**shared, **own} if isinstance(own, dict) else own
 
 
 def _resolve(configs: Sequence[tuple[str, Config]]) -> DataConfig:
-    """The data of all runs with its gaps filled; what would be refused later is refused now."""
+    """The data settings with all defaults; raises now every error that a later run would raise."""
     task, config = build_task(configs[0][1])
     for _, other in configs:
         refuse(other, task.clients)
@@ -126,9 +149,9 @@ def _resolve(configs: Sequence[tuple[str, Config]]) -> DataConfig:
 
 
 def _write(curves: Sequence[Curve], target: float, out: Path, subtitle: str) -> list[dict[str, Any]]:
-    """Tabulate and draw, in place of what a former comparison left."""
+    """Write the table and the figures, after deleting those of an earlier comparison."""
     rows = compare_table(curves, target)
-    clear(out, FILES)
+    make_folder(out, FILES)
     write_json(out / "table.json", rows)
     write_csv(rows, out / "table.csv")
     (out / "table.md").write_text(markdown(rows, target), encoding="utf-8")
@@ -138,7 +161,7 @@ def _write(curves: Sequence[Curve], target: float, out: Path, subtitle: str) -> 
 
 def _check_labels(table: Table, methods: Sequence[str], seeds: range) -> None:
     if not methods or not seeds:
-        raise ConfigError("a comparison needs a method and a seed at least")
+        raise ConfigError("a comparison needs at least one method and one seed")
     for label in methods:
         _check_folder(label)
         if methods.count(label) > 1:
@@ -152,7 +175,7 @@ def _check_labels(table: Table, methods: Sequence[str], seeds: range) -> None:
 
 
 def _check_folder(label: str) -> None:
-    """Refuse a label that cannot name the folder of its runs."""
+    """Raise ConfigError for a label that cannot be the name of a folder."""
     if re.search(r"[:/\\]", label) or label in (".", ".."):
         mine = short_name(label).rpartition(".")[2].lower() or "mine"
         raise ConfigError(
@@ -162,17 +185,17 @@ def _check_folder(label: str) -> None:
 
 
 def _method(table: Table, label: str) -> type[Algorithm]:
-    """The method behind a label."""
+    """The algorithm's class that a label stands for."""
     return ALGORITHMS.find(_name(table, label), "method")
 
 
 def _name(table: Table, label: str) -> Any:
-    """The name of the method behind a label: `name` under [methods.LABEL], or the label itself."""
+    """The method's name that a label stands for: `name` under [methods.LABEL], or the label itself."""
     return table.get("methods", {}).get(label, {}).get("name", label)
 
 
 def method_keys(table: Table, label: str) -> set[str]:
-    """The hyper-parameters the method behind a label leaves open."""
+    """The hyper-parameters that can be set for the method that a label stands for."""
     return _keys(_method(table, label))
 
 

@@ -1,4 +1,4 @@
-"""A sweep's records as one table and one figure: means over seeds, and the best point of each method."""
+"""The table and the figure of a sweep: means over seeds, and the best point of each method."""
 
 import json
 import statistics
@@ -12,17 +12,22 @@ from fedcom.reports.figures import FAINT, INK, PALE, palette
 from fedcom.reports.markdown import markdown_table
 from fedcom.runs.curve import timed
 from fedcom.runs.folder import write_json
+from fedcom.studies.sweep import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.table import Table
 
-Record = Mapping[str, Any]
+PointSummary = Mapping[str, Any]  # one method at one point of the grid: means and spreads over seeds
 _MEANS = ("test_accuracy", "train_loss", "uplink_bytes")
 
 
 def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """One entry a method and point; `best` marks a method's best, `edges` its keys at an end of the grid."""
+    """One entry per method and point of the grid.
+
+    `best` marks the best point of each method; its `edges` are the keys whose value is the smallest or
+    largest of the grid.
+    """
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         groups.setdefault((record["method"], json.dumps(record["point"])), []).append(record)
@@ -37,13 +42,13 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
     return table
 
 
-def methods(table: Sequence[Record]) -> list[str]:
-    """The methods of a table, in order."""
+def methods(table: Sequence[PointSummary]) -> list[str]:
+    """The methods in a summary, in order."""
     return list(dict.fromkeys(entry["method"] for entry in table))
 
 
-def warnings_of(table: Sequence[Record]) -> list[str]:
-    """What a reader should know before trusting a best point."""
+def warnings_of(table: Sequence[PointSummary]) -> list[str]:
+    """What a reader should know before trusting the best points, one sentence each."""
     notes = []
     for method in methods(table):
         best = next((e for e in table if e["method"] == method and e["best"]), None)
@@ -52,13 +57,13 @@ def warnings_of(table: Sequence[Record]) -> list[str]:
         elif best["edges"]:
             at = ", ".join(f"{key}={best['point'][key]:g}" for key in best["edges"])
             notes.append(
-                f"{method}: the best is at the grid's edge ({at}); a better may lie beyond, widen it"
+                f"{method}: the best is at the grid's edge ({at}); a better one may be beyond: widen the grid"
             )
     return notes
 
 
-def write(table: Sequence[Record], out: Path) -> None:
-    """The table as JSON, CSV and Markdown, and the figure."""
+def write(table: Sequence[PointSummary], out: Path) -> None:
+    """Write the summary as JSON, CSV and Markdown, and the figure, into a folder."""
     write_json(out / "table.json", table)
     flat = [{**{k: v for k, v in e.items() if k not in ("point", "edges")}, **e["point"]} for e in table]
     write_csv(
@@ -69,7 +74,7 @@ def write(table: Sequence[Record], out: Path) -> None:
     _figure(table, out / "sweep.png")
 
 
-def render(table: Sequence[Record]) -> "Table":
+def render(table: Sequence[PointSummary]) -> "Table":
     """The best point of each method, for a terminal."""
     from rich import box
     from rich.table import Table
@@ -84,11 +89,11 @@ def render(table: Sequence[Record]) -> "Table":
     return drawn
 
 
-def _headings(table: Sequence[Record]) -> list[str]:
+def _headings(table: Sequence[PointSummary]) -> list[str]:
     return ["method", "point", "accuracy %", "loss", "up MB", *["time"] * timed(table), "runs"]
 
 
-def _cells(entry: Record) -> list[str]:
+def _cells(entry: PointSummary) -> list[str]:
     point = ", ".join(f"{key} {value}" for key, value in entry["point"].items())
     spread = entry["train_loss_spread"]
     loss = significant(entry["train_loss"], 4) + ("" if spread is None else f" ±{significant(spread, 2)}")
@@ -98,7 +103,7 @@ def _cells(entry: Record) -> list[str]:
     return [entry["method"], point, accuracy, loss, megabytes(entry["uplink_bytes"]), *time, runs]
 
 
-def _markdown(table: Sequence[Record]) -> str:
+def _markdown(table: Sequence[PointSummary]) -> str:
     headings = _headings(table)
     rows = [[f"**{c}**" if entry["best"] else c for c in _cells(entry)] for entry in table]
     notes = "".join(f"- {note}\n" for note in [*warnings_of(table), "± is the standard deviation over seeds"])
@@ -115,18 +120,19 @@ def _entry(method: str, runs: Sequence[Record], means: Sequence[str]) -> dict[st
         entry[f"{key}_spread"] = statistics.stdev(values) if len(values) > 1 else None
     loss = None if entry["train_loss"] is None else -entry["train_loss"]
     score = entry["test_accuracy"] if entry["test_accuracy"] is not None else loss
-    return entry | {"score": score if len(done) == len(runs) else None}  # a diverged seed rules a point out
+    entry["score"] = score if len(done) == len(runs) else None  # a point with a diverged seed has no score
+    return entry
 
 
-def _edges(best: Record, entries: Sequence[Record]) -> list[str]:
-    """The keys whose best value is the smallest or largest of several tried."""
+def _edges(best: PointSummary, entries: Sequence[PointSummary]) -> list[str]:
+    """The keys whose value at the best point is the smallest or largest of those tried."""
     tried = {key: {entry["point"][key] for entry in entries} for key in best["point"]}
     ranges = {k: v for k, v in tried.items() if len(v) > 1 and all(isinstance(x, int | float) for x in v)}
     return [key for key, values in ranges.items() if best["point"][key] in (min(values), max(values))]
 
 
-def _figure(table: Sequence[Record], path: Path) -> None:
-    """A panel a method: its score over the grid's first key, a line for each choice of the others."""
+def _figure(table: Sequence[PointSummary], path: Path) -> None:
+    """One panel per method: its score over the grid's first key, one line per combination of the others."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -142,7 +148,7 @@ def _figure(table: Sequence[Record], path: Path) -> None:
     figure.savefig(path)
 
 
-def _panel(axes: "Axes", entries: Sequence[Record], accuracy: bool, colour: str) -> None:
+def _panel(axes: "Axes", entries: Sequence[PointSummary], accuracy: bool, colour: str) -> None:
     first, *others = entries[0]["point"] or ["point"]
     key, scale = ("test_accuracy", 100.0) if accuracy else ("train_loss", 1.0)
     lines: dict[str, list[tuple[Any, float, float]]] = {}

@@ -1,4 +1,4 @@
-"""Chromium without a window, told what to do over a pipe by its own DevTools protocol."""
+"""Chromium without a window, controlled over a pipe by its DevTools protocol."""
 
 import base64
 import json
@@ -22,11 +22,11 @@ FLAGS = (
     "--disable-component-update",
     "--hide-scrollbars",
 )
-PATIENCE = 120.0  # seconds before a browser that hangs is given up
+PATIENCE = 120.0  # seconds to wait for a browser that hangs
 
 
 def find() -> str | None:
-    """The browser of this machine, if it has one."""
+    """The path of a browser on this machine, if there is one."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -35,7 +35,7 @@ class Page:
 
     def __init__(self, program: str, folder: Path) -> None:
         (theirs_in, self._to), (self._from, theirs_out) = os.pipe(), os.pipe()
-        # Chromium reads its orders from descriptor 3 and answers on 4; a shell puts ours there.
+        # Chromium reads commands from descriptor 3 and answers on 4; a shell connects ours to them.
         command = [program, *FLAGS, "--remote-debugging-pipe", f"--user-data-dir={folder}", "about:blank"]
         move = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -52,7 +52,7 @@ class Page:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **parameters: Any) -> Any:
-        """Give an order and wait for its answer."""
+        """Send a command and wait for its answer."""
         self._count += 1
         order: dict[str, Any] = {"id": self._count, "method": method, "params": parameters}
         if self._session:
@@ -100,11 +100,11 @@ class Page:
         deadline = time.monotonic() + PATIENCE
         while not (self.run(condition) if isinstance(condition, str) else condition()):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"waited in vain for {condition}")
+                raise RuntimeError(f"{condition} did not become true")
             self.run("new Promise(done => setTimeout(done, 20))")
 
     def size(self, width: int, height: int, dark: bool = False) -> None:
-        """The window's size, and what the system's theme is said to be."""
+        """Set the window's size, and whether the system's theme is dark."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -122,7 +122,7 @@ class Page:
 
     def close(self) -> None:
         """End the browser."""
-        os.close(self._to)  # its orders having ended, it ends
+        os.close(self._to)  # it ends when its commands end
         try:
             self._process.wait(60)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""The report in a real browser: it draws, answers, saves, and asks nothing of the network."""
+"""The report in a real browser: it draws, reacts, saves, and loads nothing from the network."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ LABEL = EVIL.replace("/", "")
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seeds of FedPAQ, one run of a label that is markup, and one that diverged."""
+    """Two seeds of FedPAQ, one run whose label is HTML, and one that diverged."""
     out = tmp_path_factory.mktemp("report")
 
     def rows(loss: float) -> list[dict[str, float]]:
@@ -56,7 +56,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture
 def tab(browser: Page, report: Path) -> Iterator[Page]:
-    """The page freshly loaded; afterwards nothing has complained, and nothing but the file was fetched."""
+    """The page, loaded; after the test it has logged no error and fetched nothing but its file."""
     browser.size(1200, 900)
     browser.events.clear()
     browser.open(report)
@@ -134,7 +134,7 @@ def test_axes_and_scales_change_the_plot(tab: Page) -> None:
     assert not any("NaN" in d or "Infinity" in d for path in seen for d in path)
 
 
-def test_a_diverged_run_does_not_press_the_others_flat(tab: Page) -> None:
+def test_a_diverged_run_does_not_stretch_the_scale(tab: Page) -> None:
     ticks = tab.run("[...document.querySelectorAll('#plot svg text')].map(t => t.textContent)")
     assert not [tick for tick in ticks if "e+" in tick]
 
@@ -185,7 +185,7 @@ def test_the_theme_follows_the_system_until_the_button_is_used(tab: Page) -> Non
     assert tab.run(background) == light  # remembered
 
 
-def test_tables_stand_in_for_the_charts(tab: Page) -> None:
+def test_every_chart_is_also_a_table(tab: Page) -> None:
     tab.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     tab.until("document.querySelectorAll('#chart-table tbody tr').length > 0")  # filled once it is open
     tab.until("document.querySelectorAll('#clients tbody').length === 2")

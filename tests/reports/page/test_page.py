@@ -1,4 +1,4 @@
-"""The report page: what it collects, what it survives, and that no text breaks out of it."""
+"""The report page: what it collects, that broken files do not stop it, and that all text is escaped."""
 
 import json
 import os
@@ -26,7 +26,7 @@ ROW = {"round": 0, "train_loss": 2.0, "test_accuracy": 0.1, "uplink_bytes": 0.0,
 
 
 def make(folder: Path, rows: list[dict[str, Any]] | None = None, seed: int = 0, **changes: Any) -> Path:
-    """A run's folder written by hand: two clients, ten parameters, one message each way and client."""
+    """A run's folder written by hand: two clients, ten parameters, one message per client and direction."""
     folder.mkdir(parents=True)
     later = {
         "round": 1,
@@ -72,11 +72,11 @@ def test_labels_are_those_of_a_comparison_and_seeds_are_together(tmp_path: Path)
     assert "one done 2 1.000 ±0 60.00 ±0.00 18.0 56.0 1 18.0" in shown(tmp_path)
 
 
-def test_a_run_of_its_own_is_called_by_its_method(tmp_path: Path) -> None:
+def test_a_single_run_is_labelled_by_its_method(tmp_path: Path) -> None:
     assert [run.label for run in collect([make(tmp_path / "mine")]).runs] == ["fedpaq"]
 
 
-def test_runs_that_differ_in_more_than_their_seed_are_told_apart(tmp_path: Path) -> None:
+def test_runs_that_differ_in_more_than_their_seed_get_different_labels(tmp_path: Path) -> None:
     make(tmp_path / "a" / "x" / "seed-0")
     make(tmp_path / "b" / "x" / "seed-0", more='[data]\nname = "other"\n')
     assert [run.label for run in collect([tmp_path]).runs] == ["a/x", "b/x"]
@@ -114,7 +114,7 @@ def test_long_curves_are_thinned_but_keep_their_ends(tmp_path: Path) -> None:
     assert (view["round"][0], view["round"][-1]) == (0, 4999)
 
 
-def test_bits_are_those_booked_and_the_bound_is_that_of_their_rate(tmp_path: Path) -> None:
+def test_bits_are_those_of_the_ledger_and_the_bound_is_that_of_their_rate(tmp_path: Path) -> None:
     text = shown(make(tmp_path / "a"))
     # 36 bytes in two messages of ten coordinates: 14.4 bits each; 1 / (4^14.4 - 1)
     assert "int, uplink bits 2 fedpaq unbiased — 0.500 — 14.4 2.14e-09" in text
@@ -159,7 +159,7 @@ def broken(folder: Path) -> None:
     os.symlink(folder / "nowhere", folder / "gone")
 
 
-def test_whatever_is_wrong_with_runs_the_page_comes_out_and_says_so(tmp_path: Path) -> None:
+def test_the_page_is_made_and_names_every_fault_of_the_runs(tmp_path: Path) -> None:
     broken(tmp_path)
     found = collect([tmp_path])
     status = {run.label: run.status for run in found.runs}
@@ -184,7 +184,7 @@ ODD = (None, True, -1, 1e308, 10**400, "x", [], [[]], {}, {"a": "b"})
 
 
 def places(thing: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to everything in a nest of tables and lists."""
+    """The path to every value in nested tables and lists."""
     yield path
     if isinstance(thing, dict | list):
         for key in thing if isinstance(thing, dict) else range(len(thing)):
@@ -200,7 +200,7 @@ def planted(thing: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["summary", "ledger", "partition", "similarity", "environment", "metrics"])
-def test_no_value_anywhere_keeps_the_page_from_coming_out(tmp_path: Path, name: str) -> None:
+def test_no_value_in_a_file_prevents_the_page(tmp_path: Path, name: str) -> None:
     run = make(tmp_path / "a")
     (path,) = run.glob(f"{name}.json*")
     content = json.loads(path.read_text().splitlines()[-1])
@@ -211,7 +211,7 @@ def test_no_value_anywhere_keeps_the_page_from_coming_out(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("section", ["run", "uplink", "algorithm", "data", "downlink"])
-def test_no_setting_keeps_the_page_from_coming_out(tmp_path: Path, section: str) -> None:
+def test_no_setting_prevents_the_page(tmp_path: Path, section: str) -> None:
     run = make(tmp_path / "fedpaq" / "seed-0")
     for odd in ("3", "true", "-1.5", "[1, [2]]", '{ a = { b = "c" } }', "1979-05-27", "inf", '"x"'):
         for key in ("name", "seed", "bits", "target_accuracy", "clients", "budgets"):
@@ -221,7 +221,7 @@ def test_no_setting_keeps_the_page_from_coming_out(tmp_path: Path, section: str)
         assert "fedpaq" in html(run)
 
 
-def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
+def test_a_folder_whose_name_is_not_valid_text(tmp_path: Path) -> None:
     run = make(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")) / "seed-0")
     assert b"<h1>? on" in page.write([run], tmp_path / "page.html").read_bytes()
 
@@ -234,7 +234,7 @@ def test_no_run_is_an_error_that_says_what_a_run_is(tmp_path: Path, folder: str)
 
 
 class Tags(HTMLParser):
-    """Counts elements as a browser would, scripts' content aside."""
+    """Collects the tags that a browser would see, without the content of scripts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,22 +266,22 @@ def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
     assert json.loads(data.group(1))["curves"]["methods"][0]["label"] == label
 
 
-def test_the_command_writes_beside_the_runs_and_spares_other_files(tmp_path: Path) -> None:
+def test_the_command_writes_into_the_run_folder_and_overwrites_only_reports(tmp_path: Path) -> None:
     run = make(tmp_path / "a")
-    for _ in range(2):  # a former report may be overwritten
+    for _ in range(2):  # an earlier report may be overwritten
         assert f"report in {run / 'report.html'}" in CliRunner().invoke(app, ["report", str(run)]).output
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     page.write([run], tmp_path / "new" / "page.html")
     assert (tmp_path / "new" / "page.html").is_file()
     before = (run / "config.toml").read_text()
-    with pytest.raises(ConfigError, match="is no fedcom report"):
+    with pytest.raises(ConfigError, match="is not a fedcom report"):
         page.write([run], run / "config.toml")
     assert (run / "config.toml").read_text() == before
     with pytest.raises(ConfigError, match="is a folder"):
         page.write([run], tmp_path)
 
 
-def test_a_comparison_leaves_a_report_of_its_own_runs_alone(tmp_path: Path) -> None:
+def test_a_comparison_leaves_a_report_of_only_its_own_runs(tmp_path: Path) -> None:
     make(tmp_path / "old" / "seed-0")
     table = read(
         None, ["model.hidden=8", "algorithm.tau=1", "run.rounds=1", "uplink.bits=4", "data.clients=4"]

@@ -1,4 +1,4 @@
-"""Run folders as one self-contained HTML page."""
+"""The HTML page that `fedcom report` makes of run folders, in one file."""
 
 from fedcom.reports.page.build import write
 

@@ -26,7 +26,7 @@ function number(value, digits = 4) {
   return size >= 10 ** digits ? value.toFixed(0) : String(Number(value.toPrecision(digits)));
 }
 
-// A table from rows of texts and numbers, the first of them its headings.
+// A table from rows of texts and numbers; the first row is the headings.
 function table(caption, [head, ...rows]) {
   const kind = (column) => (known(rows[0]?.[column]) ? { class: "number" } : {});
   const cell = (value, column) => element(column ? "td" : "th", { ...kind(column), ...(column ? {} : { scope: "row" }) },
@@ -38,7 +38,7 @@ function table(caption, [head, ...rows]) {
   return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, made);
 }
 
-// ---- colours: a method's own on white; elsewhere, and in small text, shifted until it can be read
+// ---- colours: a method's own colour on white; shifted until it is readable in small text and on dark
 
 const system = matchMedia("(prefers-color-scheme: dark)");
 const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
@@ -91,7 +91,7 @@ function theme(redraw) {
   button.hidden = false;
   button.addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";
-    try { localStorage.fedcomTheme = root.dataset.theme; } catch { /* then it lasts as long as the page */ }
+    try { localStorage.fedcomTheme = root.dataset.theme; } catch { /* then the choice lasts until the page is closed */ }
     apply();
   });
   system.addEventListener("change", apply);

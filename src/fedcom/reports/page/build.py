@@ -1,4 +1,4 @@
-"""Collected runs as one HTML page that needs nothing else."""
+"""Write the HTML page of `fedcom report`, a single file that needs no others."""
 
 from collections.abc import Sequence
 from importlib.resources import files
@@ -8,23 +8,28 @@ from typing import Any
 
 from fedcom.errors import ConfigError
 from fedcom.reports.page import codecs, sections
-from fedcom.reports.page.collect import Collection, SavedRun, collect
+from fedcom.reports.page.collect import CollectedRuns, SavedRun, collect
 from fedcom.reports.page.curves import curves
 from fedcom.reports.page.markup import Html, join, script_safe, text
 from fedcom.version import VERSION
 
-MARK = '<meta name="generator" content="fedcom'
+MARK = '<meta name="generator" content="fedcom'  # by which a file is known to be a fedcom report
 SCRIPTS = ("base.js", "chart.js", "clients.js")
-CLIENTS = 100  # drawn of a partition; the rest would be too thin to see
+CLIENTS = 100  # how many clients of a partition are drawn; more would be too thin to see
 
 
 def write(folders: Sequence[Path], out: Path | None = None) -> Path:
-    """Make the page of every run at or below some folders, in the folder if there is one, else here."""
+    """Write the page of every run in or below some folders, and return its path.
+
+    Args:
+        out: the file to write; None for report.html in the folder, or in the current folder if there are
+            several. An existing file is overwritten only if it is a fedcom report.
+    """
     out = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; --out takes a file, such as {out / 'report.html'}")
     if out.exists() and MARK not in out.read_text(encoding="utf-8", errors="replace")[:1000]:
-        raise ConfigError(f"{out} is there and is no fedcom report; choose another --out")
+        raise ConfigError(f"{out} exists and is not a fedcom report; choose another --out")
     page = build(collect(folders))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -34,8 +39,8 @@ def write(folders: Sequence[Path], out: Path | None = None) -> Path:
     return out
 
 
-def build(found: Collection) -> str:
-    """The page."""
+def build(found: CollectedRuns) -> str:
+    """The HTML text of the page."""
     runs = found.runs
     data = {"curves": curves(runs), "partitions": _partitions(runs)}
     return Template(_file("page.html")).substitute(
@@ -48,7 +53,7 @@ def build(found: Collection) -> str:
         notices=sections.notices(found.notices),
         summary=sections.summary(runs),
         traffic=sections.traffic(runs),
-        codecs=codecs.report_card(runs),
+        codecs=codecs.codec_table(runs),
         settings=sections.settings(runs),
         repeat=sections.repeat(runs),
     )
@@ -66,7 +71,7 @@ def _title(runs: Sequence[SavedRun]) -> str:
 
 
 def _lead(runs: Sequence[SavedRun]) -> str:
-    """The task in a line, where all runs share it."""
+    """The number of runs, and the settings of the task that all of them share, in one line."""
     counts = [f"{len(runs)} run{'s' * (len(runs) > 1)}"]
     for section, key, form in (
         ("data", "clients", "{} clients"),
@@ -80,7 +85,7 @@ def _lead(runs: Sequence[SavedRun]) -> str:
 
 
 def _partitions(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
-    """Every way clients' data was dealt, once, under the first run that has it."""
+    """Every different partition, once, named after the first run that has it."""
     found: dict[str, dict[str, Any]] = {}
     for run in runs:
         counts, shown = run.partition.get("label_counts"), run.partition.get("shown")

@@ -63,7 +63,7 @@ const isLog = (way) => (state.log[state[way]] ??= defaultLog(state[way]));
 
 // ---- what is drawn
 
-// Visible lines as points; a logarithmic scale has no place for zero.
+// Visible lines as points; a logarithmic scale cannot show zero.
 function shown() {
   const [logX, logY] = [isLog("x"), isLog("y")];
   const drawable = (p) => known(p.x) && known(p.y) && (!logX || p.x > 0) && (!logY || p.y > 0);
@@ -76,7 +76,7 @@ function shown() {
   return state.y === "train_loss" ? capped(pointed) : pointed;
 }
 
-// A run on its way to infinity stops above the others, lest it press them flat.
+// A diverging run is cut off above the others, so that the scale suits the others.
 function capped(all) {
   const sound = all.filter((line) => line.status !== "diverged");
   const points = sound.length ? sound.flatMap((line) => line.points) : all.map((line) => line.points[0]);
@@ -156,7 +156,7 @@ function trace(line) {
   return layer;
 }
 
-// Names beside the plot, pushed apart, each on a dotted thread from the end of its line.
+// Names beside the plot, pushed apart, each joined to the end of its line by a dotted line.
 function names(named) {
   const { x, y, box, colours } = drawn;
   const ends = named.map((line) => ({ method: line.method, px: x(last(line).x), py: y(last(line).y) }));
@@ -178,7 +178,7 @@ function names(named) {
 
 const ending = (line) => (line.status === "done" ? "" : ` (seed ${line.seed}, ${line.status})`);
 
-// What each line says at a place, from the highest down; lines that do not get there are silent.
+// The value of each line at a place, highest first; lines that end before it are left out.
 function reading(pixel) {
   const { all, x } = drawn;
   const away = (p) => Math.abs(x(p.x) - pixel);
@@ -312,7 +312,7 @@ function listing(most) {
 }
 
 function fillTable() {
-  const note = element("p", { class: "quiet" }, "About twenty values a line; the CSV file has all that are drawn.");
+  const note = element("p", { class: "quiet" }, "About twenty values per line; the CSV file has all that are drawn.");
   get("chart-table").lastElementChild.replaceChildren(note, table("Values of the shown curves", listing(20)));
 }
 

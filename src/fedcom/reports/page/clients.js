@@ -1,8 +1,8 @@
 // Clients: how their labels and their gradients differ.
 
-let dealt = 0; // which partition is shown
+let picked = 0; // the index of the partition that is shown
 
-// A map of cells: rows and columns have names, `paint` gives a cell's colour, `say` what it means.
+// A heat map: rows and columns have names, `paint` gives a cell's colour, `say` its meaning in words.
 function heat({ heading, note, rows, columns, names, paint, say, room }) {
   const [left, top, colours] = [44, 4, inks()];
   const cell = Math.min(22, (room - left - 2) / columns.length);
@@ -48,18 +48,18 @@ function labelMap({ counts, shown, clients }, room) {
   return [figure, fold("Samples by class, as a table", rows)];
 }
 
-function likeness({ similarity: { clients, cosine } }, room) {
+function similarityMap({ similarity: { clients, cosine } }, room) {
   const apart = cosine.flatMap((row, i) => row.filter((c, j) => i !== j && known(c)));
   const mean = number(Math.round((100 * apart.reduce((a, b) => a + b, 0)) / apart.length) / 100 || 0);
-  const told = (c) => (known(c) ? c.toFixed(2) : "—");
+  const written = (c) => (known(c) ? c.toFixed(2) : "—");
   const figure = heat({
-    heading: "Likeness of gradients", room, rows: clients, columns: clients, names: ["client", "client"],
+    heading: "Similarity of gradients", room, rows: clients, columns: clients, names: ["client", "client"],
     note: apart.length ? `cosine at the starting model, blue above 0, orange below; ${mean} on average` : "one client",
     paint: (i, j, colours) => shade(colours, cosine[i][j] < 0 ? colours.cold : colours.accent, Math.abs(cosine[i][j] ?? 0)),
-    say: (i, j) => `clients ${clients[i]} and ${clients[j]}: cosine ${told(cosine[i][j])}`,
+    say: (i, j) => `clients ${clients[i]} and ${clients[j]}: cosine ${written(cosine[i][j])}`,
   });
-  const rows = () => [["client", ...clients.map(String)], ...cosine.map((row, i) => [String(clients[i]), ...row.map(told)])];
-  return [figure, fold("Likeness, as a table", rows)];
+  const rows = () => [["client", ...clients.map(String)], ...cosine.map((row, i) => [String(clients[i]), ...row.map(written)])];
+  return [figure, fold("Similarity, as a table", rows)];
 }
 
 function fold(name, rows) {
@@ -73,15 +73,15 @@ function drawClients() {
   if (!partitions.length) return;
   const options = partitions.map((partition, i) => element("option", { value: i }, partition.name));
   const pick = element("select", { id: "pick-deal" }, ...options);
-  pick.value = dealt;
+  pick.value = picked;
   pick.addEventListener("change", () => {
-    dealt = Number(pick.value);
+    picked = Number(pick.value);
     drawClients();
     get("pick-deal").focus();
   });
-  const [chosen, whole] = [partitions[dealt], place.clientWidth || 600];
+  const [chosen, whole] = [partitions[picked], place.clientWidth || 600];
   const room = whole < 700 ? whole : (whole - 40) / 2;
-  const parts = [chosen.counts?.length && labelMap(chosen, room), chosen.similarity && likeness(chosen, room)];
+  const parts = [chosen.counts?.length && labelMap(chosen, room), chosen.similarity && similarityMap(chosen, room)];
   const heats = parts.filter(Boolean).map((content) => element("div", {}, ...content));
   const head = partitions.length > 1 ? [element("label", { for: "pick-deal" }, "Data of "), pick] : [];
   place.replaceChildren(...head, element("div", { class: "heats" }, ...heats));

@@ -1,4 +1,4 @@
-"""The codecs of some runs: what they promise, what was measured, what it cost."""
+"""The table of codecs in the page: whether they are biased, their measured error and their bits."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,19 +9,19 @@ from fedcom.codecs.wire import HEADER
 from fedcom.config import pick
 from fedcom.errors import FedcomError
 from fedcom.formats import NOTHING, is_number, significant
-from fedcom.reports.page.collect import SavedRun, Table, figure
+from fedcom.reports.page.collect import JsonObject, SavedRun, is_usable
 from fedcom.reports.page.markup import Html, table, tag
 
-SCALAR = "q"  # one number a message, not a vector of the model's
+SCALAR = "q"  # in the ledger: one number per message, not a vector of the model's size
 NOTE = (
-    "q = |Q(x) - x|² / |x|², measured on clients' messages; bits as booked, headers included. The last "
-    "column is 1/(4ᴿ - 1), below which no unbiased codec gets on Gaussian vectors at R bits."
+    "q = |Q(x) - x|² / |x|², measured on clients' messages; bits as counted, headers included. The last "
+    "column is 1/(4ᴿ - 1), the least q of an unbiased codec on Gaussian vectors at R bits."
 )
 LINK = ("budgets", "bandwidths", "memory")  # keys of a link, not of its codec
 
 
-def report_card(runs: Sequence[SavedRun]) -> Html:
-    """One line a codec and direction; an uplink always, a downlink where it loses something."""
+def codec_table(runs: Sequence[SavedRun]) -> Html:
+    """One line per codec and direction; the downlink only if its codec loses something."""
     lines: dict[tuple[str, ...], list[SavedRun]] = {}
     for run in runs:
         for way in ("uplink", "downlink"):
@@ -37,27 +37,27 @@ def report_card(runs: Sequence[SavedRun]) -> Html:
         "q by round",
         "q, mean",
         "q, range",
-        "bits a coordinate",
+        "bits per coordinate",
         "least q at that rate",
     ]
-    rows = [_line(way, name, told, group) for (way, name, told), group in lines.items()]
+    rows = [_line(way, name, parameters, group) for (way, name, parameters), group in lines.items()]
     return Html(table("Codecs", headings, rows, names=4) + tag("p", NOTE, class_="quiet"))
 
 
 def _words(section: Mapping[str, Any]) -> tuple[str, str]:
-    told = (f"{key} {value}" for key, value in section.items() if key != "name" and key not in LINK)
+    parameters = (f"{key} {value}" for key, value in section.items() if key != "name" and key not in LINK)
     share = ["budgets by client"] if "budgets" in section else []
-    return str(section["name"]), ", ".join([*told, *share])
+    return str(section["name"]), ", ".join([*parameters, *share])
 
 
-def _line(way: str, name: str, told: str, runs: Sequence[SavedRun]) -> list[object]:
+def _line(way: str, name: str, parameters: str, runs: Sequence[SavedRun]) -> list[object]:
     known = [run.rows for run in runs if way == "uplink" and run.status != "diverged"]
     q = [row["q"] for rows in known for row in rows if is_number(row.get("q"))]
     bits, bias = _bits(way, runs), _bias(runs[0].config[way])
     least = None if bias == "lossless" else _least(bits)
     methods = ", ".join(dict.fromkeys(run.label for run in runs))
     return [
-        Html(tag("span", f"{name}, {way}") + tag("small", told)),
+        Html(tag("span", f"{name}, {way}") + tag("small", parameters)),
         tag("span", methods, class_="long"),
         bias,
         _spark(known),
@@ -68,10 +68,10 @@ def _line(way: str, name: str, told: str, runs: Sequence[SavedRun]) -> list[obje
     ]
 
 
-def _bias(section: Table) -> str:
-    """Whether the codec is unbiased; unknown for one that is not known here.
+def _bias(section: JsonObject) -> str:
+    """Whether the codec is lossless, unbiased or biased; a dash for one that is not registered.
 
-    A settings file can name any code by its module; for a report none of it is imported.
+    A config can name a codec by its module. A report must not import and run such code, so it is unknown.
     """
     if section["name"] not in CODECS:
         return NOTHING
@@ -84,12 +84,12 @@ def _bias(section: Table) -> str:
 
 
 def _bits(way: str, runs: Sequence[SavedRun]) -> float | None:
-    """Bits a coordinate of the vectors the codec carries; headers say how many messages there were."""
+    """Bits per coordinate of the vectors the codec carries; the headers tell the number of messages."""
     size, coordinates = 0.0, 0.0
     for run in runs:
         d = run.summary.get("parameters")
-        names = set(run.ledger.get("uplink", ())) - {SCALAR}  # the mean that goes down has the same names
-        if figure(d) and d > 0 and run.ledger:
+        names = set(run.ledger.get("uplink", ())) - {SCALAR}  # the mean sent down has the same names
+        if is_usable(d) and d > 0 and run.ledger:
             carried = [parts for name, parts in run.ledger[way].items() if name in names]
             size += sum(sum(parts.values()) for parts in carried)
             coordinates += d * sum(parts.get("header", 0) / HEADER for parts in carried)
@@ -100,8 +100,8 @@ def _least(bits: float | None) -> float | None:
     return 1 / math.expm1(math.log(4) * bits) if bits and bits < 500 else None
 
 
-def _spark(runs: Sequence[Sequence[Table]]) -> Html:
-    """q over the rounds of the first run, a line as wide as a word."""
+def _spark(runs: Sequence[Sequence[JsonObject]]) -> Html:
+    """q over the rounds of the first run, as a small line."""
     q = [row["q"] for row in (runs[0] if runs else ()) if is_number(row.get("q"))]
     if len(q) < 2 or max(q) == 0:
         return Html(NOTHING)

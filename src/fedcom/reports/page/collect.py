@@ -1,4 +1,4 @@
-"""Run folders to plain data, whatever state they are in; what could not be read is noted."""
+"""Read run folders, complete or not; what is missing or broken is noted and left empty."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from typing import Any, TypeGuard, TypeVar
 from fedcom.errors import ConfigError
 from fedcom.runs.curve import Curve
 
-Table = dict[str, Any]
+JsonObject = dict[str, Any]  # from a JSON or TOML file
 Notice = tuple[str, str]  # what was wrong, where
 T = TypeVar("T")
 _SEED = re.compile(r"seed-\d+")
@@ -22,37 +22,45 @@ _BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, Arithmet
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What a run's folder held; a file that was missing or broken is empty."""
+    """What a run's folder holds; of a file that is missing or broken, an empty table.
+
+    Args:
+        label: the run's method, by which runs are grouped in the page.
+        status: "done", "diverged" or "interrupted".
+        rows: of metrics.jsonl.
+        config: the sections of config.toml; the other fields are the JSON files of their names.
+        ledger: the bytes as {"clients": ..., "uplink": {vector: {part: bytes}}, "downlink": ...}.
+    """
 
     folder: Path
     label: str
     seed: int
-    status: str  # "done" | "diverged" | "interrupted"
-    rows: list[Table]
-    config: Table
-    summary: Table
-    ledger: Table
-    partition: Table
-    similarity: Table
-    environment: Table
+    status: str
+    rows: list[JsonObject]
+    config: JsonObject
+    summary: JsonObject
+    ledger: JsonObject
+    partition: JsonObject
+    similarity: JsonObject
+    environment: JsonObject
 
     @property
     def curve(self) -> Curve:
-        """The run as tables and figures know it."""
+        """The run in the form that tables and figures use."""
         return Curve(self.label, self.seed, self.rows, self.status)
 
 
 @dataclass
-class Collection:
-    """All runs found, in order, and what was skipped on the way."""
+class CollectedRuns:
+    """All runs found, in order, and notices of what was skipped."""
 
     runs: list[SavedRun] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
 
 
-def collect(folders: Sequence[Path]) -> Collection:
-    """Every run at or below some folders."""
-    found = Collection()
+def collect(folders: Sequence[Path]) -> CollectedRuns:
+    """Every run in or below some folders; ConfigError if there is none."""
+    found = CollectedRuns()
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"no folder {folder}; name folders that `fedcom run` or `compare` has written")
@@ -61,12 +69,12 @@ def collect(folders: Sequence[Path]) -> Collection:
     if not found.runs:
         named = ", ".join(map(str, folders)) or "nothing"
         raise ConfigError(f"no run in {named}; a run's folder holds config.toml and metrics.jsonl")
-    found.runs = _told_apart(found.runs)
+    found.runs = _relabelled(found.runs)
     return found
 
 
 def _walk(root: Path, notices: list[Notice]) -> Iterable[Path]:
-    """The run folders at or below a folder, in order of name."""
+    """The run folders in or below a folder, in order of name."""
 
     def note(error: OSError) -> None:
         notices.append((error.strerror or "unreadable", str(error.filename)))
@@ -78,14 +86,14 @@ def _walk(root: Path, notices: list[Notice]) -> Iterable[Path]:
 
 
 def _run(folder: Path, notices: list[Notice]) -> SavedRun:
-    """One folder, each of its files for itself."""
+    """Read one folder; a broken file does not keep the others from being read."""
     config = _read(folder, "config.toml", _config, notices) or {}
     rows, broken = _read(folder, "metrics.jsonl", _rows, notices) or ([], [])
     notices += [(f"metrics.jsonl: line {number} is not a row", str(folder)) for number in broken]
-    summary = _read(folder, "summary.json", _table, notices) or {}
+    summary = _read(folder, "summary.json", _json_object, notices) or {}
     label = folder.parent.name if _SEED.fullmatch(folder.name) else config.get("algorithm", {}).get("name")
     status = summary.get("status")
-    cut = not summary and not (folder / "ledger.json").exists()  # a run cut off leaves neither: one notice
+    cut = not summary and not (folder / "ledger.json").exists()  # a run cut off: one notice is enough
     return SavedRun(
         folder,
         _clean(str(label or folder.name or folder.resolve().name)),
@@ -97,12 +105,12 @@ def _run(folder: Path, notices: list[Notice]) -> SavedRun:
         {} if cut else _read(folder, "ledger.json", _ledger, notices) or {},
         _read(folder, "partition.json", _partition, notices) or {},
         _read(folder, "similarity.json", _similarity, notices) or {},
-        _read(folder, "environment.json", _table, notices) or {},
+        _read(folder, "environment.json", _json_object, notices) or {},
     )
 
 
 def _read(folder: Path, name: str, parse: Callable[[str], T], notices: list[Notice]) -> T | None:
-    """What a file holds; None, and a notice, where that cannot be told."""
+    """The content of a file; None, with a notice, if it is missing or broken."""
     try:
         return parse((folder / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -116,18 +124,18 @@ def _read(folder: Path, name: str, parse: Callable[[str], T], notices: list[Noti
 
 
 def _clean(name: str) -> str:
-    """A name that can be written: a folder's may hold bytes that are no text."""
+    """A name as valid text: the name of a folder may hold any bytes."""
     return name.encode("utf-8", "replace").decode()
 
 
-def _seed(config: Table, folder: Path) -> int:
-    told = config.get("run", {}).get("seed")
+def _seed(config: JsonObject, folder: Path) -> int:
+    seed = config.get("run", {}).get("seed")
     named = re.search(r"\d+", folder.name) if _SEED.fullmatch(folder.name) else None
-    return told if isinstance(told, int) else int(named.group()) if named else 0
+    return seed if isinstance(seed, int) else int(named.group()) if named else 0
 
 
-def _told_apart(runs: list[SavedRun]) -> list[SavedRun]:
-    """Runs of one label differ in their seed alone; where they do not, their folders are their labels."""
+def _relabelled(runs: list[SavedRun]) -> list[SavedRun]:
+    """Make runs of one label differ only in their seed: those that do not are labelled by their folders."""
     groups: dict[str, list[SavedRun]] = {}
     for run in runs:
         groups.setdefault(run.label, []).append(run)
@@ -153,72 +161,72 @@ def _apart_from_seed(run: SavedRun) -> str:
     return json.dumps(sections, sort_keys=True, default=str)
 
 
-def _table(text: str) -> Table:
+def _json_object(text: str) -> JsonObject:
     table = json.loads(text, parse_constant=lambda _: None)
     if not isinstance(table, dict):
-        raise TypeError("no table")
+        raise TypeError("not a JSON object")
     return table
 
 
-def _config(text: str) -> Table:
-    """Sections of settings; what stands outside a section is no fedcom config."""
+def _config(text: str) -> JsonObject:
+    """The sections of a config; anything outside a section is ignored."""
     return {name: section for name, section in tomllib.loads(text).items() if isinstance(section, dict)}
 
 
-def _rows(text: str) -> tuple[list[Table], list[int]]:
-    """The rows that can be read, in order of round, and the numbers of the lines that cannot."""
+def _rows(text: str) -> tuple[list[JsonObject], list[int]]:
+    """The readable rows, in order of rounds, and the numbers of the lines that are not."""
     rows, broken = [], []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            row = _table(line)
+            row = _json_object(line)
             rows.append(
-                {"round": _whole(row["round"]), **{k: v for k, v in row.items() if v is None or figure(v)}}
+                {"round": _whole(row["round"]), **{k: v for k, v in row.items() if v is None or is_usable(v)}}
             )
         except _BROKEN:
             broken.append(number)
     return sorted(rows, key=lambda row: row["round"]), broken
 
 
-def figure(value: Any) -> TypeGuard[float]:
+def is_usable(value: Any) -> TypeGuard[float]:
     """Whether a value is a number that can be drawn and added up."""
     return isinstance(value, int | float) and abs(value) < 1e300
 
 
 def _whole(value: Any) -> int:
-    if not figure(value) or value < 0:
-        raise TypeError(f"{value!r} is no count")
+    if not is_usable(value) or value < 0:
+        raise TypeError(f"{value!r} is not a count")
     return math.floor(value)
 
 
-def _ledger(text: str) -> Table:
-    """Bytes by direction, vector and part, and the clients they belong to."""
-    books = _table(text)
+def _ledger(text: str) -> JsonObject:
+    """Bytes by direction, vector and part, and the number of clients."""
+    ledger = _json_object(text)
     items = {
         way: {
             str(vector): {str(part): _whole(size) for part, size in parts.items()}
-            for vector, parts in books[way]["vectors"].items()
+            for vector, parts in ledger[way]["vectors"].items()
         }
         for way in ("uplink", "downlink")
     }
-    return {"clients": max(1, _whole(books["clients"])), **items}
+    return {"clients": max(1, _whole(ledger["clients"])), **items}
 
 
-def _partition(text: str) -> Table:
-    table = _table(text)
+def _partition(text: str) -> JsonObject:
+    table = _json_object(text)
     counts = table.get("label_counts")
     rows = None if counts is None else [[_whole(count) for count in row] for row in counts]
     if rows and len({len(row) for row in rows}) > 1:
-        raise ValueError("clients with different classes")
+        raise ValueError("clients with different numbers of classes")
     shown = [_whole(client) for client in table.get("shown") or range(len(rows or ()))]
     return {"clients": _whole(table["clients"]), "shown": shown, "label_counts": rows}
 
 
-def _similarity(text: str) -> Table:
-    table = _table(text)
+def _similarity(text: str) -> JsonObject:
+    table = _json_object(text)
     clients, cosine = [_whole(client) for client in table["clients"]], table["cosine"]
     if {len(clients)} != {len(cosine), *map(len, cosine)}:
         raise ValueError("not square")
     return {
         "clients": clients,
-        "cosine": [[c if figure(c) else None for c in row] for row in cosine],
+        "cosine": [[c if is_usable(c) else None for c in row] for row in cosine],
     }

@@ -1,4 +1,4 @@
-"""The curves of a page: means and ranges over seeds, ready to draw."""
+"""The curves of the page: means and ranges over seeds, as the script draws them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,11 +22,11 @@ Y = {
     "worst_client_accuracy": ("Worst tenth", "training accuracy, worst tenth of clients (%)", 100.0),
 }
 Rows = Sequence[Row]
-MOST = 600  # evaluations a curve is drawn through
+MOST = 600  # points per curve
 
 
 def curves(runs: Sequence[SavedRun]) -> dict[str, Any]:
-    """Axes that some run has values for, and every line to draw on them."""
+    """The axes that some run has values for, and every line to draw, for the page's script."""
     colours = palette(run.label for run in runs)
     axes = [
         [
@@ -51,7 +51,7 @@ def curves(runs: Sequence[SavedRun]) -> dict[str, Any]:
 
 
 def _view(runs: Sequence[Rows], y: str) -> dict[str, list[float | None]]:
-    """One measure of a line over every axis: its mean, and the lowest and highest over seeds."""
+    """The mean, lowest and highest of one measure over seeds, and the values of every x axis."""
     scored = [[row for row in rows if is_number(row.get(y))] for rows in runs]
     scored = [rows for rows in scored if rows]
     if not scored:
@@ -67,13 +67,13 @@ def _view(runs: Sequence[Rows], y: str) -> dict[str, list[float | None]]:
 
 
 def _held(rows: Rows, key: str, grid: Array) -> Array:
-    """Values at rounds; a run that stopped early keeps its last model, so its values are held."""
+    """The values of a key at some rounds; a run that stopped early keeps its last value."""
     values: Array = np.interp(grid, [row["round"] for row in rows], [row[key] for row in rows])
     return values
 
 
 def _reached(rows: Rows, key: str, grid: Array) -> Array:
-    """How far along an axis a run was at rounds; not a number once it had stopped."""
+    """The values of an x axis at some rounds; NaN after the run has stopped."""
     if not rows:
         return np.full(len(grid), np.nan)
     past = (grid < rows[0]["round"]) | (grid > rows[-1]["round"])
@@ -81,7 +81,7 @@ def _reached(rows: Rows, key: str, grid: Array) -> Array:
 
 
 def _mean(values: Array) -> Array:
-    """The mean over runs of the numbers there are."""
+    """The mean over runs, without NaN."""
     known = np.isfinite(values)
     total = np.where(known, values, 0).sum(0)
     mean: Array = np.divide(total, known.sum(0), out=np.full(len(total), np.nan), where=known.any(0))
@@ -89,5 +89,5 @@ def _mean(values: Array) -> Array:
 
 
 def _plain(numbers: Array) -> list[float | None]:
-    """Six digits will do for a screen."""
+    """Numbers with six digits, which is enough for a screen; None for those that are not finite."""
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in numbers]

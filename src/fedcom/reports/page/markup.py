@@ -1,4 +1,4 @@
-"""HTML from text: everything is escaped here, so that a label can be any text."""
+"""Build HTML. All text is escaped here, so that a label may contain anything."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -7,18 +7,18 @@ from typing import Any
 
 
 class Html(str):
-    """Text that is markup already."""
+    """Text that is already HTML and is not escaped again."""
 
     __slots__ = ()
 
 
 def text(value: object) -> Html:
-    """A value as it may stand in a page."""
+    """A value as escaped HTML."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
 
 def tag(name: str, *content: object, **attributes: object) -> Html:
-    """An element; `class_` and `aria_label` stand for class and aria-label."""
+    """An HTML element; attributes such as `class_` and `aria_label` become class and aria-label."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"' for key, value in attributes.items()
     )
@@ -26,12 +26,16 @@ def tag(name: str, *content: object, **attributes: object) -> Html:
 
 
 def join(parts: Iterable[object]) -> Html:
-    """Elements one after another."""
+    """Parts joined by line breaks."""
     return Html("\n".join(map(text, parts)))
 
 
 def table(caption: str, headings: Sequence[object], rows: Iterable[Sequence[object]], names: int = 1) -> Html:
-    """A table that scrolls within the page; the first `names` columns are text, the others numbers."""
+    """A table that scrolls within the page.
+
+    Args:
+        names: how many of the first columns are text; the others are numbers.
+    """
     head = tag(
         "tr", *(tag("th", heading, scope="col", **_kind(i, names)) for i, heading in enumerate(headings))
     )
@@ -52,11 +56,11 @@ def _kind(column: int, names: int) -> dict[str, str]:
 
 
 def swatch(colour: str) -> Html:
-    """A method's colour beside its name."""
+    """A small square in a method's colour."""
     return tag("i", class_="swatch", style=f"--c:{colour}", data_c=colour, aria_hidden="true")
 
 
 def script_safe(data: Any) -> Html:
-    """JSON that no text within it can end: not by a tag, not by a line separator."""
+    """JSON for use within <script>; no text in it can end the script."""
     plain = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return Html(plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

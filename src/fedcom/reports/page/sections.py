@@ -1,4 +1,4 @@
-"""The tables of a page: results, bytes, codecs, settings."""
+"""The sections of the page: notices, results, bytes, settings and runs."""
 
 import json
 import shlex
@@ -8,12 +8,12 @@ from typing import Any
 
 from fedcom.config import dumps
 from fedcom.formats import MB, NOTHING, duration, megabytes, percent, significant
-from fedcom.reports.comparison import compare_table
+from fedcom.reports.comparison import MethodEntry, compare_table
 from fedcom.reports.figures import palette
-from fedcom.reports.page.collect import Notice, SavedRun, Table, figure
+from fedcom.reports.page.collect import JsonObject, Notice, SavedRun, is_usable
 from fedcom.reports.page.markup import Html, join, swatch, table, tag
 
-PARTS = 6  # shades of a bar
+PARTS = 6  # different shades in a bar
 
 
 def grouped(runs: Sequence[SavedRun]) -> dict[str, list[SavedRun]]:
@@ -25,7 +25,7 @@ def grouped(runs: Sequence[SavedRun]) -> dict[str, list[SavedRun]]:
 
 
 def notices(found: Sequence[Notice]) -> Html:
-    """What was skipped, each fault with the folders that have it."""
+    """What was skipped: each fault, with the folders that have it."""
     faults: dict[str, list[str]] = {}
     for what, where in found:
         faults.setdefault(what, []).append(where)
@@ -42,8 +42,8 @@ def _few(names: Sequence[str]) -> str:
 
 
 def summary(runs: Sequence[SavedRun]) -> Html:
-    """One line a method: how it ended, what it cost, how soon it got to the target."""
-    targets = [goal for run in runs if figure(goal := run.config.get("run", {}).get("target_accuracy"))]
+    """One line per method: how it ended, its scores and bytes, and what it took to reach the target."""
+    targets = [goal for run in runs if is_usable(goal := run.config.get("run", {}).get("target_accuracy"))]
     target = statistics.mode(targets) if targets else None
     goal = NOTHING if target is None else f"{100 * target:g}%"
     colours = palette(run.label for run in runs)
@@ -73,7 +73,7 @@ def _name(label: str, colours: Mapping[str, str]) -> Html:
     return tag("span", swatch(colours[label]), label, class_="name")
 
 
-def _figures(entry: Table) -> list[str]:
+def _figures(entry: MethodEntry) -> list[str]:
     spread, rounds = entry["final_loss_spread"], entry["rounds_to_target"]
     some = 0 < entry["reached_target"] < entry["runs"]
     reached = f" ({entry['reached_target']}/{entry['runs']})" if some else ""
@@ -87,8 +87,8 @@ def _figures(entry: Table) -> list[str]:
     ]
 
 
-def _status(entry: Table) -> Html:
-    """How the runs ended, in words; the colour only repeats it."""
+def _status(entry: MethodEntry) -> Html:
+    """How the runs ended, in words; the colour says the same."""
     words = []
     for status in ("diverged", "interrupted"):
         if count := entry[status]:
@@ -99,15 +99,15 @@ def _status(entry: Table) -> Html:
 
 
 def traffic(runs: Sequence[SavedRun]) -> Html:
-    """Bytes per client by direction, vector and part: bars, and the table they are drawn from."""
+    """Bytes per client by direction, vector and part, as bars and as a table."""
     colours = palette(run.label for run in runs)
-    books = {label: _account(group) for label, group in grouped(runs).items()}
-    books = {label: items for label, items in books.items() if items}
-    if not books:
-        return tag("p", "No run has left its books (ledger.json).", class_="quiet")
+    itemised = {label: _account(group) for label, group in grouped(runs).items()}
+    itemised = {label: items for label, items in itemised.items() if items}
+    if not itemised:
+        return tag("p", "No run has left a ledger.json.", class_="quiet")
     sums = {
         (label, way): sum(size for (w, *_), size in items.items() if w == way)
-        for label, items in books.items()
+        for label, items in itemised.items()
         for way in ("uplink", "downlink")
     }
     widest = max(*sums.values(), 1)
@@ -118,11 +118,11 @@ def traffic(runs: Sequence[SavedRun]) -> Html:
             *(_bar(way, items, sums[label, way], widest, colours[label]) for way in ("uplink", "downlink")),
             class_="bars",
         )
-        for label, items in books.items()
+        for label, items in itemised.items()
     ]
     rows = [
         [label, *key, significant(size / MB, 4), percent(size / sums[label, key[0]])]
-        for label, items in books.items()
+        for label, items in itemised.items()
         for key, size in items.items()
     ]
     headings = ["method", "direction", "vector", "part", "MB per client", "% of direction"]
@@ -134,14 +134,14 @@ def traffic(runs: Sequence[SavedRun]) -> Html:
 
 def _account(runs: Sequence[SavedRun]) -> dict[tuple[str, str, str], float]:
     """The mean bytes per client of each part, largest first within a direction."""
-    books = [run.ledger for run in runs if run.ledger]
+    ledgers = [run.ledger for run in runs if run.ledger]
     total: dict[tuple[str, str, str], float] = {}
-    for book in books:
+    for ledger in ledgers:
         for way in ("uplink", "downlink"):
-            for vector, parts in book[way].items():
+            for vector, parts in ledger[way].items():
                 for part, size in parts.items():
                     key = (way, vector, part)
-                    total[key] = total.get(key, 0.0) + size / book["clients"] / len(books)
+                    total[key] = total.get(key, 0.0) + size / ledger["clients"] / len(ledgers)
     return dict(
         sorted(((k, v) for k, v in total.items() if v), key=lambda item: (item[0][0] != "uplink", -item[1]))
     )
@@ -173,7 +173,7 @@ def _bar(
 
 
 def settings(runs: Sequence[SavedRun]) -> Html:
-    """What differs between the methods' settings; one setting a column."""
+    """The settings that differ between methods, one per column."""
     groups = grouped(runs)
     flat = {label: _flat(group[0].config) for label, group in groups.items()}
     keys = dict.fromkeys(key for config in flat.values() for key in config if key != "run.seed")
@@ -185,7 +185,7 @@ def settings(runs: Sequence[SavedRun]) -> Html:
     return table("Settings that differ", ["method", *differ], rows, names=len(differ) + 1)
 
 
-def _flat(config: Table) -> dict[str, Any]:
+def _flat(config: JsonObject) -> dict[str, Any]:
     return {f"{section}.{key}": value for section, keys in config.items() for key, value in keys.items()}
 
 
@@ -194,7 +194,7 @@ def _shown(value: Any) -> str:
 
 
 def repeat(runs: Sequence[SavedRun]) -> Html:
-    """Every run's folder, the commands that repeat it, its settings and where it ran."""
+    """For every run: its folder, the commands that repeat it, its environment and its settings."""
     parts = []
     for label, group in grouped(runs).items():
         folds = [_fold(f"seed {run.seed} · {run.status}", *_facts(run)) for run in group]

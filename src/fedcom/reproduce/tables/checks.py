@@ -1,4 +1,4 @@
-"""What a cell of the paper's tables states, and how it is measured: method, problem, factor and bound."""
+"""What a cell of the paper's tables states, and how it is checked: method, problem, factor and bound."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,15 +11,21 @@ from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
 from fedcom.traffic.links import Links
 
 DIM = 32
-NOISE = 0.5**0.5  # sigma
-SPREAD = 0.5
-LARGEST, OCTAVES = 2.0, 9  # eta gamma tau L: from what gradient descent can take, so often halved
+NOISE = 0.5**0.5  # sigma of noisy gradients: the norm of their noise
+SPREAD = 0.5  # of heterogeneous clients; see `Quadratic.of`
+LARGEST, OCTAVES = 2.0, 9  # steps eta gamma tau L: the largest that suits gradient descent, and its halvings
 
+# The column of the paper's tables that each problem belongs to.
 COLUMNS = {"quadratic": "strongly convex", "flat": "convex", "logistic": "convex", "wave": "nonconvex"}
 
 
 class Shape(NamedTuple):
-    """A quadratic's condition number, None for the setting's, and where its optimum lies."""
+    """The shape of a quadratic.
+
+    Args:
+        kappa: the condition number; None for that of the case.
+        power: where the optimum lies; see `Quadratic.of`.
+    """
 
     kappa: float | None
     power: float
@@ -29,12 +35,26 @@ SHAPES = {"quadratic": Shape(None, 1.0), "flat": Shape(1e4, 0.0), "wave": Shape(
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One point: a method on a problem."""
+class Case:
+    """One case to measure: a method on a problem, with the value of every factor.
+
+    Args:
+        method: a name in SETUPS.
+        objective: the problem; see `tables_page.INTRODUCTION`.
+        alike: homogeneous clients.
+        noisy: gradients have noise, or come from minibatches.
+        q: the relative variance of the codec.
+        m: clients.
+        kappa: the condition number.
+        n: samples per client.
+        tau: local steps per round.
+        batch: samples per minibatch, if noisy.
+        epsilon: the accuracy to reach, relative to the start.
+    """
 
     method: str
     objective: Literal["quadratic", "flat", "logistic", "wave"] = "quadratic"
-    alike: bool = True  # homogeneous clients
+    alike: bool = True
     noisy: bool = False
     q: float = 0.0
     m: int = 4
@@ -57,17 +77,17 @@ class Setting:
 
     @property
     def linear(self) -> bool:
-        """Whether the rate is linear."""
+        """Whether rounds grow with log(1/epsilon): convergence is linear."""
         return self.objective == "quadratic"
 
     @property
     def column(self) -> str:
-        """The column of the tables the problem belongs to."""
+        """The column of the paper's tables that the problem belongs to."""
         return COLUMNS[self.objective]
 
     def algorithm(self) -> Algorithm:
-        """The method with its global rate; eta comes from the grid of steps."""
-        kind, rate, _, own = METHODS[self.method]
+        """The method with its gamma; eta is set later, from the grid of steps."""
+        kind, rate, _, own = SETUPS[self.method]
         tau = 1 if ALGORITHMS[kind].fixed.get("tau") == 1 else self.tau
         gamma = {"1": 1.0, "m": float(self.m), "sqrt": math.sqrt(self.m * tau)}[rate]
         known = {"kept": 1 / (1 + self.q), "1/n": 1 / self.n}
@@ -75,41 +95,49 @@ class Setting:
         return ALGORITHMS[kind](gamma=gamma, tau=tau, batch="full", decay=1.0, **own)
 
     def links(self) -> Links:
-        """The codec whose q is the setting's: rand-k keeps d/(1+q) coordinates, and so does top-k."""
-        name = METHODS[self.method].codec if self.q else "identity"
+        """The codec with this q: rand-k keeps d/(1+q) coordinates, and so does top-k."""
+        name = SETUPS[self.method].codec if self.q else "identity"
         return Links(CODECS[name](**({"ratio": 1 / (1 + self.q)} if self.q else {})))
 
 
-class Way(NamedTuple):
-    """A method as it is run: its name, global rate, codec and own settings."""
+class MethodSetup(NamedTuple):
+    """How a method of the tables is run.
+
+    Args:
+        name: of the algorithm.
+        gamma: as in the theorems: 1, m, or the square root of m tau ("sqrt").
+        codec: the name of the codec that is used if q is not 0.
+        own: its other hyper-parameters, where "kept" stands for 1/(1 + q) and "1/n" for 1/n.
+    """
 
     name: str
-    gamma: Literal["1", "m", "sqrt"]  # as the theorems have it: m, or the root of m tau; others fix it at 1
+    gamma: Literal["1", "m", "sqrt"]
     codec: str = "identity"
-    own: Mapping[str, Any] = {}  # "kept" stands for 1/(1 + q), "1/n" for itself
+    own: Mapping[str, Any] = {}
 
 
-METHODS = {
-    "fedcom": Way("fedcom", "m", "randk"),
-    "fedpaq": Way("fedpaq", "1", "randk"),
-    "qsparse": Way("qsparse", "1", "topk"),
-    "local-sgd": Way("local-sgd", "1"),
-    "fedcomgate": Way("fedcomgate", "sqrt", "randk", {"damping": 1.0}),
-    "fedcomgate damped": Way("fedcomgate", "sqrt", "randk", {"damping": "kept"}),
-    "fedgate": Way("fedgate", "sqrt"),
-    "scaffold": Way("scaffold", "sqrt"),
-    "vrl-sgd": Way("vrl-sgd", "1"),
-    "diana": Way("diana", "1", "randk", {"shift_rate": "kept"}),
-    "vr-diana": Way("vr-diana", "1", "randk", {"shift_rate": "kept", "refresh_probability": "1/n"}),
+SETUPS = {
+    "fedcom": MethodSetup("fedcom", "m", "randk"),
+    "fedpaq": MethodSetup("fedpaq", "1", "randk"),
+    "qsparse": MethodSetup("qsparse", "1", "topk"),
+    "local-sgd": MethodSetup("local-sgd", "1"),
+    "fedcomgate": MethodSetup("fedcomgate", "sqrt", "randk", {"damping": 1.0}),
+    "fedcomgate damped": MethodSetup("fedcomgate", "sqrt", "randk", {"damping": "kept"}),
+    "fedgate": MethodSetup("fedgate", "sqrt"),
+    "scaffold": MethodSetup("scaffold", "sqrt"),
+    "vrl-sgd": MethodSetup("vrl-sgd", "1"),
+    "diana": MethodSetup("diana", "1", "randk", {"shift_rate": "kept"}),
+    "vr-diana": MethodSetup("vr-diana", "1", "randk", {"shift_rate": "kept", "refresh_probability": "1/n"}),
 }
 
-Formula = Callable[[Setting], float]
+Formula = Callable[[Case], float]
 
 
-def _log(s: Setting) -> float:
+def _log(s: Case) -> float:
     return math.log(1 / s.epsilon)
 
 
+# The bounds on rounds that the tables state, without constants.
 BOUNDS: dict[str, Formula] = {
     "κ(q/m + 1) log(1/ε)": lambda s: s.kappa * (s.q / s.m + 1) * _log(s),
     "κ(q + 1) log(1/ε)": lambda s: s.kappa * (s.q + 1) * _log(s),
@@ -131,6 +159,7 @@ BOUNDS: dict[str, Formula] = {
     "(1 + q/m)^½ (n^⅔ + q)/ε": lambda s: math.sqrt(1 + s.q / s.m) * (s.n ** (2 / 3) + s.q) / s.epsilon,
     "((1 + q/m)√n + q/√n)/ε": lambda s: ((1 + s.q / s.m) * s.n**0.5 + s.q * s.n**-0.5) / s.epsilon,
 }
+# The local steps that the tables state.
 TAUS: dict[str, Formula] = {
     "(q + 1)/(m(q/m + 1)ε)": lambda s: (s.q + 1) / s.m / (s.q / s.m + 1) / s.epsilon,
     "(q + 1)/(mε)": lambda s: (s.q + 1) / s.m / s.epsilon,
@@ -142,44 +171,50 @@ TAUS: dict[str, Formula] = {
     "1/(m(q + 1)√ε)": lambda s: 1 / s.m / (s.q + 1) / math.sqrt(s.epsilon),
     "(q + 1)²/(m(q/m + 1)²ε²)": lambda s: (s.q + 1) ** 2 / s.m / (s.q / s.m + 1) ** 2 / s.epsilon**2,
 }
-TAU_SCALE = 0.25  # the constant in front of the stated tau, which suits the noise used here
+TAU_SCALE = 0.25  # the constant in front of the stated tau; it suits the noise used here
 
 
 @dataclass(frozen=True)
 class Check:
-    """A bound of some tables, one of whose factors is varied.
+    """A bound of one or several tables, checked by varying one of its factors.
 
-    tau: as stated, with noise; None: fixed, without noise.
+    Args:
+        tables: the numbers of the tables that state the bound.
+        base: the case to vary.
+        factor: the field of the case to vary.
+        values: of the factor.
+        bound: the stated rounds, a key of BOUNDS.
+        tau: the stated local steps, a key of TAUS, with noisy gradients; None for those of `base`.
     """
 
     tables: tuple[int, ...]
-    base: Setting
+    base: Case
     factor: str
     values: tuple[float, ...]
     bound: str
     tau: str | None = None
 
-    def settings(self) -> list[Setting]:
-        """The points, in order."""
+    def cases(self) -> list[Case]:
+        """The cases to measure, in order of the values."""
         whole = self.factor in ("m", "n")
         varied: list[dict[str, Any]] = [{self.factor: int(v) if whole else v} for v in self.values]
         return [self._with_tau(replace(self.base, **point)) for point in varied]
 
-    def _with_tau(self, s: Setting) -> Setting:
+    def _with_tau(self, s: Case) -> Case:
         if self.tau is None:
             return s
         return replace(s, tau=max(1, math.ceil(TAU_SCALE * TAUS[self.tau](s) - 1e-9)), noisy=True)
 
-    def promised(self, s: Setting) -> float:
-        """The bound, without its constant."""
+    def promised(self, s: Case) -> float:
+        """The rounds that the bound states for a case, without its constant."""
         return BOUNDS[self.bound](s)
 
     @property
     def semilog(self) -> bool:
-        """Whether rounds are to grow with the logarithm of an accuracy, after some that do not count."""
+        """Whether rounds are stated to grow with log(1/epsilon); then the fit starts at the first point."""
         return self.factor == "epsilon" and self.bound.endswith("log(1/ε)") and self.base.linear
 
     @property
-    def flat(self) -> bool:
-        """Whether the bound does not know the factor."""
-        return len({round(self.promised(s), 9) for s in self.settings()}) == 1
+    def independent(self) -> bool:
+        """Whether the bound does not depend on the factor."""
+        return len({round(self.promised(s), 9) for s in self.cases()}) == 1

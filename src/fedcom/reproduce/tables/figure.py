@@ -1,4 +1,4 @@
-"""Figures of the tables: rounds over a factor, the fitted growth and, thin, the one that is stated."""
+"""Figures of the tables: measured rounds over a factor, the fitted growth, and the stated one, dashed."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.reproduce.tables.checks import Check
-from fedcom.reproduce.tables.measured import Found, abscissa, drawn_at, stated
+from fedcom.reproduce.tables.measured import MeasuredRounds, abscissa, drawn_at, stated
 
 
-def figure(title: str, checks: Sequence[Check], found: Found, path: Path) -> None:
-    """The figure of one table: a chart a problem and factor."""
+def figure(title: str, checks: Sequence[Check], found: MeasuredRounds, path: Path) -> None:
+    """Draw the figure of one table: one chart per problem and factor."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -31,8 +31,10 @@ def figure(title: str, checks: Sequence[Check], found: Found, path: Path) -> Non
     for place in axes[len(charts) :]:
         place.set_visible(False)
     handles = [Line2D([], [], color=hue, marker="o", label=name) for name, hue in hues.items()]
-    handles += [Line2D([], [], color=PALE, linestyle="--", linewidth=1, label="growth the paper states"),
-                Line2D([], [], color=PALE, marker="x", linestyle="", label="never reached")]  # fmt: skip
+    handles += [
+        Line2D([], [], color=PALE, linestyle="--", linewidth=1, label="growth the paper states"),
+        Line2D([], [], color=PALE, marker="x", linestyle="", label="never reached"),
+    ]
     sheet.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
     sheet.suptitle(title, color=INK, fontsize=13, weight="bold", x=0.01, ha="left")
     sheet.savefig(path)
@@ -41,7 +43,7 @@ def figure(title: str, checks: Sequence[Check], found: Found, path: Path) -> Non
 _WORDS = {"q": "1 + q", "m": "clients m", "kappa": "condition number κ", "epsilon": "1/ε", "n": "samples n"}
 
 
-def _chart(axes: Any, checks: Sequence[Check], found: Found, hues: Mapping[str, str]) -> None:
+def _chart(axes: Any, checks: Sequence[Check], found: MeasuredRounds, hues: Mapping[str, str]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     from fedcom.reports.figures import FAINT, INK
@@ -52,7 +54,7 @@ def _chart(axes: Any, checks: Sequence[Check], found: Found, hues: Mapping[str, 
         x = [drawn_at(factor, value) for value in check.values]
         y = found.rounds(check)
         known = [(a, b) for a, b in zip(x, y, strict=True) if b]
-        size = 8 - 1.5 * list(hues).index(check.base.method)  # so that none hides another
+        size = 8 - 1.5 * list(hues).index(check.base.method)  # so that no point hides another
         axes.plot([a for a, _ in known], [b for _, b in known], "o", color=hue, markersize=size)
         line = found.fit(check)
         if line is not None:
@@ -84,7 +86,7 @@ def _chart(axes: Any, checks: Sequence[Check], found: Found, hues: Mapping[str, 
 
 
 def _apart(values: Sequence[float]) -> list[float]:
-    """Those of some rising values that are far enough from the last to be written beside it."""
+    """Those of some rising values that are far enough from the one before to have a tick of their own."""
     kept = list(values[:1])
     for value in values[1:]:
         if math.log(value / kept[-1]) > 0.09 * math.log(values[-1] / values[0]):

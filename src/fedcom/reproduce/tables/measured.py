@@ -1,4 +1,4 @@
-"""What was measured for the tables: plays, their rows, and the growth fitted to them."""
+"""Measurements for the tables: what to run, the rounds found, and the growth fitted to them."""
 
 import json
 import math
@@ -6,70 +6,94 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fedcom.reproduce.tables.checks import DIM, LARGEST, NOISE, OCTAVES, SHAPES, SPREAD, Check, Setting
+from fedcom.reproduce.tables.checks import DIM, LARGEST, NOISE, OCTAVES, SHAPES, SPREAD, Case, Check
 from fedcom.reproduce.tables.rounds import rounds_to
 from fedcom.reproduce.tables.scaling import BETTER, CONSISTENT, WORSE, Fit, fit, hold
 
 BY_A_LOGARITHM = "worse than the bound, by no more than log(1/ε)"
 LIKE_Q = "worse than the bound's sum, but not than its term in q"
 MOST = 3000  # rounds after which an accuracy counts as never reached
-CONSTANTS = (DIM, NOISE, SPREAD, LARGEST, OCTAVES, MOST, SHAPES)  # a play of others is another play
-Record = Mapping[str, Any]
+CONSTANTS = (DIM, NOISE, SPREAD, LARGEST, OCTAVES, MOST, SHAPES)  # a part of every key
+ReachedRow = Mapping[str, Any]  # an epsilon, the rounds to it, and the step that needed fewest
 
 
 @dataclass(frozen=True)
-class Play:
-    """Runs of one setting, over a grid of steps and some seeds, to one accuracy or several."""
+class Measurement:
+    """The runs of one case, over a grid of step sizes and several seeds.
 
-    setting: Setting
+    Args:
+        case: its epsilon is not used.
+        epsilons: the accuracies to count rounds to, largest first.
+        finer: step sizes per factor of two.
+    """
+
+    case: Case
     epsilons: tuple[float, ...]
     seeds: int
-    finer: int = 2  # steps an octave
+    finer: int = 2
 
     @property
     def key(self) -> str:
-        """What tells it from others, in results.jsonl."""
-        return json.dumps([asdict(self.setting), self.epsilons, self.seeds, self.finer, CONSTANTS])
+        """The text that identifies this measurement in results.jsonl."""
+        return json.dumps([asdict(self.case), self.epsilons, self.seeds, self.finer, CONSTANTS])
 
-    def measure(self) -> list[dict[str, Any]]:
-        """A row an accuracy: rounds to it, and the step that needed fewest; None: never reached."""
-        s = self.setting
+    def run(self) -> list[dict[str, Any]]:
+        """One row per accuracy: the fewest rounds to it and the step that took them; None if not reached."""
+        s = self.case
         steps = [LARGEST * 2 ** (-k / self.finer) for k in range(OCTAVES * self.finer + 1)]
         found = rounds_to(
-            self.epsilons, s.problem(), s.algorithm(), s.links(), steps, seeds=self.seeds, most=MOST,
+            self.epsilons,
+            s.problem(),
+            s.algorithm(),
+            s.links(),
+            steps,
+            seeds=self.seeds,
+            most=MOST,
             averaged=s.objective == "wave",
-        )  # fmt: skip
+        )
         return [{"epsilon": eps, "rounds": r.rounds, "step": r.step} for eps, r in found.items()]
 
 
-def plays(checks: Sequence[Check], seeds: int, finer: int = 2) -> list[Play]:
-    """What has to be run: settings that differ in the accuracy alone are one play."""
-    wanted: dict[Setting, set[float]] = {}
-    for setting in (s for check in checks for s in check.settings()):
-        wanted.setdefault(replace(setting, epsilon=0.0), set()).add(setting.epsilon)
-    return [Play(s, tuple(sorted(eps, reverse=True)), seeds, finer) for s, eps in wanted.items()]
+def measurements(checks: Sequence[Check], seeds: int, finer: int = 2) -> list[Measurement]:
+    """What has to be run for some checks; cases that differ only in epsilon are one measurement.
+
+    Args:
+        seeds: how many seeds each measurement averages over.
+        finer: step sizes per factor of two.
+    """
+    wanted: dict[Case, set[float]] = {}
+    for case in (case for check in checks for case in check.cases()):
+        wanted.setdefault(replace(case, epsilon=0.0), set()).add(case.epsilon)
+    return [Measurement(s, tuple(sorted(eps, reverse=True)), seeds, finer) for s, eps in wanted.items()]
 
 
-class Found:
-    """What was measured, by setting."""
+class MeasuredRounds:
+    """The measured rounds, by case.
 
-    def __init__(self, records: Sequence[tuple[Play, Sequence[Record]]]) -> None:
+    Args:
+        records: measurements and the rows they gave.
+    """
+
+    def __init__(self, records: Sequence[tuple[Measurement, Sequence[ReachedRow]]]) -> None:
         self._rows = {
-            replace(play.setting, epsilon=row["epsilon"]): row for play, rows in records for row in rows
+            replace(measurement.case, epsilon=row["epsilon"]): row
+            for measurement, rows in records
+            for row in rows
         }
 
-    def row(self, setting: Setting) -> Record:
-        """Rounds and step of one point."""
-        return self._rows[setting]
+    def row(self, case: Case) -> ReachedRow:
+        """Rounds and step of one case."""
+        return self._rows[case]
 
     def rounds(self, check: Check) -> list[int | None]:
-        """The rounds of a check's points, in order."""
-        return [self.row(s)["rounds"] for s in check.settings()]
+        """The rounds of a check's cases, in order; None for one that never reached its accuracy."""
+        return [self.row(s)["rounds"] for s in check.cases()]
 
     def fit(self, check: Check, times: Sequence[float] | None = None) -> Fit | None:
-        """Rounds against the bound or, where that does not know the factor, against the factor.
+        """A power law of the rounds against the bound or, if that is independent of it, against the factor.
 
-        times: something the bound is multiplied by first.
+        Args:
+            times: what to multiply the bound by first, one number per case.
         """
         x = [a * b for a, b in zip(abscissa(check), times or [1.0] * len(check.values), strict=True)]
         known = [(a, r) for a, r in zip(x, self.rounds(check), strict=True) if r]
@@ -77,70 +101,83 @@ class Found:
         return fit([a for a, _ in known], [r for _, r in known], origin)
 
     def outcome(self, check: Check) -> str:
-        """What became of the bound."""
+        """Whether the rounds grow as the bound states, in words."""
         outcome = hold(self.fit(check), stated(check))
-        if outcome != WORSE or check.flat:
+        if outcome != WORSE or check.independent:
             return outcome
         if check.factor == "q" and self._like_q(check):
             return LIKE_Q
         if check.factor == "epsilon" and "log" not in check.bound:
-            logarithm = [math.log(1 / s.epsilon) for s in check.settings()]
+            logarithm = [math.log(1 / s.epsilon) for s in check.cases()]
             return outcome if hold(self.fit(check, logarithm), 1.0) == WORSE else BY_A_LOGARITHM
         return outcome
 
     def _like_q(self, check: Check) -> bool:
-        """Whether the last three points grow no faster than q: terms of a sum have constants of their own."""
+        """Whether the last three points grow no faster than q.
+
+        A bound that is a sum has a constant in each term, so its term in q may dominate later than stated.
+        """
         known = [(v, r) for v, r in zip(check.values, self.rounds(check), strict=True) if v and r]
         return hold(fit(*zip(*known[-3:], strict=True)), 1.0) in (CONSISTENT, BETTER)
 
     def never(self, check: Check) -> list[float]:
-        """The values at which the accuracy was never reached."""
+        """The values of the factor at which the accuracy was never reached."""
         return [v for v, r in zip(check.values, self.rounds(check), strict=True) if not r]
 
 
 def abscissa(check: Check) -> list[float]:
-    """What rounds are fitted against."""
-    if check.flat:
+    """What the rounds of each case are fitted against: the bound, or the factor."""
+    if check.independent:
         return [drawn_at(check.factor, value) for value in check.values]
-    return [check.promised(s) for s in check.settings()]
+    return [check.promised(s) for s in check.cases()]
 
 
 def stated(check: Check) -> float:
-    """The slope the bound states, of rounds against the abscissa."""
-    return 0.0 if check.flat else 1.0
+    """The slope of rounds against the abscissa that the bound states."""
+    return 0.0 if check.independent else 1.0
 
 
 def drawn_at(factor: str, value: float) -> float:
-    """Where a value lies on a logarithmic axis: q at 1 + q, an accuracy at its inverse."""
+    """Where a value of a factor is drawn on a logarithmic axis: q at 1 + q, epsilon at 1/epsilon."""
     if factor == "q":
         return 1 + value
     return 1 / value if factor == "epsilon" else value
 
 
-def points(found: Found, checks: Sequence[Check]) -> Iterator[dict[str, Any]]:
-    """Every point of every check, flat."""
+def points(found: MeasuredRounds, checks: Sequence[Check]) -> Iterator[dict[str, Any]]:
+    """Every case of every check as one flat row, for points.csv."""
     for check in checks:
-        for setting in check.settings():
-            row = found.row(setting)
+        for case in check.cases():
+            row = found.row(case)
             yield {
-                "tables": " ".join(map(str, check.tables)), **asdict(setting), "factor": check.factor,
-                "bound": check.bound, "promised": check.promised(setting), "stated_tau": check.tau or "",
-                "rounds": row["rounds"], "step": row["step"],
-            }  # fmt: skip
+                "tables": " ".join(map(str, check.tables)),
+                **asdict(case),
+                "factor": check.factor,
+                "bound": check.bound,
+                "promised": check.promised(case),
+                "stated_tau": check.tau or "",
+                "rounds": row["rounds"],
+                "step": row["step"],
+            }
 
 
-def summary(found: Found, checks: Sequence[Check]) -> list[dict[str, str]]:
-    """One line a check: what is stated, what was measured and what follows."""
+def summary(found: MeasuredRounds, checks: Sequence[Check]) -> list[dict[str, str]]:
+    """One line per check: what is stated, what was measured, and the verdict."""
     lines = []
     for check in checks:
         line, never = found.fit(check), found.never(check)
-        lines.append({
-            "method": check.base.method, "column": check.base.column, "problem": check.base.objective,
-            "factor": check.factor, "stated": check.bound, "tau": check.tau or "fixed",
+        entry = {
+            "method": check.base.method,
+            "column": check.base.column,
+            "problem": check.base.objective,
+            "factor": check.factor,
+            "stated": check.bound,
+            "tau": check.tau or "fixed",
             "rounds": ", ".join(str(r or "never") for r in found.rounds(check)),
-            "slope": str(line or "-") + (" (stated 0)" if check.flat else ""),
+            "slope": str(line or "-") + (" (stated 0)" if check.independent else ""),
             "verdict": found.outcome(check) + (f"; never at {_list(check.factor, never)}" if never else ""),
-        })  # fmt: skip
+        }
+        lines.append(entry)
     return lines
 
 
@@ -148,6 +185,6 @@ def _list(factor: str, values: Sequence[float]) -> str:
     return f"{factor} = " + ", ".join(f"{value:.3g}" for value in values)
 
 
-def holds(found: Found, check: Check) -> bool:
-    """Whether rounds grow no faster than stated, wherever the accuracy was asked for."""
+def holds(found: MeasuredRounds, check: Check) -> bool:
+    """Whether rounds grow no faster than stated, and every case reached its accuracy."""
     return found.outcome(check) in (CONSISTENT, BETTER) and not found.never(check)

@@ -1,4 +1,4 @@
-"""Problems with a known optimum and smoothness, their gradients written out, for many runs at once."""
+"""Problems with a known optimum and smoothness; gradients are given by formulas, for many runs at once."""
 
 import math
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from fedcom.draws import Draw
 
-_BITS = 32  # of one random integer
+_BITS = 32  # random bits per integer
 
 
 class Problem(Protocol):
-    """Losses of m clients; rows are clients, of one run after another."""
+    """The losses of m clients. Tensors of models have one row per client, the clients of run 0 first."""
 
     @property
     def start(self) -> Tensor:
@@ -22,24 +22,36 @@ class Problem(Protocol):
 
     @property
     def clients(self) -> int:
-        """m."""
+        """The number of clients, m."""
 
     def gradient(self, w: Tensor) -> Tensor:
-        """Each row's gradient of its client's whole loss."""
+        """The full gradient of each row's client, at that row of w."""
 
     def chance(self, draw: Draw, tau: int) -> Tensor | None:
-        """What is random in the gradients of one round, drawn at once; None: nothing."""
+        """The random numbers for the gradients of one round of tau steps; None if gradients are exact."""
 
     def stochastic(self, w: Tensor, chance: Tensor, step: int) -> Tensor:
-        """Each row's gradient of one local step, from a part of its client's data or with noise."""
+        """The stochastic gradient of each row's client in one local step.
+
+        Args:
+            chance: what `chance` returned for the round.
+            step: the local step, from 0.
+        """
 
     def gap(self, w: Tensor) -> Tensor:
-        """How far each run's model is from the goal, as a share of where it starts: 1 at first, then less."""
+        """How far the model of each run (row of w) is from the goal, relative to the start, where it is 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """f_j(w) = 1/2 (w - b_j)^T diag(a_j) (w - b_j); the mean of a_j and the optimum of f are given."""
+    """f_j(w) = 1/2 (w - b_j)^T diag(a_j) (w - b_j) for client j.
+
+    Args:
+        a: the eigenvalues of each client, [m, d].
+        b: the optimum of each client, [m, d].
+        optimum: of the mean of all f_j.
+        sigma: the norm of the noise that is added to every gradient; 0 for exact gradients.
+    """
 
     a: Tensor
     b: Tensor
@@ -48,15 +60,26 @@ class Quadratic:
 
     @classmethod
     def of(
-        cls, m: int, d: int, kappa: float, *, power: float = 0.5, spread: float = 0.0, sigma: float = 0.0,
+        cls,
+        m: int,
+        d: int,
+        kappa: float,
+        *,
+        power: float = 0.5,
+        spread: float = 0.0,
+        sigma: float = 0.0,
         seed: int = 0,
-    ) -> Self:  # fmt: skip
-        """L = 1, eigenvalues evenly spaced in their logarithm, the optimum at their power -p.
+    ) -> Self:
+        """A quadratic with eigenvalues from 1 to 1/kappa, evenly spaced in their logarithm.
 
-        power: 1: small eigenvalues have most of f at the start, the worst for a linear rate; 0: all are as
-            far away, so that f falls as 1/rounds until the smallest is felt.
-        spread: 0: all clients alike; else clients' curvatures differ by up to this share, and so do their
-            gradients at the optimum, whose mean is zero.
+        Args:
+            m: clients.
+            d: coordinates.
+            power: a coordinate of eigenvalue a has its optimum at a^-power. With 1, small eigenvalues make up
+                most of f at the start, the worst case for linear convergence. With 0, all coordinates start
+                equally far away, so f falls as 1/rounds until only the smallest eigenvalue is left.
+            spread: 0 if all clients are alike; else their eigenvalues differ by up to this share, and their
+                gradients at the optimum differ too, with a mean of zero.
         """
         mean = torch.logspace(0, -torch.tensor(float(kappa)).log10().item(), d, dtype=torch.float64)
         optimum = mean**-power
@@ -79,7 +102,7 @@ class Quadratic:
         return (self.a * (w.reshape(-1, *self.a.shape) - self.b)).reshape(w.shape)
 
     def chance(self, draw: Draw, tau: int) -> Tensor | None:
-        """One bit a coordinate and step: a sign is the quickest noise of a known variance."""
+        """One bit per coordinate and step: a random sign is the quickest noise of known variance."""
         if not self.sigma:
             return None
         d = self.a.shape[-1]
@@ -95,9 +118,9 @@ class Quadratic:
 
 
 class Wave(Quadratic):
-    """f_j(w) = sum a_j (u^2/2 + 3/2 sin(u)^2)/4 with u = w - b_j: not convex, but L = 1 still.
+    """f_j(w) = sum a_j (u^2/2 + 3/2 sin(u)^2)/4 with u = w - b_j: not convex, and L = 1.
 
-    The goal is a vanishing gradient.
+    The gap is that of the squared norm of the gradient.
     """
 
     def gradient(self, w: Tensor) -> Tensor:
@@ -116,7 +139,13 @@ class Wave(Quadratic):
 
 @dataclass(frozen=True, eq=False)
 class Logistic:
-    """Logistic regression without an intercept; x is [m, n, d], y is [m, n]. batch: None: all samples."""
+    """Logistic regression without an intercept.
+
+    Args:
+        x: features, [m, n, d].
+        y: labels 0 or 1, [m, n].
+        batch: samples per stochastic gradient; None for all.
+    """
 
     x: Tensor
     y: Tensor
@@ -126,7 +155,14 @@ class Logistic:
     def of(
         cls, m: int, d: int, n: int, *, spread: float = 0.0, batch: int | None = None, seed: int = 0
     ) -> "Logistic":
-        """Features whose scales fall by 3 from first to last, noisy labels; spread 0: clients share them."""
+        """A problem with L = 1 and noisy labels; the last feature's scale is a third of the first's.
+
+        Args:
+            m: clients.
+            d: features.
+            n: samples per client.
+            spread: 0 if all clients have the same data; else how much their labels' true models differ.
+        """
         root = Draw.seeded(seed).fold("logistic")
         each = root.fold(torch.arange(m) if spread else torch.zeros(m, dtype=torch.int64))
         scale = torch.logspace(0, -0.5, d, dtype=torch.float64)
@@ -153,7 +189,7 @@ class Logistic:
         return g.transpose(0, 1).reshape(w.shape)
 
     def chance(self, draw: Draw, tau: int) -> Tensor | None:
-        """The samples of each step."""
+        """The indices of the samples of each step."""
         if self.batch is None:
             return None
         picked = draw.fold("batch").integers(self.x.shape[1], tau * self.batch)
@@ -178,7 +214,7 @@ class Logistic:
 
     @cached_property
     def _least(self) -> Tensor:
-        """The least logistic loss, by Newton's method with halved steps."""
+        """The smallest loss, found by Newton's method; a step that does not lower the loss is halved."""
         x, w = self.x.flatten(0, 1), self.start
         for _ in range(100):
             p = torch.sigmoid(x @ w)

@@ -1,16 +1,25 @@
-"""What the tables say of two methods beside each other."""
+"""What the tables say about one method compared with another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedcom.reproduce.results import FAILS, HOLDS, PARTLY, Verdict
 from fedcom.reproduce.tables.checks import Check
-from fedcom.reproduce.tables.measured import Found
+from fedcom.reproduce.tables.measured import MeasuredRounds
 
 
 @dataclass(frozen=True)
 class Rival:
-    """A comparison of two methods at the last value of a factor that both reached."""
+    """A comparison of two methods at the last value of a factor at which both reached the accuracy.
+
+    Args:
+        table: the number of the table.
+        claim: in a sentence.
+        one: the method that is claimed to need fewer rounds.
+        other: the method it is compared with.
+        objective: the problem.
+        alike: the claim is that both need equally many rounds.
+    """
 
     table: int
     claim: str
@@ -18,10 +27,10 @@ class Rival:
     other: str
     objective: str
     factor: str
-    alike: bool = False  # as many rounds, instead of fewer
+    alike: bool = False
 
     def pair(self, checks: Sequence[Check]) -> list[Check]:
-        """The checks of both, where there are both."""
+        """The checks of both methods; empty if one of them is missing."""
         found = [
             next((c for c in checks if (c.base.method, c.base.objective, c.factor) == wanted), None)
             for wanted in ((name, self.objective, self.factor) for name in (self.one, self.other))
@@ -29,8 +38,13 @@ class Rival:
         pair = [check for check in found if check is not None]
         return pair if len(pair) == 2 else []
 
-    def verdict(self, found: Found, pair: Sequence[Check], where: str) -> Verdict:
-        """Fewer rounds by a tenth and more; as many is a part of it."""
+    def verdict(self, found: MeasuredRounds, pair: Sequence[Check], where: str) -> Verdict:
+        """The claim holds if `other` needs over 10% more rounds than `one`, partly if about as many.
+
+        Args:
+            pair: the checks of both methods; see `pair`.
+            where: how the rounds were measured, in words.
+        """
         claim = f"Table {self.table}: {self.claim}"
         rounds = [dict(zip(check.values, found.rounds(check), strict=True)) for check in pair]
         both = [value for value in rounds[0] if rounds[0][value] and rounds[1].get(value)]

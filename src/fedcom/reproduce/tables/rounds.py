@@ -1,7 +1,7 @@
-"""Rounds to an accuracy: one method at many step sizes and seeds at once, their servers stacked too.
+"""Count the rounds to an accuracy, for one method at many step sizes and seeds at once.
 
-What a run does is `fedcom.rounds`, as in any engine; only the loop over runs is a tensor's axis here,
-since problems this small cost their overhead alone.
+What happens in a round is `fedcom.rounds`, as in every engine. Here the runs are an axis of the tensors
+instead of a loop, because on problems this small a loop would cost more than the computation.
 """
 
 import math
@@ -27,10 +27,11 @@ from fedcom.vectors import Layout, Vectors
 
 @dataclass(frozen=True)
 class ProblemOracle:
-    """Gradients of a problem's clients at one local step.
+    """The gradients of a problem's clients at one local step.
 
     Args:
-        chance: what the gradients' noise is drawn from; None: gradients are exact.
+        chance: the random numbers of the round, from `Problem.chance`; None for exact gradients.
+        step: the local step, from 0.
     """
 
     problem: Problem
@@ -48,17 +49,26 @@ class ProblemOracle:
 
 
 class Begun(NamedTuple):
-    """What a round starts from: facts as columns, one number per run."""
+    """What a round starts from.
+
+    Args:
+        rnd: the facts of the round; its tensors have one number per run.
+        down: what is sent to clients, one row per run.
+    """
 
     draw: Draw
     rnd: Round
     down: Vectors
 
 
-class Grid:
-    """Runs of one method that differ in eta and seed, all clients taking part; `step()` plays a round.
+class StackedRuns:
+    """Runs of one method that differ in eta and seed, computed together; `step()` does one round of all.
 
-    Servers are stacked, one row per run, and so are clients, those of run 0 first.
+    All clients take part in every round. Tensors of servers have one row per run; tensors of clients have one
+    row per run and client, those of run 0 first.
+
+    Args:
+        etas: there is one run for each pair of an eta and a seed, the seeds of the first eta first.
     """
 
     def __init__(
@@ -89,13 +99,13 @@ class Grid:
         self.round += 1
 
     def begin(self) -> Begun:
-        """The round's facts and what goes down; the model is not counted, since no table asks for it."""
+        """The facts of the round and what is sent down; its bytes are not counted, as no table uses them."""
         algorithm, draw = self.rules.algorithm, Draw(self._seeds).fold(self.round)
         rnd = facts(self.eta, cast(int, algorithm.tau), 1.0, coin(draw))
         return Begun(draw, rnd, algorithm.broadcast(self.server))
 
     def work(self, begun: Begun) -> Iterator[Work]:
-        """All clients of all runs at once."""
+        """The work of all clients of all runs, in one piece."""
         m, tau = self.problem.clients, cast(int, self.rules.algorithm.tau)
         clients = torch.arange(m).repeat(self.runs)
         draw = Draw(begun.draw.key.repeat_interleave(m)).fold(clients)
@@ -112,7 +122,7 @@ class Grid:
         return {name: self._mean(x) for name, x in sent.items()}, self._mean(q)
 
     def hear(self, begun: Begun, collected: tuple[Vectors, Tensor]) -> Heard:
-        """What the servers made of the mean."""
+        """Update the servers by the mean of what clients sent."""
         mean, q = collected
         channel = Channel("downlink", [self.bill])
         heard = server_work(self.rules, self.kept, mean, q, begun.rnd, channel, begun.draw)
@@ -126,14 +136,14 @@ class Grid:
         self.client, self.memory = client_finish(self.rules, self._work, wide)
 
     def _rows(self, x: Tensor) -> Tensor:
-        """One row per run, once for each of its clients."""
+        """Repeat each run's row once for each of its clients."""
         return x.repeat_interleave(self.problem.clients, 0)
 
     def _mean(self, x: Tensor) -> Tensor:
         return x.reshape(self.runs, self.problem.clients, -1).mean(1)
 
     def _wide(self, rnd: Round) -> Round:
-        """The facts of a round with one number per client."""
+        """The facts of a round with one number per run and client."""
 
         def wide(x: float | Tensor) -> float | Tensor:
             return self._rows(x) if isinstance(x, Tensor) else x
@@ -144,16 +154,23 @@ class Grid:
 
 @dataclass(frozen=True)
 class Reached:
-    """The fewest rounds to an accuracy over a grid of steps, and the step that took them; None: none did."""
+    """The fewest rounds to an accuracy over a grid of steps.
+
+    Args:
+        rounds: None if no step reached it.
+        step: the step that needed the fewest rounds.
+    """
 
     rounds: int | None
     step: float | None
 
 
 class Counter:
-    """The first round at which each step's mean over seeds is at most each accuracy.
+    """Finds the first round in which the gap of some step, a mean over seeds, is down to each accuracy.
 
-    averaged: compare the mean over all rounds so far, as bounds on gradients do.
+    Args:
+        epsilons: the accuracies.
+        averaged: compare the mean of the gap over all rounds so far, as bounds on gradients do.
     """
 
     def __init__(self, epsilons: Sequence[float], averaged: bool = False) -> None:
@@ -162,7 +179,7 @@ class Counter:
         self.reached: dict[float, tuple[int, int]] = {}
 
     def see(self, rounds: int, gaps: Tensor) -> bool:
-        """Take in gaps [steps, seeds] after so many rounds; whether all accuracies have been reached."""
+        """Note the gaps, [steps, seeds], after some rounds; return whether all accuracies are reached."""
         gaps = gaps.mean(-1)
         if self._averaged:
             self._sum, self._seen = self._sum + gaps, self._seen + 1
@@ -175,12 +192,28 @@ class Counter:
 
 
 def rounds_to(
-    epsilons: Sequence[float], problem: Problem, algorithm: Algorithm, links: Links, steps: Sequence[float],
-    *, seeds: int = 2, most: int = 2000, averaged: bool = False,
-) -> dict[float, Reached]:  # fmt: skip
-    """Rounds to each accuracy, the best over steps, where a step is eta * gamma * tau (L is 1)."""
+    epsilons: Sequence[float],
+    problem: Problem,
+    algorithm: Algorithm,
+    links: Links,
+    steps: Sequence[float],
+    *,
+    seeds: int = 2,
+    most: int = 2000,
+    averaged: bool = False,
+) -> dict[float, Reached]:
+    """The fewest rounds to each accuracy over some steps.
+
+    Args:
+        epsilons: the accuracies, as gaps relative to the start.
+        algorithm: its eta is replaced by those that give the steps.
+        steps: values of eta * gamma * tau to try (L is 1).
+        seeds: how many seeds the gap is averaged over.
+        most: the number of rounds after which to give up.
+        averaged: see `Counter`.
+    """
     scale = algorithm.gamma * cast(int, algorithm.tau)
-    grid = Grid(problem, algorithm, links, [step / scale for step in steps], range(seeds))
+    grid = StackedRuns(problem, algorithm, links, [step / scale for step in steps], range(seeds))
     counter = Counter(epsilons, averaged)
     while not counter.see(grid.round, problem.gap(grid.server.w).reshape(len(steps), -1)):
         if grid.round >= most:

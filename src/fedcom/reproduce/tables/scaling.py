@@ -1,4 +1,4 @@
-"""How a number grows with another: a power law fitted, and held against the one a bound states."""
+"""Fit a power law to measured rounds, and compare its slope with the one that a bound states."""
 
 import math
 from collections.abc import Sequence
@@ -6,19 +6,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-WIDE = 0.6  # an interval beyond which a slope that is near the bound's says nothing
-MARGIN = 0.1  # what lower-order terms and whole rounds may add to a slope before it counts
+WIDE = 0.6  # with a larger error, a slope near the stated one says nothing
+MARGIN = 0.1  # smaller differences from the stated slope may come from lower-order terms or rounding
 
 CONSISTENT, BETTER = "consistent with the bound", "better than the bound"
 WORSE, UNKNOWN = "worse than the bound", "too uncertain to say"
 
-
-STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57}  # standard errors of a 95% interval, by freedom
+# Half of a 95% interval in standard errors, by degrees of freedom.
+STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57}
 
 
 @dataclass(frozen=True)
 class Fit:
-    """y - y0 = factor * (x - x0)^slope; error: half of the slope's 95% interval."""
+    """The power law y - y0 = factor * (x - x0)^slope.
+
+    Args:
+        error: half of the slope's 95% interval.
+        origin: x0 and y0.
+    """
 
     slope: float
     error: float
@@ -35,7 +40,11 @@ class Fit:
 
 
 def fit(x: Sequence[float], y: Sequence[float], origin: tuple[float, float] = (0.0, 0.0)) -> Fit | None:
-    """The least-squares line through the logarithms; None below three points or where x does not vary."""
+    """The power law through some points, by least squares in logarithms; None if fewer than three x differ.
+
+    Args:
+        origin: x0 and y0, which are subtracted first; points that are not beyond both are left out.
+    """
     x0, y0 = origin
     beyond = [(a - x0, b - y0) for a, b in zip(x, y, strict=True) if a > x0 and b > y0]
     if len({a for a, _ in beyond}) < 3:
@@ -50,7 +59,7 @@ def fit(x: Sequence[float], y: Sequence[float], origin: tuple[float, float] = (0
 
 
 def hold(found: Fit | None, stated: float) -> str:
-    """A fitted slope beside the one an upper bound states: slower growth is better than it promised."""
+    """Compare a fitted slope with the one that an upper bound states; a smaller slope is better."""
     if found is None:
         return UNKNOWN
     if found.slope - found.error > stated + MARGIN:
