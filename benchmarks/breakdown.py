@@ -33,7 +33,7 @@ from torch import Tensor
 import fedcom
 from fedcom.draws import Draw
 from fedcom.engines.local.eager import Collected
-from fedcom.engines.local.threads import alone
+from fedcom.engines.local.threads import one_thread
 from fedcom.rounds.round import Mean
 from fedcom.rounds.rules import relative_error
 from fedcom.tasks.oracle import DataOracle
@@ -72,11 +72,11 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
     """What a round is made of: a stage, its work on one group of clients, and how often a round does it."""
     engine, rules, task = simulation.engine, simulation.rules, simulation.task
     algorithm, steps = rules.algorithm, job.steps
-    engine.tell()
+    engine.load_inputs()
     begun, rows = engine.begin(), engine.groups.cut(len(engine.stack))[0]
     clients, (first,) = engine.inputs.client[rows], begun
     groups, done = rules.sampled / len(clients), engine.group_work(begun, rows)
-    draw = Draw(engine.inputs.key[engine.stack.of_run[rows]]).fold(clients)
+    draw = Draw(engine.inputs.key[engine.stack.run_of_row[rows]]).fold(clients)
     oracle = DataOracle.of(task, clients, draw, algorithm)
     w = first.down["w"].expand(len(clients), -1).contiguous()
     differentiate = partial(task.objective.gradients, w, *oracle.minibatch(job.batch, w.dtype))
@@ -84,7 +84,7 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
     upload = partial(algorithm.upload, state, first.down, w - ETA * given.gradient, first.rnd)
     mean = Mean()
     engine.add([mean], begun, done)
-    hear = partial(engine.server, 0, first, Collected(mean.vectors, done.work.q.mean()))
+    hear = partial(engine.server_answer, 0, first, Collected(mean.vectors, done.work.q.mean()))
     heard = hear()
     return [
         ("batching", lambda: oracle.at(1).minibatch(job.batch, w.dtype), steps * groups),
@@ -197,7 +197,7 @@ def main() -> None:
     args = parser.parse_args()
     job = JOBS[args.job]
     where = "GPU" if args.device == "cuda" else "CPU"
-    with alone():
+    with one_thread():
         bars = {f"{name}, {where}": breakdown(name, job, args.device, args.repeats) for name in METHODS}
     for path in args.add:
         bars |= json.loads(path.read_text())

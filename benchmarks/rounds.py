@@ -21,7 +21,7 @@ from benchmarks.contenders import fedcom_task
 from benchmarks.jobs import JOBS, Job
 
 import fedcom
-from fedcom.engines.simulation import together
+from fedcom.engines.simulation import stack_runs
 
 ETAS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08)
 SEEDS = range(3)
@@ -54,7 +54,7 @@ def sweep(task: Any, job: Job, device: str, engine: str, rounds: int) -> None:
     runs = [
         simulate(task, job, device, engine, eta, seed=seed, rounds=rounds) for eta in ETAS for seed in SEEDS
     ]
-    play(together(runs).step, rounds)
+    play(stack_runs(runs).step, rounds)
 
 
 def report(what: str, times: list[float]) -> None:

@@ -16,7 +16,7 @@ from fedcom.config.values import parse
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, nearest, unknown
 from fedcom.registry import Registry
-from fedcom.rounds.rules import twin
+from fedcom.rounds.rules import takes_no_codec
 from fedcom.settings import convert
 from fedcom.tasks.models import MODELS, Model
 from fedcom.traffic.links import DownlinkMemory, Links, Memory, at_budget, budgets_from
@@ -137,7 +137,7 @@ class Config:
         memory = build(DownlinkConfig, {k: down.pop(k) for k in ("memory",) if k in down}, "downlink").memory
         up = dict(table.get("uplink", {}))
         if algorithm.compresses is not None and "name" not in up and set(up) - {"memory"}:
-            raise twin(algorithm, f"got uplink settings {up}")
+            raise takes_no_codec(algorithm, f"got uplink settings {up}")
         around = build(UplinkConfig, {k: up.pop(k) for k in _keys(UplinkConfig) if k in up}, "uplink")
         uplink = _codec("uplink", up, {k: v for k, v in algorithm.uplink.items() if k != "memory"})
         links = Links(
