@@ -187,7 +187,7 @@ class Simulation:
         started = time.perf_counter()
         try:
             self.engine.step()
-        except WireError:  # a client's vector was not finite and could not be sent
+        except WireError:  # a message is refused if its vector was not finite
             raise self._diverged(self.round + 1) from None
         if self.server.w.device.type == "cpu" or self.round % _CHECK_EVERY == 0:
             self.check()
