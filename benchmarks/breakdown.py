@@ -1,18 +1,18 @@
-"""Where a round's time goes: fedcom's own functions, each timed alone on the clients an engine takes at once.
+"""Where a round's time goes: fedcom's functions, each timed by itself on one group of clients.
 
     python -m benchmarks.breakdown --out folder [--device cuda] [--add breakdown.json of another device]
 
 batching    drawing and gathering minibatches
 gradients   forward and backward
-steps       the algorithm's local step, given the gradient, and what a client makes of its steps to send
-codec       compression as the server hears it, bytes counted, the measured q
+steps       the algorithm's local step, given the gradient, and its upload
+codec       compression and expansion, counting of bytes, the measured q
 mean        the weighted mean and the server's step
 state       reading, updating and writing what clients keep
-rest        the round as a whole less all of these
+rest        the time of the whole round minus all of these
 
-On a CPU one thread does everything, and its time on the processor counts, not the clock on the wall. On a GPU
-each stage, like a round, is replayed as a CUDA graph and timed by events. Prints a table, and writes
-breakdown.json and, where matplotlib is installed, breakdown.png.
+On a CPU one thread does everything, and its processor time is measured, not wall-clock time. On a GPU each
+stage, like a round, is replayed as a CUDA graph and timed by events. Prints a table, and writes
+breakdown.json and, if matplotlib is installed, breakdown.png.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from torch import Tensor
 import fedcom
 from fedcom.draws import Draw
 from fedcom.engines.local.eager import Collected
-from fedcom.engines.local.threads import alone
+from fedcom.engines.local.threads import one_thread
 from fedcom.rounds.round import Mean
 from fedcom.rounds.rules import relative_error
 from fedcom.tasks.oracle import DataOracle
@@ -48,18 +48,18 @@ METHODS = {
 }
 
 
-class Given(NamedTuple):
-    """An oracle that has the gradient already."""
+class KnownGradient(NamedTuple):
+    """An oracle whose gradient is computed beforehand."""
 
     gradient: Tensor
 
     def batch(self, w: Tensor) -> Tensor:
-        """The gradient, whatever w is."""
+        """The known gradient, at any w."""
         return self.gradient
 
 
 def simulate(method: str, job: Job, device: str) -> Any:
-    """A run of a method that has warmed up."""
+    """A run of a method, after some rounds to warm up."""
     algorithm, codec = METHODS[method]
     settings = algorithm(eta=ETA, tau=job.steps, batch=job.batch, decay=1.0)
     simulation = fedcom.Simulation(fedcom_task(job), settings, fedcom.Links(codec), device=device)
@@ -69,45 +69,45 @@ def simulate(method: str, job: Job, device: str) -> Any:
 
 
 def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
-    """What a round is made of: a stage, its work on one group of clients, and how often a round does it."""
+    """The stages of a round, each with its work on one group of clients and how often a round does that."""
     engine, rules, task = simulation.engine, simulation.rules, simulation.task
     algorithm, steps = rules.algorithm, job.steps
-    engine.tell()
+    engine.load_inputs()
     begun, rows = engine.begin(), engine.groups.cut(len(engine.stack))[0]
     clients, (first,) = engine.inputs.client[rows], begun
     groups, done = rules.sampled / len(clients), engine.group_work(begun, rows)
-    draw = Draw(engine.inputs.key[engine.stack.of_run[rows]]).fold(clients)
+    draw = Draw(engine.inputs.key[engine.stack.run_of_row[rows]]).fold(clients)
     oracle = DataOracle.of(task, clients, draw, algorithm)
     w = first.down["w"].expand(len(clients), -1).contiguous()
     differentiate = partial(task.objective.gradients, w, *oracle.minibatch(job.batch, w.dtype))
-    given, state = Given(differentiate()), done.work.state
-    upload = partial(algorithm.upload, state, first.down, w - ETA * given.gradient, first.rnd)
+    known, state = KnownGradient(differentiate()), done.work.state
+    upload = partial(algorithm.upload, state, first.down, w - ETA * known.gradient, first.rnd)
     mean = Mean()
     engine.add([mean], begun, done)
-    hear = partial(engine.server, 0, first, Collected(mean.vectors, done.work.q.mean()))
-    heard = hear()
+    answer = partial(engine.server_answer, 0, first, Collected(mean.vectors, done.work.q.mean()))
+    answered = answer()
     return [
         ("batching", lambda: oracle.at(1).minibatch(job.batch, w.dtype), steps * groups),
         ("gradients", differentiate, steps * groups),
-        ("steps", lambda: algorithm.local_step(w, state, first.down, given, first.rnd), steps * groups),
+        ("steps", lambda: algorithm.local_step(w, state, first.down, known, first.rnd), steps * groups),
         ("steps", upload, groups),
         ("codec", partial(send, rules, upload()["D"], draw), groups),
         ("mean", lambda: engine.add([Mean()], begun, done), groups),
-        ("mean", hear, 1),
+        ("mean", answer, 1),
         ("state", lambda: engine.store.take(rows, clients), groups),
-        ("state", lambda: engine.store.put(rows, clients, *engine.finished([heard], done.work)), groups),
+        ("state", lambda: engine.store.put(rows, clients, *engine.finished([answered], done.work)), groups),
     ]
 
 
 def send(rules: Any, up: Tensor, draw: Draw) -> Tensor:
-    """One message of each client through the codec, and its measured q."""
+    """Send one message per client through the codec; returns the measured q."""
     codec = rules.links.uplink
     heard = Channel("uplink", [Ledger(rules.clients)]).send("D", up, rules.layout, codec, draw)
     return relative_error(heard, up)
 
 
 def on_cpu(work: Work, times: int = 3) -> float:
-    """Milliseconds of the thread, the mean of some runs."""
+    """Processor milliseconds of this thread, the mean over some calls."""
     started = thread_time()
     for _ in range(times):
         work()
@@ -115,7 +115,7 @@ def on_cpu(work: Work, times: int = 3) -> float:
 
 
 def breakdown(method: str, job: Job, device: str, repeats: int) -> dict[str, float]:
-    """Milliseconds of a round that go into each stage: medians of the repeats."""
+    """Milliseconds per round of each stage, and of the whole round: medians over repeats."""
     simulation = simulate(method, job, device)
     on_gpu, parts = device == "cuda", stages(simulation, job)
     clock = milliseconds if on_gpu else on_cpu
@@ -131,13 +131,13 @@ def breakdown(method: str, job: Job, device: str, repeats: int) -> dict[str, flo
 
 
 def digits(bar: dict[str, float]) -> int:
-    """Decimals worth writing of a round's milliseconds."""
+    """How many decimals of milliseconds to print."""
     return 0 if bar["round"] > 100 else 3
 
 
 def show(bars: dict[str, dict[str, float]]) -> None:
-    """Print milliseconds and shares."""
-    print(f"| ms a round | {' | '.join(bars)} |\n|---|{'--:|' * len(bars)}")
+    """Print milliseconds per round and shares."""
+    print(f"| ms per round | {' | '.join(bars)} |\n|---|{'--:|' * len(bars)}")
     for stage in (*STAGES, "round"):
         cells = [
             f"{bar[stage]:,.{digits(bar)}f} ({100 * bar[stage] / bar['round']:.0f}%)" for bar in bars.values()
@@ -146,7 +146,7 @@ def show(bars: dict[str, dict[str, float]]) -> None:
 
 
 def draw_figure(bars: dict[str, dict[str, float]], path: Path, subtitle: str) -> None:
-    """One bar a run, cut into shares of its round."""
+    """Draw one bar per run, divided into the shares of its round."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -170,15 +170,22 @@ def draw_figure(bars: dict[str, dict[str, float]], path: Path, subtitle: str) ->
                     start + width / 2, i, f"{width:.0f}", color="white", size=9, ha="center", va="center"
                 )
         left = [start + width for start, width in zip(left, share, strict=True)]
-    labels = [f"{name}\n{bar['round']:,.{digits(bar)}f} ms a round" for name, bar in bars.items()]
+    labels = [f"{name}\n{bar['round']:,.{digits(bar)}f} ms per round" for name, bar in bars.items()]
     axes.set_yticks(range(len(bars)), labels, size=9.5, color=INK)
     axes.invert_yaxis()
     axes.tick_params(length=0, labelcolor=INK)
     axes.set_xlabel("% of a round", color=INK)
     axes.legend(
-        ncols=len(STAGES), frameon=False, fontsize=9, labelcolor=INK, loc="lower right",
-        bbox_to_anchor=(1.02, 0.98), handlelength=0.8, handletextpad=0.4, columnspacing=1.0,
-    )  # fmt: skip
+        ncols=len(STAGES),
+        frameon=False,
+        fontsize=9,
+        labelcolor=INK,
+        loc="lower right",
+        bbox_to_anchor=(1.02, 0.98),
+        handlelength=0.8,
+        handletextpad=0.4,
+        columnspacing=1.0,
+    )
     figure.savefig(path)
 
 
@@ -193,11 +200,13 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--job", choices=("mnist", "tiny"), default="mnist")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--add", type=Path, nargs="*", default=[], help="measured elsewhere, to be drawn too")
+    parser.add_argument(
+        "--add", type=Path, nargs="*", default=[], help="results of other machines, to be drawn too"
+    )
     args = parser.parse_args()
     job = JOBS[args.job]
     where = "GPU" if args.device == "cuda" else "CPU"
-    with alone():
+    with one_thread():
         bars = {f"{name}, {where}": breakdown(name, job, args.device, args.repeats) for name in METHODS}
     for path in args.add:
         bars |= json.loads(path.read_text())

@@ -1,13 +1,13 @@
-"""Speeds of codecs on one CPU thread, as shares of the rate of torch's own 8-bit min-max encoding.
+"""Speeds of codecs on one CPU thread, relative to an 8-bit min-max encoding in plain torch.
 
     python benchmarks/codecs.py [repeats]
 
-Time is that of the thread on the processor, not the clock on the wall: what else runs does not count. Every
-repeat times the yardstick and all codecs in turn, so that what else runs on the machine falls on all of
-them alike; the ratio is taken inside a repeat, and its median and quartiles are printed.
+Times are processor times of the thread, not wall-clock times, so that other programs hardly matter. Every
+repeat times the yardstick and all codecs one after the other; ratios are taken within a repeat, and their
+median and quartiles are printed.
 
-Where there is a GPU: rotation and quantisation of 100 vectors at once, as multiples of a copy of them on the
-device, each replayed as a CUDA graph; the median and quartiles of as many repeats.
+If there is a GPU: times of rotating and quantising 100 vectors at once, as multiples of the time of copying
+them on the device, each replayed as a CUDA graph; the median and quartiles over as many repeats.
 """
 
 import sys
@@ -31,13 +31,13 @@ CODECS: dict[str, Codec] = {"dithered q=0.1": Dithered(q=0.1), "rotated 2": Rota
 
 
 def min_max(x: Tensor) -> Tensor:
-    """The yardstick: eight bits, to the nearest level, no bytes."""
+    """The yardstick: eight bits, rounded to the nearest level, without making a message."""
     low, high = x.min(), x.max()
     return ((x - low) * (255 / (high - low))).round().to(torch.uint8)
 
 
 def seconds(work: Callable[[], object], times: int = 3) -> float:
-    """The shortest of a few runs."""
+    """The shortest of a few calls, in processor seconds."""
     marks = [thread_time()]
     for _ in range(times):
         work()
@@ -56,7 +56,7 @@ def tasks(x: Tensor) -> dict[str, Callable[[], object]]:
 
 
 def report(kind: str, x: Tensor, repeats: int) -> None:
-    """Print one line a task: rate, ratio to the yardstick, its quartiles."""
+    """Print one line per task: rate, ratio to the yardstick, its quartiles."""
     work = tasks(x)
     runs = [{name: seconds(job) for name, job in work.items()} for _ in range(repeats)]
     print(f"{kind:<24}    MB/s   ratio  quartiles")
@@ -68,7 +68,7 @@ def report(kind: str, x: Tensor, repeats: int) -> None:
 
 
 def graph(work: Callable[[], object]) -> Callable[[], object]:
-    """Work on the GPU that is launched as one."""
+    """Work on the GPU, recorded as a CUDA graph and launched as a whole."""
     stream, captured = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         work()
@@ -79,10 +79,10 @@ def graph(work: Callable[[], object]) -> Callable[[], object]:
 
 
 def milliseconds(work: Callable[[], object], times: int = 20) -> float:
-    """The mean of some runs on the GPU, after a few to warm it up."""
+    """The mean time of some calls on the GPU, after a few to warm up."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for turn in range(times + 3):
-        if turn == 3:
+    for i in range(times + 3):
+        if i == 3:
             start.record()
         work()
     end.record()
@@ -91,7 +91,7 @@ def milliseconds(work: Callable[[], object], times: int = 20) -> float:
 
 
 def report_gpu(codec: Codec, d: int, repeats: int, clients: int = 100) -> None:
-    """Print how many copies compressing and expanding a stack takes."""
+    """Print the times of compressing and expanding a stack, as multiples of the time of copying it."""
     x, layout = torch.randn(clients, d, device="cuda"), Layout.vector(d)
     draw, copy = Draw.seeded(0, "cuda").fold(torch.arange(clients)), torch.empty_like(x)
     parts = codec.compress(x, layout, draw)

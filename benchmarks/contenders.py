@@ -1,6 +1,6 @@
-"""The same job done by each contender; all it shares with the others is the job and the clock.
+"""The same job done by each contender; they share only the job and the clock.
 
-Every function runs `total` rounds of a job on a device and calls `tick` at the end of each.
+Every contender is a function that runs `total` rounds of a job on a device and calls `tick` after each.
 """
 
 import copy
@@ -37,12 +37,12 @@ def fedcom_fedcomgate(job: Job, device: str, total: int, tick: Tick, **options: 
 
 
 def fedcom_compiled(job: Job, device: str, total: int, tick: Tick, **options: Any) -> None:
-    """The same, of kernels that torch.compile has fused."""
+    """The same with kernels fused by torch.compile."""
     fedcom_fedcomgate(job, device, total, tick, engine="compiled", **options)
 
 
 def fedcom_fedavg_compiled(job: Job, device: str, total: int, tick: Tick, **options: Any) -> None:
-    """fedcom's FedAvg of fused kernels."""
+    """fedcom's FedAvg with kernels fused by torch.compile."""
     fedcom_fedavg(job, device, total, tick, engine="compiled", **options)
 
 
@@ -53,9 +53,14 @@ def _fedcom(
 
     steps = {"epochs": 1} if job.epoch else {"tau": job.steps}
     simulation = fedcom.Simulation(
-        fedcom_task(job), method(eta=ETA, decay=1.0, batch=job.batch, **steps), links, device=device,
-        participation=job.sampled / job.clients, engine=engine, tf32=tf32,
-    )  # fmt: skip
+        fedcom_task(job),
+        method(eta=ETA, decay=1.0, batch=job.batch, **steps),
+        links,
+        device=device,
+        participation=job.sampled / job.clients,
+        engine=engine,
+        tf32=tf32,
+    )
     for _ in range(total):
         simulation.step()
         tick()
@@ -100,7 +105,7 @@ def train(module: nn.Module, x: Tensor, y: Tensor, job: Job) -> None:
 
 
 def _batches(job: Job, device: torch.device) -> Iterator[Tensor]:
-    """The rows of each minibatch: one pass in random order, or so many draws."""
+    """The rows of each minibatch: one pass over the data in random order, or random draws."""
     if job.epoch:
         yield from torch.randperm(job.samples, device=device).split(job.batch)
     else:
@@ -134,21 +139,23 @@ def pfl(job: Job, device: str, total: int, tick: Tick, **options: Any) -> None:
         "local_num_steps": None if job.epoch else job.steps,
     }
     FederatedAveraging().run(
-        # The first round, which is not timed, is the only one that evaluates.
+        # Only the first round, which is not timed, evaluates.
         NNAlgorithmParams(
-            central_num_iterations=total, evaluation_frequency=total + 1,
-            train_cohort_size=job.sampled, val_cohort_size=0,
+            central_num_iterations=total,
+            evaluation_frequency=total + 1,
+            train_cohort_size=job.sampled,
+            val_cohort_size=0,
         ),
         SimulatedBackend(training_data=data, val_data=data, postprocessors=[WeightByUser()]),
         model,
         NNTrainHyperParams(local_learning_rate=ETA, local_batch_size=job.batch, **steps),
         callbacks=[_every_round(tick)],
         send_metrics_to_platform=False,
-    )  # fmt: skip
+    )
 
 
 def _without_privacy() -> None:
-    """Where the libraries of pfl's privacy accounting are missing, do without it: no contender uses any."""
+    """If the libraries of pfl's privacy accounting are missing, do without: no contender uses them."""
     try:
         import dp_accounting  # noqa: F401
         import prv_accountant  # noqa: F401
@@ -157,7 +164,7 @@ def _without_privacy() -> None:
 
 
 def with_loss(module: nn.Module) -> nn.Module:
-    """The same module with the two methods pfl asks of one."""
+    """The module with the two methods that pfl needs."""
 
     class WithLoss(nn.Module):
         def __init__(self) -> None:
@@ -177,7 +184,7 @@ def with_loss(module: nn.Module) -> nn.Module:
 
 
 def _every_round(tick: Tick) -> Any:
-    """A callback of pfl's that ticks."""
+    """A pfl callback that calls `tick` after every round."""
     from pfl.callback.base import TrainingProcessCallback
     from pfl.metrics import Metrics
 
@@ -190,12 +197,12 @@ def _every_round(tick: Tick) -> Any:
 
 
 def flower(job: Job, device: str, total: int, tick: Tick, **options: Any) -> None:
-    """Flower's simulation at its best: FedAvg over Ray, one worker a core, each of one thread."""
+    """Flower's simulation at its best: FedAvg over Ray, one worker per core, each with one thread."""
     _flower(job, total, tick, flower_client(job), {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
 
 
 def flower_plain(job: Job, device: str, total: int, tick: Tick, **options: Any) -> None:
-    """Flower's simulation as its tutorials have it: its own resources, a module and a loader a message."""
+    """Flower's simulation as in its tutorials: default resources, a new module and loader per message."""
     _flower(job, total, tick, flower_plain_client(job), {})
 
 
@@ -215,7 +222,7 @@ def _flower(job: Job, total: int, tick: Tick, client: Any, resources: dict[str, 
             grid=grid,
             initial_arrays=ArrayRecord(job.module().state_dict()),
             num_rounds=total,
-            evaluate_fn=lambda index, arrays: tick() if index else None,  # after every round, and before
+            evaluate_fn=lambda index, arrays: tick() if index else None,  # called before round 1 too
         )
 
     cores = len(os.sched_getaffinity(0))
@@ -224,7 +231,7 @@ def _flower(job: Job, total: int, tick: Tick, client: Any, resources: dict[str, 
 
 
 def flower_client(job: Job) -> Any:
-    """The app of one client; a worker keeps the data and the module it has made."""
+    """The app of one client; a worker makes data and module once and keeps them."""
 
     def fit(client: int, arrays: dict[str, Tensor]) -> nn.Module:
         torch.set_num_threads(1)
@@ -237,7 +244,7 @@ def flower_client(job: Job) -> Any:
 
 
 def flower_plain_client(job: Job) -> Any:
-    """The app of one client as tutorials write it; only the data is kept."""
+    """The app of one client as in tutorials; only the data is kept between messages."""
 
     def fit(client: int, arrays: dict[str, Tensor]) -> nn.Module:
         from torch.utils.data import DataLoader, TensorDataset

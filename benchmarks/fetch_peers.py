@@ -1,9 +1,10 @@
-"""Unpack pfl-research and what it imports into a folder, for a machine that reaches no registry.
+"""Unpack pfl-research and what it imports into a folder, for a machine without access to a registry.
 
     python -m benchmarks.fetch_peers carried [--python-version 3.12]
 
-All of it is pure Python, some 3 MB; there, `--peers carried` finds it beside torch and numpy. What pfl needs
-for privacy accounting alone (scipy among it) stays here, as no benchmark uses it.
+It is all pure Python, some 3 MB. Carry the folder to that machine, which needs torch and numpy, and use
+`--peers carried` there. What pfl needs only for privacy accounting (scipy, for example) is left out, since no
+benchmark uses it.
 """
 
 import argparse

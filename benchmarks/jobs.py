@@ -1,4 +1,4 @@
-"""The jobs every contender does: numbers of clients and steps, random data of a known shape, a module."""
+"""The jobs that every contender does: numbers of clients and steps, random data, and a module."""
 
 from dataclasses import dataclass
 from math import prod
@@ -11,27 +11,36 @@ ETA = 0.1
 
 @dataclass(frozen=True)
 class Job:
-    """So many clients, of whom some are sampled a round, each with local steps of SGD on its own data."""
+    """Federated averaging: in each round some clients take local steps of SGD on their own data.
+
+    Args:
+        sampled: clients that take part in a round.
+        samples: of each client.
+        steps: local steps of each client per round.
+        shape: of one sample.
+        hidden: width of the hidden layers.
+        epoch: whether minibatches are drawn without replacement, in one pass over the data.
+    """
 
     name: str
     clients: int
     sampled: int
-    samples: int  # of each client
+    samples: int
     batch: int
     steps: int
-    shape: tuple[int, ...]  # of one sample
-    hidden: int  # width of the hidden layers
-    epoch: bool  # minibatches without replacement, one pass over the data
+    shape: tuple[int, ...]
+    hidden: int
+    epoch: bool
 
     def data(self, device: str = "cpu") -> tuple[Tensor, Tensor]:
-        """Samples and labels, clients by samples; random, as speed does not depend on what they show."""
+        """Samples and labels [clients, samples, ...]; random, since speed does not depend on the values."""
         generator = torch.Generator().manual_seed(0)
         x = torch.rand(self.clients, self.samples, *self.shape, generator=generator)
         y = torch.randint(10, (self.clients, self.samples), generator=generator)
         return x.to(device), y.to(device)
 
     def module(self) -> nn.Module:
-        """The network, with PyTorch's default start."""
+        """The network, with PyTorch's default initialisation."""
         torch.manual_seed(0)
         return self._images() if len(self.shape) == 3 else self._flat()
 

@@ -1,12 +1,12 @@
-"""fedcom, a plain PyTorch loop, pfl-research and Flower's simulation on the same job, turn by turn.
+"""Speeds of fedcom, a plain PyTorch loop, pfl-research and Flower's simulation on the same job.
 
     python -m benchmarks.peers                                  # on a CPU
     python -m benchmarks.peers --device cuda --peers carried    # on a GPU, pfl from a folder of wheels
     python -m benchmarks.peers --device cuda --peers carried --job cifar-cnn
 
-Each contender runs in a process of its own, one after the other, and all of them as often as --repeats says;
-what else the machine does falls on all alike. Ratios are taken inside a repeat. A client step is one local
-step of one client; only rounds after those of the warm-up are timed.
+Each contender runs in a process of its own, one after the other, and all of them as often as --repeats says,
+so that other programs slow all of them alike. Ratios are taken within a repeat. A client step is one local
+step of one client; the rounds that warm up are not timed.
 """
 
 import argparse
@@ -24,20 +24,35 @@ from benchmarks.jobs import JOBS, Job
 from benchmarks.worker import MARK
 
 ROOT = Path(__file__).parent.parent
-NEEDS = {"fedcom": "fedcom", "pfl": "pfl", "flower": "flwr"}  # the module a family of contenders is
+NEEDS = {"fedcom": "fedcom", "pfl": "pfl", "flower": "flwr"}  # the module that a family of contenders needs
 HOW = {
     "fedcom": "pip install -e .",
     "pfl": "pip install -r benchmarks/requirements.txt, or python -m benchmarks.fetch_peers FOLDER "
     "and --peers FOLDER",
     "flower": "pip install -r benchmarks/requirements.txt",
 }
-FIELD = {  # who meets on which device
-    "cpu": ("fedcom-fedavg", "fedcom-fedcomgate", "loop", "loop-single", "pfl", "pfl-single", "pfl-ranks",
-            "flower", "flower-plain"),
-    "cuda": ("fedcom-fedavg", "fedcom-fedavg-compiled", "fedcom-fedcomgate", "fedcom-compiled", "loop",
-             "pfl"),
-}  # fmt: skip
-LENGTH = {  # rounds to warm up and rounds timed, unless told otherwise
+FIELD = {  # the contenders on each device
+    "cpu": (
+        "fedcom-fedavg",
+        "fedcom-fedcomgate",
+        "loop",
+        "loop-single",
+        "pfl",
+        "pfl-single",
+        "pfl-ranks",
+        "flower",
+        "flower-plain",
+    ),
+    "cuda": (
+        "fedcom-fedavg",
+        "fedcom-fedavg-compiled",
+        "fedcom-fedcomgate",
+        "fedcom-compiled",
+        "loop",
+        "pfl",
+    ),
+}
+LENGTH = {  # rounds to warm up and rounds timed, by default
     "cpu": (1, 3),
     "cuda": (5, 50),
     "cifar-cnn": (10, 150),
@@ -52,7 +67,7 @@ Result = dict[str, float]
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line, with what suits the job and the device filled in."""
+    """The parsed command line, with defaults for the job and the device."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks.peers",
         description=__doc__,
@@ -61,16 +76,14 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--job", choices=JOBS, default="mnist")
     parser.add_argument("--device", choices=FIELD, default="cpu")
     parser.add_argument("--rounds", type=int, help="timed in each repeat")
-    parser.add_argument("--warmup", type=int, help="rounds before those")
+    parser.add_argument("--warmup", type=int, help="rounds before those that are timed")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", help="contenders or families of them, such as fedcom,loop")
     parser.add_argument(
         "--tf32", action="store_true", help="matrix products and convolutions in TF32, for all"
     )
     parser.add_argument("--peers", help="a folder of unpacked wheels; PEERS in the environment does the same")
-    parser.add_argument(
-        "--limit", type=float, default=900, help="seconds after which a contender is given up"
-    )
+    parser.add_argument("--limit", type=float, default=900, help="seconds after which a contender is stopped")
     parser.add_argument("--json", type=Path, help="also write every measurement to this file")
     chosen = parser.parse_args(argv)
     warmup, rounds = LENGTH.get(chosen.job) or LENGTH[chosen.device]
@@ -88,26 +101,26 @@ def family(contender: str) -> str:
 
 
 def field(args: argparse.Namespace) -> list[str]:
-    """The contenders that were asked for and are installed; of the others, how to get them."""
+    """The contenders that are asked for and installed; prints how to install the others."""
     wanted = args.only.split(",") if args.only else list(FIELD[args.device])
     known = FIELD[args.device]
-    strange = [name for name in wanted if not any(name in (c, family(c)) for c in known)]
-    if strange:
-        sys.exit(f"no contender {', '.join(strange)} on {args.device}; there are {', '.join(known)}")
+    unknown = [name for name in wanted if not any(name in (c, family(c)) for c in known)]
+    if unknown:
+        sys.exit(f"no contender {', '.join(unknown)} on {args.device}; known: {', '.join(known)}")
     chosen = [c for c in known if c in wanted or family(c) in wanted]
     absent = {f for f in map(family, chosen) if f in NEEDS and find_spec(NEEDS[f]) is None}
     for name in sorted(absent):
-        print(f"absent: {name}; {HOW[name]}")
+        print(f"not installed: {name}; {HOW[name]}")
     return [c for c in chosen if family(c) not in absent]
 
 
 def folders(args: argparse.Namespace) -> list[str]:
-    """Where modules are looked for first: this checkout, and what was carried."""
+    """Where modules are searched for first: this checkout, and the folder of --peers."""
     return [str(ROOT), str(ROOT / "src"), *([args.peers] if args.peers else [])]
 
 
 def measure(contender: str, args: argparse.Namespace) -> Result | None:
-    """One contender, once; of one that fails or takes too long, its last words."""
+    """One measurement of one contender; None if it fails or takes too long, with its last output printed."""
     spec = {key: getattr(args, key) for key in ("job", "device", "warmup", "rounds", "tf32")}
     before = os.environ.get("PYTHONPATH", "")
     env = os.environ | QUIET | {"PYTHONPATH": os.pathsep.join([*folders(args), before])}
@@ -117,7 +130,7 @@ def measure(contender: str, args: argparse.Namespace) -> Result | None:
         try:
             out, errors = worker.communicate(timeout=args.limit)
         except subprocess.TimeoutExpired:
-            os.killpg(worker.pid, signal.SIGKILL)  # with those it has started
+            os.killpg(worker.pid, signal.SIGKILL)  # with its children
             out, errors = "", f"it took more than {args.limit:g} s"
     lines = [line for line in out.splitlines() if line.startswith(MARK)]
     if not lines:
@@ -128,14 +141,14 @@ def measure(contender: str, args: argparse.Namespace) -> Result | None:
 
 
 def turns(names: list[str], args: argparse.Namespace) -> list[dict[str, Result]]:
-    """All contenders in turn, as often as asked; one that fails is left out from then on."""
+    """Measure all contenders, one after the other, as often as asked; one that fails is dropped."""
     runs: list[dict[str, Result]] = []
-    for turn in range(args.repeats):
+    for repeat in range(args.repeats):
         results = {name: measure(name, args) for name in names}
         names = [name for name in names if results[name] is not None]
         runs.append({name: result for name, result in results.items() if result is not None})
         seconds = ", ".join(f"{name} {result['seconds']:.2f}" for name, result in runs[-1].items())
-        print(f"repeat {turn + 1}, load {os.getloadavg()[0]:.1f}, seconds: {seconds}", flush=True)
+        print(f"repeat {repeat + 1}, load {os.getloadavg()[0]:.1f}, seconds: {seconds}", flush=True)
     return [{name: run[name] for name in names} for run in runs]
 
 
@@ -146,19 +159,19 @@ def spread(values: list[float]) -> tuple[float, float, float]:
 
 
 def rates(runs: list[dict[str, Result]], job: Job, rounds: int) -> dict[str, list[float]]:
-    """Client steps a second of each contender in each repeat."""
+    """Client steps per second of each contender in each repeat."""
     steps = job.sampled * job.steps * rounds
     return {name: [steps / run[name]["seconds"] for run in runs] for name in runs[0]}
 
 
 def ratio(ours: list[float], theirs: list[float]) -> str:
-    """How many times as fast, with quartiles."""
+    """How many times as fast the first is as the second: median and quartiles."""
     middle, low, high = spread([a / b for a, b in zip(ours, theirs, strict=True)])
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 def report(runs: list[dict[str, Result]], job: Job, rounds: int) -> None:
-    """Print rates and memory, and fedcom as a multiple of each of the others."""
+    """Print rates and memory, and how many times as fast fedcom is as each of the others."""
     speed = rates(runs, job, rounds)
     base = "loop" if "loop" in speed else next(iter(speed))
     print(f"\n| contender | client steps/s | quartiles | times {base} | peak MB |\n|---|--:|--:|--:|--:|")
@@ -175,12 +188,12 @@ def report(runs: list[dict[str, Result]], job: Job, rounds: int) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run every contender in turn, as often as asked, and report."""
+    """Measure every contender, as often as asked, and print a report."""
     args = arguments(argv)
     sys.path[:0] = folders(args)
     job, names = JOBS[args.job], field(args)
     if not names:
-        sys.exit("nobody is there to be measured")
+        sys.exit("no contender is installed")
     print(
         f"{job}\n{args.device}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}; "
         f"{args.warmup} rounds to warm up, {args.rounds} timed, {args.repeats} repeats",

@@ -1,10 +1,10 @@
-"""Time and memory of a round against the number of clients: 100 of them sampled, their state on disk.
+"""Time and memory of a round by number of clients; 100 of them are sampled, and their state is on disk.
 
     python benchmarks/population.py                      populations of 10^3 to 10^6, 10 rounds each
     python benchmarks/population.py 1000 1000000 --rounds 50
 
-FedCOMGATE with int 8 on synthetic data and a network of about 200,000 parameters. Each population runs in a
-process of its own, whose peak of resident memory is reported; the first rounds, which warm up, are not timed.
+FedCOMGATE with int 8 on synthetic data and a network of about 200,000 parameters. Each number of clients runs
+in a process of its own, whose peak of resident memory is printed; the first rounds warm up and are not timed.
 """
 
 import argparse
@@ -25,7 +25,7 @@ WARM = 2
 
 
 def table(clients: int, options: argparse.Namespace) -> dict[str, dict[str, object]]:
-    """The config of one population."""
+    """The config of a run with some number of clients."""
     return {
         "data": {"name": "synthetic", "clients": clients, "lazy": True},
         "model": {"name": "mlp", "hidden": [410, 410]},
@@ -42,7 +42,7 @@ def table(clients: int, options: argparse.Namespace) -> dict[str, dict[str, obje
 
 
 def measure(clients: int, options: argparse.Namespace) -> dict[str, float]:
-    """One population's figures."""
+    """Time and memory of a run with some number of clients."""
     started = time.perf_counter()
     simulation, _ = prepare(Config.of(table(clients, options)), options.device)
     built, seconds = time.perf_counter() - started, []
@@ -65,7 +65,7 @@ def measure(clients: int, options: argparse.Namespace) -> dict[str, float]:
 
 
 def apart(clients: int) -> dict[str, float]:
-    """The same in a process of its own."""
+    """`measure` in a process of its own."""
     command = [sys.executable, __file__, *sys.argv[1:], "--inside", str(clients)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -87,7 +87,7 @@ def main() -> None:
     if options.inside is not None:
         print(json.dumps(measure(options.inside, options)))
         return
-    print("clients    d        built s  s a round (mean, median)  ratio  peak GiB")
+    print("clients    d        built s  s/round (mean, median)    ratio  peak GiB")
     first = None
     for clients in options.populations:
         row = apart(clients)

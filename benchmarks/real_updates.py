@@ -3,7 +3,7 @@
     FEDCOM_DATA=... python benchmarks/real_updates.py [bits ...]
 
 MNIST, 100 clients of two classes each, MLP 784-200-200-10, FedAvg with tau = 10, batch 50 and eta = 0.1: D of
-clients 0 to 9 in rounds 1 and 20. Printed are means over these 20 vectors: bits a coordinate, header and all,
+clients 0 to 9 in rounds 1 and 20. Prints means over these 20 vectors: bits per coordinate, header included,
 and q = |Q(x) - x|^2/|x|^2; then the largest message of all, as a share of the bits asked for.
 """
 
@@ -30,7 +30,7 @@ SEEN: list[Tensor] = []
 
 @dataclass(frozen=True)
 class Watched(FedAvg):
-    """FedAvg that leaves what its clients send in SEEN."""
+    """FedAvg that appends what its clients send to SEEN."""
 
     def upload(self, client: object, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         sent = super().upload(client, down, w, rnd)
@@ -51,7 +51,7 @@ def updates() -> tuple[list[Tensor], Layout]:
 
 
 def measured(codec: Codec, xs: list[Tensor], layout: Layout) -> tuple[float, float, float]:
-    """Bits a coordinate, the mean and the most, and the mean q."""
+    """Bits per coordinate, mean and largest, and the mean q."""
     bits, errors = [], []
     for i, x in enumerate(xs):
         draw = Draw.seeded(i)

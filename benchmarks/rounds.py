@@ -5,9 +5,9 @@
 mlp     784-200-200-10, as on MNIST
 wide    3072-500-500-10, as on CIFAR-10
 
-100 clients, 10 local steps, batch 50, random data, no evaluation. Of an engine the first rounds are timed,
-recording or compiling included, then the same number of further ones, as often as --repeats says. The sweep
-is one stack of 24 runs, made, played and thrown away each time; the first time warms up.
+100 clients, 10 local steps, batch 50, random data, no evaluation. The first rounds of an engine are timed
+with recording or compiling, then the same number of further rounds, as often as --repeats says. The sweep is
+one stack of 24 runs, which is made again for each repeat; the first time warms up.
 """
 
 import argparse
@@ -21,14 +21,14 @@ from benchmarks.contenders import fedcom_task
 from benchmarks.jobs import JOBS, Job
 
 import fedcom
-from fedcom.engines.simulation import together
+from fedcom.engines.simulation import stack_runs
 
 ETAS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08)
 SEEDS = range(3)
 
 
 def seconds(work: Callable[[], object], device: str) -> float:
-    """What some work takes, until the device is done."""
+    """How long some work takes, until the device has finished it."""
     started = perf_counter()
     work()
     if device == "cuda":
@@ -44,27 +44,27 @@ def simulate(task: Any, job: Job, device: str, engine: str, eta: float = 0.05, *
 
 
 def play(step: Callable[[], object], rounds: int) -> None:
-    """Some rounds."""
+    """Play some rounds."""
     for _ in range(rounds):
         step()
 
 
 def sweep(task: Any, job: Job, device: str, engine: str, rounds: int) -> None:
-    """Every rate with every seed, all in step."""
+    """Play every rate with every seed, all runs in step."""
     runs = [
         simulate(task, job, device, engine, eta, seed=seed, rounds=rounds) for eta in ETAS for seed in SEEDS
     ]
-    play(together(runs).step, rounds)
+    play(stack_runs(runs).step, rounds)
 
 
 def report(what: str, times: list[float]) -> None:
-    """A line: the first, then the others."""
+    """Print one line: the first time, then the others."""
     first, *warm = (f"{value:.3f}" for value in times)
     print(f"| {what} | {first} | {', '.join(warm)} |", flush=True)
 
 
 def main() -> None:
-    """One table."""
+    """Measure and print one table."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks.rounds",
         description=__doc__,

@@ -1,10 +1,10 @@
-"""How a round's time grows with the size of the model and with the share of clients that take part.
+"""How the time of a round grows with the size of the model and with the share of clients that take part.
 
     python -m benchmarks.scaling [--device cuda] [--sizes 4,5,6,7,8] [--repeats 5]
 
-FedCOMGATE with int 8. Sizes: 10 clients, 2 local steps, batch 10, a hidden layer as wide as d asks for.
-Participation: the MNIST job (100 clients, 10 steps, batch 50), random data. All points are measured turn by
-turn, as often as --repeats says; ratios are taken inside a repeat.
+FedCOMGATE with int 8. Sizes: 10 clients, 2 local steps, batch 10, one hidden layer whose width sets d.
+Participation: the MNIST job (100 clients, 10 steps, batch 50), random data. All points are measured one after
+the other, as often as --repeats says; ratios are taken within a repeat.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Measure = Callable[[], float]
 
 
 def seconds(simulation: Any, rounds: int) -> float:
-    """A round's time, the mean of some warm ones."""
+    """The mean time of some rounds, after a few to warm up."""
     while simulation.round < _WARM:
         simulation.step()
     _wait(simulation)
@@ -45,7 +45,7 @@ def _wait(simulation: Any) -> None:
 
 
 def simulate(task: Any, device: str, job: Job, share: float = 1.0) -> Any:
-    """FedCOMGATE with int 8 on a task."""
+    """A run of FedCOMGATE with int 8 on a task."""
     algorithm = fedcom.FedCOMGATE(eta=0.01, tau=job.steps, batch=job.batch, decay=1.0)
     links = fedcom.Links(fedcom.Int(8))
     return fedcom.Simulation(task, algorithm, links, participation=share, device=device)
@@ -62,7 +62,7 @@ def of_size(d: int, job: Job) -> Any:
 
 
 def by_size(sizes: Sequence[int], device: str, rounds: int, repeats: int) -> None:
-    """Print a round's time for models of 10^k parameters; each is built anew, lest two not fit in memory."""
+    """Print the time of a round for models of 10^k parameters; only one at a time is in memory."""
     job = replace(JOBS["mnist"], clients=10, sampled=10, samples=20, batch=10, steps=2)
     points: dict[str, Measure] = {
         f"10^{k}": lambda k=k: seconds(simulate(of_size(10**k, job), device, job), rounds) for k in sizes
@@ -72,7 +72,7 @@ def by_size(sizes: Sequence[int], device: str, rounds: int, repeats: int) -> Non
 
 
 def by_share(job: Job, device: str, rounds: int, repeats: int) -> None:
-    """Print a round's time for shares of clients sampled."""
+    """Print the time of a round for some shares of clients that take part."""
     task = fedcom_task(job)
     runs = {share: simulate(task, device, job, share) for share in SHARES if share * job.clients >= 2}
     points: dict[str, Measure] = {
@@ -83,10 +83,10 @@ def by_share(job: Job, device: str, rounds: int, repeats: int) -> None:
 
 
 def table(what: str, unit: str, points: dict[str, Measure], work: dict[str, float], repeats: int) -> None:
-    """Measure all points turn by turn; print times, and the ratio to the first beside that of the work."""
+    """Measure all points; print times, and for each point the ratios of work and time to the first one."""
     runs = [{name: measure() for name, measure in points.items()} for _ in range(repeats)]
     first = next(iter(points))
-    print(f"\n| {what} | ms a round | quartiles | {unit} | times the time | quartiles |")
+    print(f"\n| {what} | ms per round | quartiles | {unit} | times the time | quartiles |")
     print("|---|--:|--:|--:|--:|--:|")
     for name in points:
         middle, low, high = (1e3 * t for t in spread([run[name] for run in runs]))
@@ -99,7 +99,7 @@ def table(what: str, unit: str, points: dict[str, Measure], work: dict[str, floa
 
 
 def main() -> None:
-    """Both tables."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks.scaling",
         description=__doc__,

@@ -1,7 +1,9 @@
-"""Find the designs of the trellis tier: python benchmarks/trellis_designs.py [rate ...]; seconds a rate.
+"""Find the designs of the trellis tier; takes some seconds per rate.
 
-For each rate the step (from 0.6 bits up, with lambda = 2 ln2 D) or lambda (below) is bisected until a
-Gaussian sample takes that many bits. The printed lines are the constants in
+    python benchmarks/trellis_designs.py [rate ...]
+
+For each rate a bisection finds the step (from 0.6 bits up, with lambda = 2 ln2 D) or lambda (below 0.6 bits)
+at which a Gaussian sample takes that many bits. The printed lines are the constants in
 src/fedcom/codecs/coding/trellis.py.
 """
 
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from fedcom.codecs.coding.trellis import Design, Trellis, build
 
-GAP = 0.064  # bits above the bound, the guess that sets D
+GAP = 0.064  # guessed bits above the bound, from which D follows
 RATES = (0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.85, 1.0, 1.2, 1.45, 1.7, 2.0, 2.5, 3.0, 4.0, 5.0, 6.2)
 
 
@@ -26,7 +28,7 @@ def sample(n: int, seed: int) -> Tensor:
 
 
 def measure(trellis: Trellis, y: Tensor) -> tuple[float, float]:
-    """Bits a coordinate, and how many of them lie above the bound."""
+    """Bits per coordinate, and how many of them are above the bound."""
     codes = trellis.codes(y, torch.ones(1)).long()
     image = trellis.centres[codes]
     bits = float(trellis.lengths[codes].mean())
@@ -35,7 +37,7 @@ def measure(trellis: Trellis, y: Tensor) -> tuple[float, float]:
 
 
 def family(rate: float) -> tuple[Callable[[float], Design], float, float]:
-    """Designs of one free parameter, and where it lies."""
+    """A design as a function of its one free parameter, and the interval to search."""
     if rate >= 0.6:
         d = 4.0 ** (GAP - rate)
         return lambda step: Design(rate, step, d, 2 * math.log(2) * d, 0.0), math.sqrt(d), 3 * math.sqrt(d)
@@ -45,7 +47,7 @@ def family(rate: float) -> tuple[Callable[[float], Design], float, float]:
 
 
 def search(rate: float) -> Design:
-    """Bisect on a small sample, then on a large one near what was found."""
+    """Bisect on a small sample, then on a large one near the result."""
     make, low, high = family(rate)
     small, large = sample(1 << 17, 1), sample(1 << 20, 2)
     for y, steps in ((small, 9), (large, 7)):

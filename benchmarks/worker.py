@@ -1,4 +1,4 @@
-"""One contender in a process of its own: `python -m benchmarks.worker SPEC` prints what it measured."""
+"""Measure one contender in a process of its own: `python -m benchmarks.worker SPEC` prints the result."""
 
 import json
 import os
@@ -14,7 +14,7 @@ RANKS = ("RANK", "LOCAL_RANK")
 
 
 class Clock:
-    """Marks the end of the rounds that warm up and of those that count."""
+    """Marks when the rounds that warm up end, and when those that are timed end."""
 
     def __init__(self, warmup: int, rounds: int, device: str) -> None:
         self.marks: list[float] = []
@@ -35,7 +35,7 @@ class Clock:
 
 
 def peak_bytes(device: str) -> int:
-    """The most memory so far: what torch had on the GPU, or what this process and its children held."""
+    """Peak memory: of torch on the GPU, or of this process and its children."""
     if device == "cuda":
         import torch
 
@@ -47,17 +47,17 @@ def peak_bytes(device: str) -> int:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """A process and all its descendants."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
         children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:  # it ended just now
+    except OSError:  # the process has ended
         return []
     return [pid, *(member for child in children for member in family(child))]
 
 
 def _status(pid: int) -> dict[str, int]:
-    """What the kernel says of a process's memory, in kB; nothing of one that has ended."""
+    """What the kernel says of a process's memory, in kB; empty if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -68,7 +68,7 @@ def _status(pid: int) -> dict[str, int]:
 
 
 def start_ranks(ranks: int) -> list[subprocess.Popen[bytes]]:
-    """Make this process the first of several that work together, as torchrun would."""
+    """Start further processes that work together with this one, as torchrun would."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -83,12 +83,12 @@ def start_ranks(ranks: int) -> list[subprocess.Popen[bytes]]:
 
 
 def main(spec: dict[str, Any]) -> None:
-    """Run a contender and print seconds and bytes."""
+    """Run a contender and print its seconds and peak bytes."""
     name, device = spec["contender"], spec["device"]
     first = "RANK" not in os.environ
     others = start_ranks(len(os.sched_getaffinity(0))) if name == "pfl-ranks" and first else []
     if name.endswith(("-single", "-ranks")):
-        os.environ["OMP_NUM_THREADS"] = "1"  # which all of torch's libraries heed, if it is there first
+        os.environ["OMP_NUM_THREADS"] = "1"  # all of torch's libraries read it when torch is imported
     import torch
     from benchmarks.contenders import CONTENDERS
     from benchmarks.jobs import JOBS

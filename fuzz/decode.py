@@ -1,9 +1,9 @@
-"""Decode hostile messages for every codec: each must be refused with WireError or be a finite vector.
+"""Decode hostile messages with every codec: each must raise WireError or give a finite vector.
 
     python -m fuzz.decode [messages] [--seed N] [--guided]
 
-Every message is a function of the seed and its number. --guided hands over to atheris, where that is
-installed: its coverage decides what to try next.
+Every message is a function of the seed and its number. With --guided, atheris (if it is installed) chooses
+the messages by coverage.
 """
 
 import argparse
@@ -75,15 +75,15 @@ WHERES = (
     Layout(("a", "b", "c"), SHAPES),
     Layout(("a", "b", "c"), SHAPES, torch.float64),
 )
-LONG = 1.0  # seconds of one decode
-LARGE = 2**20  # bytes a decode of a few hundred coordinates may take, many times what it needs
-GROWTH = 2**26  # bytes the process may grow by while one codec is tried
-SAMPLE = 16  # one message in so many is weighed
+LONG = 1.0  # seconds that one decode may take
+LARGE = 2**20  # bytes that one decode may allocate, many times what a few hundred coordinates need
+GROWTH = 2**26  # bytes by which the process may grow while one codec is tried
+SAMPLE = 16  # the memory of one message in so many is measured
 
 
 @dataclass
 class Tally:
-    """What became of one codec's messages."""
+    """The results of one codec's messages."""
 
     rejected: int = 0
     decoded: int = 0
@@ -101,25 +101,29 @@ class Tally:
 
 
 def bodies(codec: Codec, where: Layout, draw: Draw, rng: random.Random) -> Iterator[bytes]:
-    """Hostile bodies without end."""
+    """Endless hostile message bodies."""
     fresh = torch.Generator().manual_seed(rng.randrange(2**31))
     x = torch.randn(where.size, generator=fresh, dtype=torch.float64).to(where.dtype)
     kinds = [x, x**3, x * (torch.arange(where.size) % 50 == 0), torch.full_like(x, -0.7), 0 * x]
     valid = [codec.encode(x, where, draw)[wire.HEADER :] for x in kinds]
-    spoilt = [mutate.parts(codec, rng.choice(kinds), where, draw, rng) for _ in range(4)]
+    damaged = [mutate.parts(codec, rng.choice(kinds), where, draw, rng) for _ in range(4)]
     while True:
         i = rng.randrange(len(valid))
         start = mutate.stream_at(codec, valid[i], where)
         if start is not None and rng.random() < 0.5:
             yield mutate.stream(valid[i], start, where.size, rng)
         elif rng.random() < 0.02:
-            yield rng.choice(spoilt)
+            yield rng.choice(damaged)
         else:
             yield rng.choice(mutate.ANYWHERE)(valid[i], rng)
 
 
 def attempt(codec: Codec, data: bytes, where: Layout, draw: Draw, tally: Tally, weigh: bool = False) -> None:
-    """Decode one message and note what happened."""
+    """Decode one message and enter the result in the tally.
+
+    Args:
+        weigh: whether to measure the memory that it takes.
+    """
     if weigh:
         tracemalloc.start()
     begun = time.process_time()
@@ -132,7 +136,9 @@ def attempt(codec: Codec, data: bytes, where: Layout, draw: Draw, tally: Tally, 
     else:
         tally.decoded += 1
         if x.shape != (where.size,) or x.dtype != where.dtype or not x.isfinite().all():
-            tally.violations.append(f"{x.dtype} {tuple(x.shape)}, finite or not, from {data.hex()}")
+            tally.violations.append(
+                f"{x.dtype} {tuple(x.shape)}, finite: {bool(x.isfinite().all())}, from {data.hex()}"
+            )
     seconds = time.process_time() - begun
     tally.slowest = max(tally.slowest, seconds)
     if seconds > LONG:
@@ -146,7 +152,7 @@ def attempt(codec: Codec, data: bytes, where: Layout, draw: Draw, tally: Tally, 
 
 
 def run(codec: Codec, messages: int, seed: int = 0) -> Iterator[Tally]:
-    """Try so many messages, half of them in float64; the tally so far every now and then."""
+    """Try some messages, half of them in float64; yields the tally from time to time and at the end."""
     tally = Tally()
     for where in WHERES:
         draw, rng = Draw.seeded(seed), random.Random(f"{seed} {codec!r} {where.dtype}")
@@ -166,12 +172,12 @@ def run(codec: Codec, messages: int, seed: int = 0) -> Iterator[Tally]:
 
 
 def _peak() -> int:
-    """The most memory the process ever held, in bytes."""
+    """The process's peak of resident memory, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def guided() -> None:
-    """Let atheris choose: the first byte names the case, the rest is the body."""
+    """Let atheris choose messages: the first byte selects the case, the rest is the body."""
     try:
         import atheris
     except ImportError:
@@ -197,7 +203,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("messages", type=int, nargs="?", default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--guided", action="store_true", help="use atheris, where it is installed")
+    parser.add_argument("--guided", action="store_true", help="use atheris, if it is installed")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.guided:

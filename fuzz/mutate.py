@@ -1,4 +1,4 @@
-"""Hostile message bodies: spoilt bytes, spoilt fields of valid messages, made-up entropy-coded streams."""
+"""Hostile message bodies: damaged bytes, damaged fields of valid messages, invented entropy-coded streams."""
 
 import random
 import struct
@@ -78,7 +78,7 @@ def _put(body: bytes, start: int, new: bytes) -> bytes:
 
 
 def parts(codec: Codec, x: torch.Tensor, where: Layout, draw: Draw, rng: random.Random) -> bytes:
-    """A valid message with the values of one part replaced or dealt out anew."""
+    """A valid message with a value of one part replaced, or its values drawn again from themselves."""
     made = codec.compress(x.unsqueeze(0), where, Draw(draw.key.unsqueeze(0)))
     name = rng.choice([name for name, part in made.items() if part.numel() and name != "choice"])
     part = made[name].clone()
@@ -104,7 +104,7 @@ def stream_at(codec: Codec, body: bytes, where: Layout) -> int | None:
 
 
 def stream(body: bytes, start: int, n: int, rng: random.Random) -> bytes:
-    """A message whose stream of integers is spoilt in one field, or made up."""
+    """A message whose stream of integers is damaged in one field, or invented."""
     size = int.from_bytes(body[start : start + 2], "little")
     table = Field("table", size, PRECISION + 1)
     after = start + 2 + table.nbytes
@@ -125,11 +125,11 @@ def stream(body: bytes, start: int, n: int, rng: random.Random) -> bytes:
     if kind == 5:  # integers of any size
         values = [rng.choice([1, -1]) * rng.randrange(2 ** rng.randrange(32)) for _ in range(n)]
         return body[:start] + pack_integers(torch.tensor(values))
-    return body[:start] + made_up(n, rng)
+    return body[:start] + invented(n, rng)
 
 
 def frequencies(size: int, rng: random.Random) -> list[int]:
-    """A table whose sum is right, mostly."""
+    """A random table of frequencies, most often with the right sum."""
     cuts = sorted(rng.choices(range(TOTAL + 1), k=size - 1))
     table = [b - a for a, b in zip([0, *cuts], [*cuts, TOTAL], strict=True)]
     if rng.random() < 0.3:
@@ -140,8 +140,8 @@ def frequencies(size: int, rng: random.Random) -> list[int]:
     return table
 
 
-def made_up(n: int, rng: random.Random) -> bytes:
-    """A stream of random symbols of a random table, well-formed but for one number at times."""
+def invented(n: int, rng: random.Random) -> bytes:
+    """A stream of random symbols with a random table; sometimes one number in it is wrong."""
     table = frequencies(rng.choice(SIZES[1:10]), rng)
     some = [s for s, f in enumerate(table) if f] or [0]
     symbols = np.array(rng.choices(some, k=n), np.uint8)

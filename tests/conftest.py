@@ -36,7 +36,7 @@ def draw() -> Draw:
 
 
 def quadratic_task(clients: int = 6, **parameters: float) -> Task:
-    """Clients with their own curvatures and optima; f is known."""
+    """Quadratic losses with a known minimum; clients differ in curvature and optimum."""
     model = Quadratic(**{"dim": 8, "sigma": 0.3, **parameters})  # type: ignore[arg-type]
     data = model.data(clients, Draw.seeded(3))
     assert data.groups is not None
@@ -45,7 +45,7 @@ def quadratic_task(clients: int = 6, **parameters: float) -> Task:
 
 
 def mlp_task(clients: int = 6, sizes: list[int] | None = None, seed: int = 0) -> Task:
-    """A small classifier on Gaussian blobs, one shift a client, in float64."""
+    """A small classifier on Gaussian blobs, shifted by client, in float64."""
     draw = Draw.seeded(seed)
     sizes = sizes or [12] * clients
     owner = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
@@ -63,7 +63,7 @@ def mlp_task(clients: int = 6, sizes: list[int] | None = None, seed: int = 0) ->
 def after(
     task: Task, algorithm: Algorithm, links: Links | None = None, rounds: int = 5, **options: object
 ) -> Simulation:
-    """A simulation that has run its rounds."""
+    """A simulation that has played some rounds."""
     simulation = Simulation(task, algorithm, links, rounds=rounds, device="cpu", **options)  # type: ignore[arg-type]
     for _ in range(rounds):
         simulation.step()
@@ -71,7 +71,7 @@ def after(
 
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-12) -> bool:
-    """Equal to rounding, relative to the larger of the two."""
+    """Whether two tensors are equal up to rounding, relative to the largest value in either (at least 1)."""
     scale = max(float(a.abs().max()), float(b.abs().max()), 1.0)
     return float((a - b).abs().max()) <= tolerance * scale
 

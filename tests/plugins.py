@@ -57,9 +57,9 @@ def clouds(request):
     x = draw.fold("x").normal(120).reshape(60, 2) + 3 * y[:, None]
     return from_arrays(x, y, x[:20], y[:20])  # its name stays "arrays"
 
-def stripes(deal):
+def stripes(request):
     '''Every so-manieth sample.'''
-    return [torch.arange(client, len(deal.y), deal.clients) for client in range(deal.clients)]
+    return [torch.arange(client, len(request.y), request.clients) for client in range(request.clients)]
 """
 PARTS = CODEC + METHOD + MODEL + DATA
 

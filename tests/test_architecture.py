@@ -1,4 +1,4 @@
-"""The shape of the house: imports go down only, the core needs torch and numpy alone, names stay home."""
+"""The architecture: imports go down only, and the core needs only torch and numpy."""
 
 import ast
 import sys
@@ -46,7 +46,7 @@ def imports(tree: ast.AST) -> set[str]:
 
 
 def modules(path: Path) -> set[Path]:
-    """The modules of fedcom that a module takes something from, wherever in it and for whatever purpose."""
+    """The modules of fedcom that a module imports anywhere, also inside functions and for types."""
     found = set()
     for name in imports(ast.parse(path.read_text())):
         parts = name.split(".")
@@ -65,7 +65,7 @@ def test_every_room_has_a_floor() -> None:
     assert {room(path) for path in MODULES} == set(FLOOR) | ENTRANCES
 
 
-def test_the_root_holds_only_what_everything_uses() -> None:
+def test_few_modules_lie_at_the_root() -> None:
     assert len([path for path in SRC.glob("*.py") if path.stem not in ENTRANCES]) <= 10
 
 
@@ -79,16 +79,16 @@ def test_imports_go_down_only(path: Path) -> None:
         assert there == here or FLOOR.get(there, len(FLOORS)) < FLOOR[here], f"{path} imports {other}"
 
 
-def test_no_module_needs_itself() -> None:
-    """No circle anywhere, within a room or for types alone; a package's face only collects."""
+def test_no_imports_are_circular() -> None:
+    """Not within a room either, nor for types only; a package's __init__ only collects and is left out."""
     reach = {path: modules(path) for path in MODULES if path.name != "__init__.py"}
     done: set[Path] = set()
 
-    def visit(path: Path, way: tuple[Path, ...]) -> None:
-        assert path not in way, " -> ".join(str(p.relative_to(SRC)) for p in (*way, path))
+    def visit(path: Path, above: tuple[Path, ...]) -> None:
+        assert path not in above, " -> ".join(str(p.relative_to(SRC)) for p in (*above, path))
         if path not in done:
             for other in reach.get(path, set()):
-                visit(other, (*way, path))
+                visit(other, (*above, path))
             done.add(path)
 
     for path in reach:
@@ -96,8 +96,8 @@ def test_no_module_needs_itself() -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, **IDS)
-def test_the_core_needs_torch_and_numpy_alone(path: Path) -> None:
-    own = {"cli": {"typer", "rich"}, "triton_kernels.py": {"triton"}}  # the latter is imported on use
+def test_the_core_needs_only_torch_and_numpy(path: Path) -> None:
+    own = {"cli": {"typer", "rich"}, "triton_kernels.py": {"triton"}}  # triton_kernels.py is imported on use
     allowed = {"torch", "numpy", "fedcom"} | own.get(room(path), set()) | own.get(path.name, set())
     top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
     for name in imports(ast.Module(top, [])):
@@ -106,7 +106,7 @@ def test_the_core_needs_torch_and_numpy_alone(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, **IDS)
-def test_no_function_asks_for_an_algorithms_name(path: Path) -> None:
+def test_no_code_compares_an_algorithms_name(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Compare):
             constants = {

@@ -23,7 +23,7 @@ def test_contenders_are_measured_side_by_side(tmp_path: Path) -> None:
     assert all(result["seconds"] > 0 and result["bytes"] > 1e7 for result in measured.values())
 
 
-def test_scaling_prints_a_line_a_point() -> None:
+def test_scaling_prints_one_line_per_point() -> None:
     out = run("scaling", "--sizes", "3,4", "--job", "tiny", "--rounds", "1", "--repeats", "1")
     points = [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("|")]
     assert [p for p in points if p[0].isdigit()] == ["10^3", "10^4", "1", "0.5"]

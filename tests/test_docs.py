@@ -1,4 +1,4 @@
-"""The docs tell the truth: examples run, the reference is the program's own, links lead somewhere."""
+"""The docs are true: examples run, the command-line reference is what --help prints, links work."""
 
 import re
 import subprocess
@@ -25,7 +25,7 @@ def blocks(page: str, language: str = "python") -> list[str]:
 @pytest.mark.parametrize("page", EXAMPLES)
 def test_examples_run_as_printed(page: str, tmp_path: Path) -> None:
     program = "\n".join(blocks(page))
-    if page in USE:  # what the page adds works from a config
+    if page in USE:  # what the page adds can be used from a config
         program += f"""
 from fedcom.config import Config, read
 from fedcom.runs.prepare import prepare
@@ -37,7 +37,7 @@ assert row["round"] == 2
 
 
 @pytest.mark.parametrize(("page", "limit"), LIMITS.items())
-def test_a_new_part_is_as_short_as_promised(page: str, limit: int) -> None:
+def test_examples_are_as_short_as_promised(page: str, limit: int) -> None:
     assert len(blocks(page)[0].splitlines()) < limit
 
 
@@ -47,7 +47,7 @@ def test_the_first_screen_of_the_readme_names_both_commands() -> None:
     assert any("make test" in line for line in first)
 
 
-def test_the_command_line_reference_is_the_programs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_reference_is_what_help_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     out = subprocess.run(
         [sys.executable, "-c", "import make_cli_reference as m; print(m.reference(), end='')"],
         check=True,
@@ -59,7 +59,7 @@ def test_the_command_line_reference_is_the_programs_own(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_work(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target

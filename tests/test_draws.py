@@ -1,7 +1,7 @@
-"""Random numbers as a function of a key: pure, stackable, unchanging, and random enough.
+"""Random numbers as a function of a key: pure, stackable, the same in every version, and random enough.
 
-Seeds are fixed, so the statistics are deterministic; bounds are those of 5 sigma, which good numbers
-cross once in two million tests.
+Seeds are fixed, so the statistics are deterministic. Bounds are at 5 sigma, which good random numbers exceed
+once in two million tests.
 """
 
 import math
@@ -22,15 +22,15 @@ fixed = settings(derandomize=True)
 
 
 def uniform_over(counts: Tensor) -> None:
-    """Chi-square against equal shares; a chi-square of k degrees exceeds this bound once in two million."""
+    """Chi-square test of equal counts; a chi-square variable exceeds the bound once in two million."""
     expected, degrees, rare = float(counts.sum()) / len(counts), len(counts) - 1, 14.4
     chi2 = float(((counts.double() - expected) ** 2 / expected).sum())
     assert chi2 < degrees + 2 * math.sqrt(degrees * rare) + 2 * rare
-    assert chi2 > degrees - 5 * math.sqrt(2 * degrees)  # nor too even to be chance
+    assert chi2 > degrees - 5 * math.sqrt(2 * degrees)  # and not more even than chance allows
 
 
 def uncorrelated(a: Tensor, b: Tensor) -> None:
-    """The two streams' correlation, and the agreement of each of their bits."""
+    """Two streams are uncorrelated, as numbers and bit by bit."""
     u, v = (((x >> 8) & (2**24 - 1)).double() / 2**24 - 0.5 for x in (a, b))
     assert abs(float((u * v).mean()) * 12) < 5 / math.sqrt(len(a))
     assert not torch.equal(a, b)
@@ -38,7 +38,7 @@ def uncorrelated(a: Tensor, b: Tensor) -> None:
 
 
 def balanced(x: Tensor) -> None:
-    """Each of 32 bits is set half the time."""
+    """Each of the 32 bits is set half the time."""
     for bit in range(32):
         assert abs(int(((x >> bit) & 1).sum()) - len(x) / 2) < 5 * math.sqrt(len(x)) / 2, f"bit {bit}"
 
@@ -48,7 +48,7 @@ def cells(u: Tensor, v: Tensor, side: int = 16) -> Tensor:
     return torch.bincount((u * side).long() * side + (v * side).long(), minlength=side * side)
 
 
-# What is written down: a change of the generator would change every run
+# Recorded numbers: a change of the generator would change every run
 
 
 def test_golden_keys() -> None:
@@ -94,8 +94,8 @@ def _reference_bits(key: int, i: int) -> int:
 
 @given(any_int, any_int)
 @fixed
-def test_keys_and_bits_are_the_unsigned_arithmetic_meant(key: int, part: int) -> None:
-    # torch has signed integers only, whose right shift drags the sign along.
+def test_keys_and_bits_agree_with_unsigned_arithmetic(key: int, part: int) -> None:
+    # torch has only signed integers, whose right shift copies the sign bit.
     golden = 0x9E3779B97F4A7C15
     draw = Draw(torch.tensor(key))
     folded = _mix64((key * golden + _mix64((part + golden) % 2**64)) % 2**64)
@@ -113,7 +113,7 @@ def test_folding_is_pure() -> None:
     assert torch.equal(ROOT.key, before)
 
 
-def test_drawing_leaves_torchs_generator_alone() -> None:
+def test_drawing_does_not_use_torchs_generator() -> None:
     state = torch.get_rng_state()
     ROOT.fold(1).normal(10)
     ROOT.permutation(10)
@@ -138,7 +138,7 @@ def test_many_folds_do_not_collide() -> None:
     assert len({Draw.seeded(seed).key.item() for seed in (*range(100), 2**64 - 1, 2**63)}) == 102
 
 
-def test_ids_fold_as_their_numbers_whatever_their_dtype() -> None:
+def test_ids_of_any_dtype_fold_as_their_numbers() -> None:
     one_by_one = torch.stack([ROOT.fold(i).key for i in range(5)])
     for dtype in (torch.int32, torch.int64, torch.uint8):
         assert torch.equal(ROOT.fold(torch.arange(5, dtype=dtype)).key, one_by_one)
@@ -158,20 +158,20 @@ DRAWS: dict[str, Callable[[Draw, int], Tensor]] = {
 @pytest.mark.parametrize("kind", DRAWS)
 def test_stacked_keys_equal_single_keys(kind: str) -> None:
     stack = ROOT.fold("clients").fold(torch.arange(6))
-    together = DRAWS[kind](stack, 11)
-    alone = torch.stack([DRAWS[kind](Draw(key), 11) for key in stack.key])
-    assert together.shape == (6, 11)
-    assert together.dtype == alone.dtype
-    assert torch.equal(together, alone)
+    stacked = DRAWS[kind](stack, 11)
+    single = torch.stack([DRAWS[kind](Draw(key), 11) for key in stack.key])
+    assert stacked.shape == (6, 11)
+    assert stacked.dtype == single.dtype
+    assert torch.equal(stacked, single)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in DRAWS if kind != "permutation"])
-def test_fewer_numbers_are_the_first_of_more(kind: str) -> None:
+def test_the_first_numbers_do_not_depend_on_how_many_are_drawn(kind: str) -> None:
     for draw in (ROOT, ROOT.fold(torch.arange(3))):
         assert torch.equal(DRAWS[kind](draw, 5), DRAWS[kind](draw, 10)[..., :5])
 
 
-def test_precisions_agree() -> None:
+def test_float32_and_float64_give_the_same_numbers() -> None:
     assert torch.equal(ROOT.uniform(1000).double(), ROOT.uniform(1000, torch.float64))
 
 
@@ -189,7 +189,7 @@ def test_uniform_moments() -> None:
 
 
 def test_uniform_never_rounds_up_to_one() -> None:
-    # The largest of 2^24 values is 1 - 2^-24, which float32 holds exactly; draw until one comes near.
+    # The largest of the 2^24 values is 1 - 2^-24, which float32 holds exactly; many draws come near it.
     u = ROOT.fold("many").fold(torch.arange(64)).uniform(N)
     assert u.dtype == torch.float32
     assert 1 - 1e-6 < float(u.max()) < 1
@@ -202,7 +202,7 @@ def test_bits_are_balanced() -> None:
 
 @pytest.mark.parametrize("lag", [1, 2, 3, 4, 8, 16, 64, 256, 1024, 4096])
 def test_neighbours_in_a_stream_are_independent(lag: int) -> None:
-    # Pairs at a distance that share no number, so that they are independent of one another.
+    # No two pairs share a number, so that the pairs are independent of one another.
     pairs = N // lag
     blocks = ROOT.fold("serial").uniform(2 * pairs * lag).reshape(pairs, 2, lag)
     uniform_over(cells(blocks[:, 0].reshape(-1), blocks[:, 1].reshape(-1)))
@@ -230,9 +230,9 @@ def test_neighbouring_keys_are_independent(a: Draw, b: Draw) -> None:
 
 @pytest.mark.parametrize("client", range(20))
 def test_keys_that_share_their_low_word_are_independent(client: int) -> None:
-    # The low word is where counting starts and the high word which sequence it is; among a million keys
-    # of long vectors many overlap in the former. The latter then differs by many bits, keys being hashes
-    # (by one of its top four bits alone, the streams would agree in one bit 51% of the time).
+    # A key's low word is where its sequence starts, and its high word selects the sequence. Among a million
+    # keys of long vectors many low words overlap. High words then differ in many bits, since keys are hashes;
+    # if they differed only in one of the top four bits, one bit of the streams would agree 51% of the time.
     other = ROOT.fold("high", client).key >> 32 << 32
     uncorrelated(ROOT.bits(N), Draw(ROOT.key ^ other).bits(N))
 
@@ -321,7 +321,7 @@ def test_normal_is_always_finite() -> None:
 
 
 @given(st.integers(1, 400), st.integers(0, 2**62 - 1), st.data())
-def test_a_subset_has_different_members_of_the_whole(m: int, seed: int, data: st.DataObject) -> None:
+def test_a_subset_has_different_members_in_range(m: int, seed: int, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, m))
     chosen = Draw.seeded(seed).subset(m, n).tolist()
     assert len(set(chosen)) == n

@@ -15,7 +15,7 @@ from fedcom import cli
 from fedcom.algorithms import ALGORITHMS, FedAvg, FedCOM
 from fedcom.codecs import CODECS, OTHERS_IDS, Codec, Int
 from fedcom.config import Config, read
-from fedcom.data import DATASETS, PARTITIONS, Deal, Request, load
+from fedcom.data import DATASETS, PARTITIONS, Request, SplitRequest, load
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import Broken, Entry, Registry, describe, function_of, short_name
 from fedcom.runs.prepare import build_task
@@ -320,7 +320,7 @@ def test_others_than_codecs_are_told_too(here: Path) -> None:
     assert "class Half is no class derived from Algorithm" in refused(lambda: ALGORITHMS["mine:Half"])
     assert "class Half is no class derived from Model" in refused(lambda: MODELS["mine:Half"])
     assert "must take a fedcom.data.Request alone" in refused(lambda: DATASETS["mine:two"])
-    assert "int 4 is no function of a fedcom.data.Deal" in refused(lambda: PARTITIONS["mine:four"])
+    assert "int 4 is no function of a fedcom.data.SplitRequest" in refused(lambda: PARTITIONS["mine:four"])
     assert refused(lambda: ALGORITHMS["mine:fast"]).endswith("did you mean 'Fast'?")
 
 
@@ -342,18 +342,18 @@ def test_a_data_set_must_be_one(here: Path) -> None:
     [
         ("return 5", "it gave 5"),
         ("return [[0, 1]]", r"it gave \[\[0, 1\]\]"),
-        ("return [deal.y.float()]", "must return a list of int64 tensors"),
-        ("return [deal.y + len(deal.y)]", "must return indices from 0 to 59; it gave 60 to 61"),
+        ("return [request.y.float()]", "must return a list of int64 tensors"),
+        ("return [request.y + len(request.y)]", "must return indices from 0 to 59; it gave 60 to 61"),
     ],
 )
 def test_a_partition_must_give_indices(here: Path, body: str, message: str) -> None:
-    (here / "mine.py").write_text(DATA + f"\ndef wrong(deal):\n    {body}\n")
+    (here / "mine.py").write_text(DATA + f"\ndef wrong(request):\n    {body}\n")
     with pytest.raises(ConfigError, match=message):
         build_task(config("data.name=mine:clouds", "data.partition=mine:wrong", "data.clients=3"))
 
 
 def test_loaders_are_told_what_the_built_in_ones_are(here: Path, site: Path) -> None:
-    seen: list[Request | Deal] = []
+    seen: list[Request | SplitRequest] = []
     DATASETS.add(lambda request: seen.append(request) or load("synthetic", clients=3), name="noting")  # type: ignore[func-returns-value]
     load("noting", "root", clients=4, alpha=1.0, beta=2.0, seed=5)
     assert seen == [Request("root", 4, 1.0, 2.0, 5)]

@@ -1,4 +1,4 @@
-"""Settings made in Python are checked as those from a file are."""
+"""Settings made in Python are checked like those from a file."""
 
 from typing import Any
 

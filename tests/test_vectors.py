@@ -8,7 +8,7 @@ from fedcom.vectors import Layout, flatten, load
 
 
 def model() -> nn.Sequential:
-    """Two layers, the second one's bias frozen; 3*4 + 4 + 4*2 trainable coordinates."""
+    """Two layers, with the second layer's bias frozen: 3*4 + 4 + 4*2 trainable coordinates."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     module[2].bias.requires_grad_(False)
@@ -35,7 +35,7 @@ def test_flatten_follows_the_layout() -> None:
 
 
 def test_flatten_is_a_copy() -> None:
-    for module in (model(), nn.Linear(2, 1, bias=False)):  # cat of one tensor may be the tensor itself
+    for module in (model(), nn.Linear(2, 1, bias=False)):  # cat of a single tensor might return it
         w = flatten(module)
         before = next(module.parameters()).detach().clone()
         w.zero_()
@@ -91,12 +91,12 @@ def test_split_keeps_leading_axes() -> None:
 
 
 @pytest.mark.parametrize("size", [9, 11])
-def test_vectors_of_another_size_do_not_fit(size: int) -> None:
+def test_vectors_of_another_size_are_refused(size: int) -> None:
     with pytest.raises(RuntimeError, match="split"):
         Layout(("a", "b"), ((2, 3), (4,))).tensors(torch.zeros(size))
 
 
-def test_a_nameless_vector() -> None:
+def test_the_layout_of_a_plain_vector() -> None:
     where = Layout.vector(5, torch.float64)
     assert (where.names, where.shapes, where.size, where.itemsize) == (("",), ((5,),), 5, 8)
 
@@ -118,7 +118,7 @@ def test_fingerprints_tell_layouts_apart() -> None:
     assert all(0 <= p < 2**32 for p in prints)
 
 
-def test_fingerprints_stay() -> None:
-    # Messages of one version of the library must be read by the next.
+def test_fingerprints_do_not_change() -> None:
+    # The next version of the library must read the messages of this one.
     assert Layout(("a", "b"), ((2, 3), (4,))).fingerprint == 718595632
     assert Layout.vector(10).fingerprint == 1886739049

@@ -1,7 +1,7 @@
-"""Random numbers as a pure function of a key: the same on every device, chunking and engine.
+"""Random numbers as a pure function of a key: the same on every device, in every chunk and engine.
 
-A `Draw` is a key, or a stack of keys, one a client. `fold` mixes something into it (a seed, a round,
-client ids, a purpose) and gives a new one; the other methods turn it into numbers. There is no state.
+A `Draw` is a key, or a stack of keys with one per client. `fold` mixes something into it (a seed, a round,
+client ids, a purpose) and returns a new Draw; the other methods turn it into numbers. There is no state.
 """
 
 import math
@@ -21,9 +21,9 @@ _LOW = (0xED5AD4BB - 2**32, 0xAC4C1B51 - 2**32, 0x31848BAB)  # a 32-bit finalise
 
 
 def mix(key: Integers, part: Integers | int) -> Integers:
-    """A key with something mixed in: every bit of either flips every bit of the result half the time.
+    """A key with something mixed in: flipping any bit of either flips each bit of the result half the time.
 
-    Only the low 64 bits count; of Python's integers others remain.
+    Only the low 64 bits of the result count; a Python integer may have more.
     """
     z = key * _GOLDEN + part
     z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX[0]
@@ -32,40 +32,44 @@ def mix(key: Integers, part: Integers | int) -> Integers:
 
 
 def salt(part: int | str) -> int:
-    """What a round, a seed or a purpose is folded in as."""
-    return _salt(part)  # torch.compile takes this for a constant, and would look into a cache
+    """The number that is mixed in for a round, a seed or a purpose."""
+    return _salt(part)  # torch.compile treats this function as a constant; it would trace a cached one
 
 
 @lru_cache(maxsize=4096)
 def _salt(part: int | str) -> int:
     if isinstance(part, str):
-        part = zlib.crc32(part.encode()) + 2**40  # out of the way of rounds and client ids
+        part = zlib.crc32(part.encode()) + 2**40  # apart from all rounds and client ids
     return _signed(mix(0, part + _GOLDEN))
 
 
 def _signed(z: int) -> int:
-    """The low 64 bits, as torch has them."""
+    """The low 64 bits as a signed integer, which is what torch has."""
     return (z + 2**63) % 2**64 - 2**63
 
 
 def _xorshift(x: Tensor, shift: int) -> Tensor:
-    """x ^= x >>> shift, in place; torch's own shift of a signed integer drags the sign along."""
+    """x ^= x >>> shift, in place; torch's own shift of a signed integer copies the sign bit."""
     return x.bitwise_xor_((x >> shift).bitwise_and_(2 ** (32 - shift) - 1))
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A key with leading axes (none, or one for clients); every draw adds one last axis of n numbers."""
+    """A source of random numbers; every method that draws adds a last axis of n numbers to the key's axes.
+
+    Args:
+        key: int64; one key, or one per client.
+    """
 
     key: Tensor
 
     @classmethod
     def seeded(cls, seed: int, device: torch.device | str = "cpu") -> "Draw":
-        """The root of all randomness of one run."""
+        """The key from which all randomness of one run is derived."""
         return cls(torch.zeros((), dtype=torch.int64, device=device)).fold(seed)
 
     def fold(self, *parts: int | str | Tensor) -> "Draw":
-        """Mix in what distinguishes this use; a tensor of ids gives one key an id."""
+        """Mix in what distinguishes this use from others; a tensor of ids gives one key per id."""
         key = self.key
         for part in parts:
             if isinstance(part, Tensor):
@@ -73,15 +77,19 @@ class Draw:
                 key = mix(key, mix(torch.zeros_like(ids), ids))
             elif key.dim() or key.device.type != "cpu":
                 key = mix(key, salt(part))
-            else:  # one number, for which Python is quicker
+            else:  # for one number Python is quicker than torch
                 key = torch.tensor(_signed(mix(int(key), salt(part))))
         return Draw(key)
 
     def bits(self, n: int | Tensor) -> Tensor:
-        """n uniform 32-bit integers a key (signed, as torch has them), or those at given places."""
+        """n uniform 32-bit integers per key, signed.
+
+        Args:
+            n: how many; or a tensor of positions, one row per key, to get the integers at those only.
+        """
         key = self.key.unsqueeze(-1)
-        places = torch.arange(n, dtype=torch.int32, device=key.device) if isinstance(n, int) else n
-        x = places.to(torch.int32) + key.to(torch.int32)
+        positions = torch.arange(n, dtype=torch.int32, device=key.device) if isinstance(n, int) else n
+        x = positions.to(torch.int32) + key.to(torch.int32)
         _xorshift(x, 17).mul_(_LOW[0])
         x.bitwise_xor_((key >> 32).to(torch.int32))
         _xorshift(x, 11).mul_(_LOW[1])
@@ -89,36 +97,36 @@ class Draw:
         return _xorshift(x, 14)
 
     def uniform(self, n: int | Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """n numbers a key, uniform on [0, 1), multiples of 2^-24."""
+        """n numbers per key, uniform on [0, 1), multiples of 2^-24; `bits` explains n."""
         return (self.bits(n) >> 8).bitwise_and_(2**24 - 1).to(dtype).mul_(2.0**-24)
 
     def integers(self, high: int | Tensor, n: int) -> Tensor:
-        """n integers a key, uniform on 0..high-1; high is one number or one a key."""
+        """n integers per key, uniform on 0..high-1; high is one number, or one per key."""
         wide = self.bits(n).to(torch.int64).bitwise_and_(2**32 - 1)
         top = high if isinstance(high, int) else high.to(wide.device).unsqueeze(-1)
         return (wide * top) >> 32
 
     def permutation(self, n: int) -> Tensor:
-        """A uniformly random order of 0..n-1 a key."""
+        """A uniformly random order of 0..n-1 for each key."""
         return torch.argsort(self.ranks(n), dim=-1)
 
     def subset(self, m: int, n: int) -> Tensor:
-        """n different integers of 0..m-1 of one key, in random order, at a cost that n decides and not m."""
+        """n different integers of 0..m-1 for one key, in random order; the time grows with n, not with m."""
         if 2 * n > m:
             return self.permutation(m)[:n]
         found: dict[int, None] = {}
-        for turn in range(64):  # half of all tries succeed at least, so that one turn is usual
-            found |= dict.fromkeys(self.fold("subset", turn).integers(m, 2 * n + 8).tolist())
+        for attempt in range(64):  # at least half of the integers are new, so one attempt is usually enough
+            found |= dict.fromkeys(self.fold("subset", attempt).integers(m, 2 * n + 8).tolist())
             if len(found) >= n:
                 break
         return torch.tensor(list(found)[:n], device=self.key.device)
 
     def ranks(self, n: int) -> Tensor:
-        """n distinct 63-bit integers a key, in random order: what permutations and subsets are cut from."""
+        """n distinct 63-bit integers per key, in random order; sorting them gives a permutation."""
         position = torch.arange(n, device=self.key.device)
         return (self.bits(n).to(torch.int64) << 31) + position
 
     def normal(self, n: int | Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """n standard normal numbers a key (Box and Muller)."""
+        """n standard normal numbers per key (Box and Muller); `bits` explains n."""
         radius = torch.sqrt(-2.0 * torch.log(1.0 - self.fold("radius").uniform(n, dtype)))
         return radius * torch.cos(2.0 * math.pi * self.fold("angle").uniform(n, dtype))

@@ -1,4 +1,4 @@
-"""Everything that can go wrong in a way a user can mend; each kind has its exit code."""
+"""The errors that a user can mend, each with its exit code."""
 
 import difflib
 from collections.abc import Iterable
@@ -11,34 +11,39 @@ class FedcomError(Exception):
 
 
 class ConfigError(FedcomError):
-    """A setting that is unknown, of the wrong type, out of range, or at odds with another."""
+    """A setting that is unknown, of the wrong type, out of range, or in conflict with another."""
 
     exit_code = 2
 
 
 class Diverged(FedcomError):
-    """The model holds a value that is not finite."""
+    """The model has a value that is not finite."""
 
     exit_code = 3
 
 
 class DataError(FedcomError):
-    """A data file that is missing, truncated or not what its checksum says."""
+    """Data that cannot be used: a file that is missing or damaged, or arrays that do not fit."""
 
     exit_code = 4
 
 
 class WireError(FedcomError):
-    """A message that does not decode; it costs its sender the round."""
+    """A message that cannot be decoded."""
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> ConfigError:
-    """The error for a name that does not exist, with the nearest one that does."""
+    """The error for an unknown name, which suggests the most similar known one.
+
+    Args:
+        kind: what the name is of, such as "codec".
+        known: all names of that kind.
+    """
     return ConfigError(f"unknown {kind} {name!r}; {nearest(name, known)}")
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """A hint after a wrong name: the right one it resembles, or all there are."""
+    """A hint for a wrong name: the known name most similar to it, or all known names."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them."""
+"""Numbers as text for people to read."""
 
 import math
 from typing import TypeGuard
@@ -8,12 +8,12 @@ NOTHING = "—"
 
 
 def is_number(value: float | None) -> TypeGuard[float]:
-    """Neither missing, nor infinite, nor not a number."""
+    """Whether a value is neither None nor infinite nor NaN."""
     return value is not None and math.isfinite(value)
 
 
 def significant(value: float | None, digits: int) -> str:
-    """A number with so many significant digits, without an exponent where that would hinder reading."""
+    """A number with some significant digits, without an exponent if it is of readable size."""
     if not is_number(value):
         return NOTHING
     if 10**digits - 0.5 <= abs(value) < 1e7:  # whole numbers keep their last digits
@@ -22,12 +22,12 @@ def significant(value: float | None, digits: int) -> str:
 
 
 def megabytes(nbytes: float | None) -> str:
-    """Bytes as a number of MB (10^6 bytes)."""
+    """A number of bytes in MB (10^6 bytes), without the unit."""
     return significant(None if nbytes is None else nbytes / MB, 3)
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as s, min or h."""
+    """A number of seconds as s, min or h, with the unit."""
     if not is_number(seconds):
         return NOTHING
     size, unit = next(
@@ -37,7 +37,11 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(fraction: float | None, spread: float | None = None) -> str:
-    """A fraction in percent, without the sign, and its spread."""
+    """A fraction in percent, without the sign.
+
+    Args:
+        spread: a fraction too, written after ±; None: nothing.
+    """
     if not is_number(fraction):
         return NOTHING
     return f"{100 * fraction:.2f}" + (f" ±{100 * spread:.2f}" if spread is not None else "")

@@ -1,4 +1,4 @@
-"""Hyper-parameters are dataclass fields: their annotations say what is allowed, wherever they come from."""
+"""Settings are fields of dataclasses; their annotations say what is allowed, in Python and in configs."""
 
 import sys
 import types
@@ -9,7 +9,7 @@ from fedcom.errors import ConfigError
 
 
 def check(settings: Any) -> None:
-    """Refuse a dataclass with a field that is not what its annotation says."""
+    """Raise a ConfigError if a field of a dataclass is not what its annotation says."""
     hints = get_type_hints(type(settings))
     for field in fields(settings):
         value, options = getattr(settings, field.name), _options(hints[field.name])
@@ -18,9 +18,13 @@ def check(settings: Any) -> None:
 
 
 def convert(value: Any, hint: Any, key: str) -> Any:
-    """A value from a config as its annotation wants it, or an error that says what that is.
+    """A value from a config, converted to the type of its annotation, or a ConfigError.
 
-    One number may stand for several, a list for a tuple, and 1e2 for the whole number 100.
+    A single number may stand for a tuple of one, a list for a tuple, and 1e2 for the whole number 100.
+
+    Args:
+        hint: the annotation.
+        key: of the config, for errors.
     """
     options = _options(hint)
     for option in options:
@@ -34,12 +38,12 @@ def convert(value: Any, hint: Any, key: str) -> Any:
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
-    """The types a union allows, or the one type there is."""
+    """The types that an annotation allows."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type as it stands."""
+    """Whether a value has a type, without conversion."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_origin(hint) is tuple:
@@ -47,12 +51,12 @@ def _fits(value: Any, hint: Any) -> bool:
     if isinstance(value, bool):
         return hint is bool
     if hint is float:
-        return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # not so inf and nan
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # refuses inf and nan
     return isinstance(value, hint)
 
 
 def _near(value: Any, hint: Any) -> Any:
-    """What a value may have been meant as: one number as several, 100.0 as 100; else the value itself."""
+    """A value converted to a type if that is harmless: 5 to (5,), 100.0 to 100; else the value itself."""
     if get_origin(hint) is tuple:
         items = value if isinstance(value, list | tuple) else [value]
         return tuple(_near(item, get_args(hint)[0]) for item in items)
@@ -62,7 +66,7 @@ def _near(value: Any, hint: Any) -> Any:
 
 
 def _refusal(value: Any, options: tuple[Any, ...], key: str) -> ConfigError:
-    """The error for a value that is of none of the types."""
+    """The error for a value that has none of the allowed types."""
     wanted = " or ".join(_describe(option) for option in options if option is not type(None))
     number = isinstance(value, int | float) and not isinstance(value, bool)
     remedy = f"; write {key}='\"{value}\"' for that text" if str in options and number else ""

@@ -1,4 +1,4 @@
-"""A model as one flat vector: its last axis is d, and leading axes, if any, are clients."""
+"""A model as one flat vector: the last axis is d, and leading axes, if any, are clients."""
 
 import math
 import zlib
@@ -8,12 +8,18 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-Vectors = dict[str, Tensor]
+Vectors = dict[str, Tensor]  # by name
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each tensor of the model lies in the flat vector, and the vector's dtype."""
+    """Where each tensor of the model lies in the flat vector, one after the other.
+
+    Args:
+        names: of the tensors, in order.
+        shapes: of the tensors, in order.
+        dtype: of the vector.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -27,7 +33,7 @@ class Layout:
 
     @classmethod
     def vector(cls, size: int, dtype: torch.dtype = torch.float32) -> "Layout":
-        """The layout of one nameless vector, such as a scalar that travels beside the model."""
+        """The layout of a vector that is not a model, such as a single number that is sent."""
         return cls(("",), ((size,),), dtype)
 
     @cached_property
@@ -37,7 +43,7 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """d, the number of coordinates in all."""
+        """d, the number of coordinates of the vector."""
         return sum(self.sizes)
 
     @cached_property
@@ -47,11 +53,11 @@ class Layout:
 
     @cached_property
     def fingerprint(self) -> int:
-        """32 bits that tell this layout from another, for message headers."""
+        """A 32-bit checksum of the layout, for message headers."""
         return zlib.crc32(repr((self.names, self.shapes, str(self.dtype))).encode())
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Views of the tensors inside x, each with a flat last axis."""
+        """Views of the tensors inside x, each flattened into the last axis."""
         return torch.split(x, self.sizes, dim=-1)
 
     def tensors(self, w: Tensor) -> Vectors:
@@ -76,5 +82,5 @@ def load(module: nn.Module, w: Tensor) -> None:
 
 
 def descend(w: Tensor, eta: float | Tensor, g: Tensor) -> Tensor:
-    """w - eta g, read and written once."""
+    """w - eta g in one operation."""
     return torch.addcmul(w, eta, g, value=-1) if isinstance(eta, Tensor) else torch.sub(w, g, alpha=eta)

@@ -1,4 +1,4 @@
-"""Two clients, two steps: every number of a method's first rounds worked out by hand.
+"""Two clients, two steps: the first rounds of every method computed by hand.
 
 Client 1 has f(w) = 1/2 (w - 1)^2, client 2 has f(w) = (w + 1)^2; w starts at 0, eta = 0.1, no decay. The
 gradients are w - 1 and 2 (w + 1).
@@ -36,7 +36,7 @@ PLAIN = Links(Identity())
 
 
 def task(a: list[list[float]], b: list[list[float]]) -> Task:
-    """One sample a client: f_j(w) = 1/2 sum a_j (w - b_j)^2."""
+    """One sample per client: f_j(w) = 1/2 sum a_j (w - b_j)^2."""
     x = torch.tensor([a, b], dtype=torch.float64).transpose(0, 1)
     model, m = Quadratic(dim=len(a[0])), len(a)
     y = torch.zeros(m, dtype=torch.float64)
@@ -111,17 +111,17 @@ def plane() -> Task:
 
 
 def test_error_feedback_keeps_what_top_1_dropped() -> None:
-    """Client 1 means (-1, -2), says (0, -2), keeps .1 (-1, 0); next it means .1 (-.85, -1.9) + (-.1, 0)."""
+    """Client 1 means (-1, -2), sends (0, -2), keeps .1 (-1, 0); next it means .1 (-.85, -1.9) + (-.1, 0)."""
     algorithm = Qsparse(**{**RATES, "tau": 1})
     simulation = after(plane(), algorithm, Links(TopK(0.5)), rounds=1)
     assert simulation.server.w.tolist() == pytest.approx([0.15, 0.1], abs=1e-15)
     assert simulation.client_memory()["D"].flatten().tolist() == pytest.approx([-0.1, 0, 0, 0], abs=1e-15)
     simulation.step()
-    # Client 1 means (-.185, -.19): says -.19; client 2 means .1 (-2.85, .1): says -.285.
+    # Client 1 means (-.185, -.19) and sends -.19; client 2 means .1 (-2.85, .1) and sends -.285.
     assert simulation.server.w.tolist() == pytest.approx([0.15 + 0.1425, 0.1 + 0.095], abs=1e-15)
 
 
-def test_the_papers_memory_rule() -> None:
+def test_the_papers_memory_rule_as_printed() -> None:
     """nu = u/m - mean u: (-.1, -.2)/2 - (-.15, -.1) and (-.3, 0)/2 - (-.15, -.1)."""
     algorithm, links = FedCOM(**{**RATES, "tau": 1, "gamma": 1.0}), Links(TopK(0.5), uplink_memory="paper")
     memory = after(plane(), algorithm, links, rounds=1).client_memory()["D"]

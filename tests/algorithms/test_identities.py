@@ -1,4 +1,4 @@
-"""The identities of the family, in float64: each ties two methods, or a method to a few plain lines."""
+"""Identities in float64: each compares two methods, or a method with a few plain lines."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def fedavg_in_ten_lines(task: Task, rounds: int, eta: float, tau: int, batch: in
     return w
 
 
-def test_fedcom_without_codec_at_gamma_1_is_fedavg_written_out() -> None:
+def test_fedcom_without_codec_at_gamma_1_is_fedavg_in_ten_lines() -> None:
     task = mlp_task()
     expected = fedavg_in_ten_lines(task, 5, **RATES)  # type: ignore[arg-type]
     for algorithm in (FedCOM(gamma=1.0, **RATES), FedAvg(**RATES), LocalSGD(**RATES)):  # type: ignore[arg-type]
@@ -93,13 +93,13 @@ def test_fedgate_is_not_scaffold_with_sampling() -> None:
     assert not close(a.server.w, b.server.w, 1e-6)
 
 
-def test_options_1_and_2_differ_in_downlink_bytes_alone() -> None:
+def test_options_1_and_2_differ_only_in_downlink_bytes() -> None:
     task = mlp_task()
     one, two = (after(task, FedCOMGATE(option=option, **RATES), Links(Int(8))) for option in ("I", "II"))  # type: ignore[arg-type]
     assert torch.equal(one.server.w, two.server.w)
     assert one.ledger.total("uplink") == two.ledger.total("uplink")
-    a_model = 16 + 8 * task.objective.layout.size
-    assert two.ledger.total("downlink") - one.ledger.total("downlink") == 6 * (5 - 1) * a_model
+    model_bytes = 16 + 8 * task.objective.layout.size
+    assert two.ledger.total("downlink") - one.ledger.total("downlink") == 6 * (5 - 1) * model_bytes
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_one_full_step_of_identical_clients_is_gradient_descent(algorithm: type)
 
 @pytest.mark.parametrize("codec", [Int(8), Int(4)], ids=lambda c: f"{c.bits} bits")
 def test_tracking_what_the_server_heard_reaches_the_optimum(codec: Int) -> None:
-    """The floor of the rule that tracks the client's own dense update was 1.8e-2 at 8 bits, 0.25 at 4."""
+    """Tracking the client's uncompressed update instead stops at a loss of 1.8e-2 at 8 bits, 0.25 at 4."""
     task = quadratic_task(sigma=0.0, L=1.0, mu=0.3)
     algorithm = FedCOMGATE(eta=0.1, gamma=1.0, tau=5, batch="full", decay=1.0)
     assert after(task, algorithm, Links(codec), rounds=250).row()["train_loss"] < 1e-13
@@ -165,14 +165,14 @@ def test_tracking_what_the_server_heard_reaches_the_optimum(codec: Int) -> None:
     assert drifting.row()["train_loss"] > 1e-6
 
 
-def test_vr_diana_reaches_the_optimum_where_diana_keeps_the_noise() -> None:
+def test_vr_diana_reaches_the_optimum_and_diana_does_not() -> None:
     task = quadratic_task(sigma=1.0, L=1.0, mu=0.4)
     rates = {"eta": 0.3, "batch": 4, "decay": 1.0}
     assert after(task, VRDiana(**rates), Links(Int(4)), rounds=300).row()["train_loss"] < 1e-13  # type: ignore[arg-type]
     assert after(task, Diana(**rates), Links(Int(4)), rounds=300).row()["train_loss"] > 1e-4  # type: ignore[arg-type]
 
 
-def test_sampling_takes_floor_km_clients_and_changes_every_round() -> None:
+def test_each_round_samples_participation_times_clients_anew() -> None:
     simulation = Simulation(mlp_task(10), FedAvg(**RATES), participation=0.3, device="cpu")  # type: ignore[arg-type]
     samples = []
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""No test here sees the machine's own data: the cache is a temporary folder and FEDCOM_DATA is unset."""
+"""Tests of data do not see the machine's data: the cache is a temporary folder and FEDCOM_DATA is unset."""
 
 import threading
 from functools import partial
@@ -13,7 +13,7 @@ from tests.data.made import lay, mnist_like, source_of, zip_all
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """An empty cache folder, and nothing else to find."""
+    """An empty cache folder, the only place where data is searched for."""
     monkeypatch.delenv("FEDCOM_DATA", raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(files, "cache_folder", lambda: tmp_path / "cache")
@@ -44,7 +44,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def small_mnist(tmp_path, monkeypatch):
-    """A root that holds a small MNIST, which the table of sources takes for the official one."""
+    """A data root with a small MNIST whose checksums the table of sources has."""
     contents = mnist_like()
     monkeypatch.setitem(SOURCES, "mnist", (source_of("mnist", contents),))
     lay(tmp_path / "root" / "mnist", zip_all(contents))

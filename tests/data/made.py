@@ -24,7 +24,7 @@ def zipped(content):
 
 
 def sha256(content):
-    """The checksum in the form of the sources' table."""
+    """A checksum as the table of sources has it."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -36,7 +36,7 @@ def lay(folder, files):
 
 
 def mnist_like(n=12, tests=5, shift=0):
-    """A few images of 28x28 pixels in MNIST's four files: names to contents, not yet zipped."""
+    """A few images of 28x28 pixels in MNIST's four files: content by file name, not yet zipped."""
     pixels = np.arange((n + tests) * 784).reshape(-1, 28, 28) * 7 % 256
     labels = (np.arange(n + tests) + shift) % 10
     pixels, labels = pixels.astype(np.uint8), labels.astype(np.uint8)
@@ -59,5 +59,5 @@ def source_of(folder, contents, mirrors=("http://127.0.0.1:9/",)):
 
 
 def zip_all(contents):
-    """What lies on disk for these contents."""
+    """The same contents zipped, as files on disk hold them."""
     return {name: zipped(content) for name, content in contents.items()}

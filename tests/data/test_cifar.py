@@ -35,7 +35,7 @@ def pickled(seed, protocol=4, **changes):
 
 
 def python2_pickle(labels, pixels):
-    """The official files' own dialect: protocol 2, byte strings, numpy's old module names and flags."""
+    """A batch as the official files have it: protocol 2, byte strings, numpy's old module names and flags."""
     string = b"T" + struct.pack("<I", pixels.size) + pixels.tobytes()
     shape = b"K" + bytes([len(pixels)]) + b"M\x00\x0c\x86"
     dtype = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
@@ -46,7 +46,7 @@ def python2_pickle(labels, pixels):
 
 
 def lay_set(root, folder, contents, monkeypatch):
-    """A small CIFAR-10 that the table takes for the official one."""
+    """Write a small CIFAR-10 whose checksums the table of sources has."""
     lay(root / folder, contents)
     source = Source(
         folder, {name: sha256(content) for name, content in contents.items()}, mirrors=("http://x/",)
@@ -94,7 +94,7 @@ def test_a_pickle_of_python_2_is_read():
 
 
 class Evil:
-    """Pickles as a call of what it is given."""
+    """An object whose unpickling calls a function."""
 
     def __init__(self, *call):
         self.call = call

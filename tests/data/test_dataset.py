@@ -40,7 +40,7 @@ def test_float_targets_are_a_regression():
 
 
 @pytest.mark.parametrize("x", [X.astype(np.float32), torch.from_numpy(X.astype(np.float32))])
-def test_the_users_memory_is_not_shared(x):
+def test_the_users_arrays_are_copied(x):
     data = from_arrays(x, Y)
     x[0, 0] = 99
     assert data.x[0, 0] == 0
@@ -73,6 +73,6 @@ def test_every_kind_of_number_is_taken(dtype):
         (([[1], [2, 3]], Y), "x is not an array"),
     ],
 )
-def test_bad_arrays_are_named(arguments, message):
+def test_bad_arrays_are_refused_by_name(arguments, message):
     with pytest.raises(DataError, match=message):
         from_arrays(*arguments)

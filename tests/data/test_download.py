@@ -28,7 +28,7 @@ def served(server, monkeypatch):
     return server
 
 
-def test_a_download_is_kept_and_the_second_call_needs_no_server(served, cache):
+def test_a_download_is_cached_and_the_second_call_needs_no_server(served, cache):
     first = load("mnist")
     assert names(cache) == sorted(mnist_like())
     for name in mnist_like():

@@ -65,7 +65,7 @@ def test_a_wrong_checksum_is_named_and_nothing_is_read(small_mnist):
         load("mnist", small_mnist)
 
 
-def test_content_counts_and_not_how_it_was_zipped(small_mnist):
+def test_checksums_are_of_the_content_and_not_of_the_zipped_file(small_mnist):
     path = small_mnist / "mnist" / "train-labels-idx1-ubyte.gz"
     content = read(path)
     path.write_bytes(zipped(content[:5]) + zipped(content[5:]))
@@ -82,7 +82,7 @@ def test_a_truncated_gzip_is_named(tmp_path, data):
         read(tmp_path / "some.gz")
 
 
-def test_a_file_that_is_no_gzip_or_no_file_is_named(tmp_path):
+def test_what_is_not_a_gzip_or_not_a_file_is_refused_by_name(tmp_path):
     lay(tmp_path, {"some.gz": b"<html>not found</html>"})
     with pytest.raises(DataError, match=r"some\.gz is not a whole gzip"):
         read(tmp_path / "some.gz")

@@ -12,7 +12,7 @@ from tests.data.made import CODES, idx
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("shape", [(5,), (2, 3), (2, 3, 4), (1, 2, 2, 2)])
-def test_arrays_come_back(code, shape):
+def test_arrays_are_read_back(code, shape):
     array = np.arange(np.prod(shape)).reshape(shape).astype(code)
     np.testing.assert_array_equal(parse_idx(idx(array), "file"), array)
 

@@ -46,7 +46,7 @@ def test_classes_covers_all_in_even_shards_of_few_classes(y, data, seed):
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), seeds)
-def test_equal_classes_cut_without_remainder_give_each_client_its_number(k, clients, size, seed):
+def test_if_every_shard_is_one_class_each_client_has_classes_per_client(k, clients, size, seed):
     classes = k * clients  # a shard is then exactly one class
     y = torch.arange(classes).repeat(size)
     parts = split("classes", y, None, clients, Draw.seeded(seed), classes_per_client=k)
@@ -77,7 +77,7 @@ def test_natural_gives_whole_groups(groups, data, seed):
 
 
 @pytest.mark.parametrize("name", ["iid", "classes", "dirichlet", "natural"])
-def test_the_draw_alone_decides(name):
+def test_a_partition_depends_on_the_draw_only(name):
     y, groups = torch.arange(600) % 10, torch.arange(600) % 30
 
     def parts(seed):
@@ -136,7 +136,7 @@ def test_every_key_draws_its_own_gamma_numbers():
         ("natural", None, {}, "mnist-by-writer, femnist, synthetic"),
     ],
 )
-def test_bad_settings_are_named(name, clients, options, message):
+def test_bad_settings_are_refused_by_name(name, clients, options, message):
     with pytest.raises(ConfigError, match=message):
         split(name, torch.arange(12) % 3, None, clients, Draw.seeded(0), **options)
 
@@ -152,6 +152,6 @@ def test_a_regression_has_no_classes_to_split_by(name):
         split(name, torch.zeros(9), None, 2, Draw.seeded(0))
 
 
-def test_groups_must_be_one_a_sample():
+def test_groups_must_be_one_per_sample():
     with pytest.raises(DataError, match="3 group ids for 9 samples"):
         split("natural", torch.zeros(9), torch.arange(3), 2, Draw.seeded(0))

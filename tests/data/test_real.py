@@ -1,4 +1,4 @@
-"""The real sets, on machines where FEDCOM_DATA names a folder that holds them."""
+"""The real data sets, on machines where FEDCOM_DATA names a folder that has them."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ SHAPES = {
 
 
 def real(name):
-    """The set, or a skip where it is not at hand."""
+    """A data set; the test is skipped if its files are not there."""
     if not ROOT:
         pytest.skip("FEDCOM_DATA is not set")
     if not any((Path(ROOT) / source.folder).is_dir() for source in SOURCES[name]):

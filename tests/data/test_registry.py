@@ -16,7 +16,7 @@ def test_every_entry_has_a_description_of_one_line(function):
     assert 20 < len(function.__doc__.splitlines()[0]) <= 110
 
 
-def test_the_package_works_where_only_torch_and_numpy_are():
+def test_data_works_with_only_torch_and_numpy_installed():
     code = """import sys
 for name in ("sklearn", "sklearn.datasets", "pooch", "h5py", "rich", "scipy"):
     sys.modules[name] = None
@@ -98,7 +98,7 @@ def test_writers_become_groups(small_mnist, monkeypatch):
     assert torch.equal(data.x, load("mnist", small_mnist).x)
 
 
-def test_writers_of_other_digits_are_refused(small_mnist, monkeypatch):
+def test_writers_that_do_not_match_the_digits_are_refused(small_mnist, monkeypatch):
     lay_writers(small_mnist, monkeypatch, np.arange(12) % 9)
     with pytest.raises(DataError, match=r"qmnist-train-labels-idx2-int\.gz does not match MNIST's labels"):
         load("mnist-by-writer", small_mnist)

@@ -20,7 +20,7 @@ def test_shapes_sizes_and_groups():
     assert data.y.max() < 10
 
 
-def test_a_client_does_not_depend_on_how_many_there_are():
+def test_a_clients_data_does_not_depend_on_the_number_of_clients():
     few, many = load("synthetic", clients=3, seed=5), load("synthetic", clients=8, seed=5)
     for k in range(3):
         assert torch.equal(few.x[few.groups == k], many.x[many.groups == k])
@@ -35,10 +35,10 @@ def test_the_seed_and_beta_matter():
     assert not torch.equal(x, load("synthetic", clients=1, seed=1, beta=2.0).x)
 
 
-def test_alpha_cancels_in_the_labels_as_it_does_in_the_paper():
+def test_alpha_does_not_change_the_labels_as_in_the_paper():
     one, two = load("synthetic", clients=4, alpha=0.0), load("synthetic", clients=4, alpha=50.0)
     assert torch.equal(one.x, two.x)
-    assert (one.y == two.y).double().mean() > 0.999  # but for rounding
+    assert (one.y == two.y).double().mean() > 0.999  # up to rounding
 
 
 def test_beta_is_the_variance_of_the_clients_mean_input():
@@ -63,6 +63,6 @@ def test_features_have_variance_j_to_the_minus_1_2():
         ({"beta": float("nan")}, "beta.*got nan"),
     ],
 )
-def test_bad_settings_are_named(settings, message):
+def test_bad_settings_are_refused_by_name(settings, message):
     with pytest.raises(ConfigError, match=message):
         load("synthetic", **settings)

@@ -1,4 +1,4 @@
-"""The local engine: the same numbers twice, whatever the chunks; the bytes counted are the bytes made."""
+"""A simulation: runs can be repeated, chunks change nothing, and counted bytes are the real ones."""
 
 from itertools import pairwise
 from typing import Any
@@ -56,7 +56,7 @@ SOME: list[Codec] = [
     LowRank(bits=8.0),
     Auto(8.0),
 ]
-PAIRS = [  # a method whose messages travel as they are has one codec: none
+PAIRS = [  # a method that sends its updates uncompressed has no other codec than identity
     (name, codec)
     for name, algorithm in ALGORITHMS.items()
     for codec in (SOME if algorithm.compresses is None else [Identity()])
@@ -134,7 +134,7 @@ def test_bytes_by_hand() -> None:
     assert scaffold["uplink_bytes"] == scaffold["downlink_bytes"] == 3 * 2 * (16 + 528)
 
 
-def test_rows_come_at_round_0_every_so_often_and_at_the_end() -> None:
+def test_rows_come_at_round_0_every_eval_every_rounds_and_at_the_end() -> None:
     simulation = Simulation(mlp_task(), FedAvg(tau=1), rounds=7, eval_every=3, device="cpu")
     seen: list[int] = []
     ticks: list[int] = []
@@ -179,7 +179,7 @@ def test_weight_decay_adds_to_the_gradient() -> None:
     assert close(decayed.full(w), plain.full(w) + 0.1 * w)
 
 
-def test_train_loss_weighs_clients_as_the_objective_does() -> None:
+def test_train_loss_weights_clients_as_the_objective_does() -> None:
     task = mlp_task(sizes=SIZES)
     losses = task.objective.losses(task.objective.outputs(task.objective.start, task.x), task.y)
     by_client = torch.stack([part.mean() for part in torch.split(losses, SIZES)])
@@ -193,10 +193,10 @@ def test_a_lossy_downlink_needs_its_memory() -> None:
     task = quadratic_task(sigma=0.0, L=1.0, mu=0.3)
     algorithm = FedGATE(eta=0.1, gamma=1.0, tau=5, batch="full", decay=1.0)
     down = Int(6, rounding="nearest")
-    kept = after(task, algorithm, Links(Identity(), down), rounds=200).row()["train_loss"]
+    with_memory = after(task, algorithm, Links(Identity(), down), rounds=200).row()["train_loss"]
     with pytest.warns(UserWarning, match="downlink.memory=error-feedback"):
-        lost = after(task, algorithm, Links(Identity(), down, downlink_memory="none"), rounds=200)
-    assert kept < 1e-12 < 1e-9 < lost.row()["train_loss"]
+        without = after(task, algorithm, Links(Identity(), down, downlink_memory="none"), rounds=200)
+    assert with_memory < 1e-12 < 1e-9 < without.row()["train_loss"]
 
 
 def test_a_sparse_downlink_with_memory_still_reaches_the_optimum() -> None:
@@ -220,14 +220,14 @@ def test_a_sparse_downlink_with_memory_still_reaches_the_optimum() -> None:
         (FedAvg(tau=(1, 2)), None, 1.0, r"one per client \(6\); got 2"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_settings_that_do_not_go_together_are_refused(
     algorithm: Any, links: Links | None, participation: float, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         Simulation(mlp_task(), algorithm, links, participation=participation, device="cpu")
 
 
-def test_a_compressed_mean_goes_down_where_clients_replay_it() -> None:
+def test_a_compressed_mean_goes_down_where_clients_repeat_the_servers_step() -> None:
     algorithm = FedCOM(option="I", tau=2, gamma=1.0)
     simulation = after(mlp_task(), algorithm, Links(Int(8), Int(8)), rounds=3)
     assert simulation.row()["downlink_bytes"] == (16 + 528) + 3 * (16 + 32 + 66)

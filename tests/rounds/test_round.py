@@ -1,4 +1,4 @@
-"""Parts of a round that every engine shares: the mean, what clients are given, and who takes part."""
+"""Parts of a round that every engine shares: the mean, what client_step is given, and who takes part."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -17,7 +17,7 @@ from tests.conftest import close, mlp_task
 
 
 class Diary(NamedTuple):
-    """What a client was told after a round."""
+    """What client_step was given after a round."""
 
     meant: Tensor
     sent: Tensor
@@ -41,7 +41,7 @@ class Diarist(FedCOM):
 
 @pytest.mark.parametrize("chunk", [1, 4, 6])
 @pytest.mark.parametrize("memory", ["none", "error-feedback"])
-def test_a_client_learns_what_it_meant_what_was_heard_and_the_mean(chunk: int, memory: str) -> None:
+def test_client_step_is_given_what_was_meant_what_was_heard_and_the_mean(chunk: int, memory: str) -> None:
     links = Links(TopK(0.2), uplink_memory=memory, clip=1e-2)  # type: ignore[arg-type]
     algorithm = Diarist(tau=2, gamma=1.0)
     simulation = Simulation(mlp_task(), algorithm, links, device="cpu", chunk=chunk)
@@ -49,14 +49,14 @@ def test_a_client_learns_what_it_meant_what_was_heard_and_the_mean(chunk: int, m
     meant, sent, mean = simulation.client_states()
     plain = Simulation(mlp_task(), Diarist(tau=2, gamma=1.0), Links(TopK(1.0)), device="cpu")
     plain.step()
-    assert close(meant, plain.client_states().sent)  # neither clipped nor thinned out
+    assert close(meant, plain.client_states().sent)  # neither clipped nor compressed
     assert ((sent != 0).sum(-1) == 13).all()  # a fifth of 66
     eta = algorithm.eta
     assert (torch.linalg.vector_norm(eta * sent, dim=-1) <= 1e-2 * (1 + 1e-9)).all()
     assert close(simulation.weights @ sent, mean[0])
 
 
-def test_what_a_method_has_no_use_for_is_not_kept() -> None:
+def test_what_clients_meant_is_kept_only_for_methods_that_use_it() -> None:
     class Forgetful(Diarist):
         uses_meant = False
 
@@ -79,19 +79,19 @@ def test_messages_may_come_one_by_one_or_stacked() -> None:
     assert close(stacked.vectors["D"], p @ x)
 
 
-def test_weights_of_a_sample_sum_to_one_and_tell_its_share() -> None:
+def test_weights_of_sampled_clients_sum_to_one_and_give_their_share() -> None:
     p, share = mean_weights(torch.tensor([[0.1, 0.3], [0.2, 0.2]], dtype=torch.float64))
     assert close(p, torch.tensor([[0.25, 0.75], [0.5, 0.5]], dtype=torch.float64))
     assert close(share, torch.tensor([0.4, 0.4], dtype=torch.float64))
 
 
-def test_a_cohort_knows_its_clients() -> None:
+def test_a_cohort_has_the_weights_and_steps_of_its_clients() -> None:
     sizes = torch.tensor([10, 30, 60])
     cohort = Cohort.of(FedCOM(weights="size", epochs=2, batch=20), sizes, 2 / 3)
     assert cohort.weights.tolist() == pytest.approx([0.1, 0.3, 0.6])
     assert (cohort.clients, cohort.sampled) == (3, 2)
-    assert cohort.steps.each is not None
-    assert cohort.steps.each.flatten().tolist() == [2, 4, 6]
+    assert cohort.steps.per_client is not None
+    assert cohort.steps.per_client.flatten().tolist() == [2, 4, 6]
     assert (cohort.steps.most, cohort.tau) == (6, 4.0)
     with pytest.raises(ConfigError, match=r"sample a client; got 0\.1 of 3"):
         sample_size(0.1, 3)

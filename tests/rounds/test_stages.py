@@ -1,4 +1,4 @@
-"""Stages of an upload: what each changes, in which order, and that both ends of a link agree."""
+"""The stages around a codec: what each changes, in which order, and that sender and receiver agree."""
 
 import pytest
 import torch
@@ -44,42 +44,42 @@ def test_clipping_scales_long_vectors_down_and_leaves_short_ones() -> None:
 
 
 def test_error_feedback_by_hand() -> None:
-    """unit .1, memory (0, 0, 1, 0): means (.3, .4, 1, 0), says (.3, .4, 0, 0), keeps (0, 0, 1, 0)."""
-    kept = torch.tensor([[0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
-    became = Pipeline((ErrorFeedback(),)).send(X[:1], kept, 0.1, half)
-    assert torch.allclose(became.heard, X[:1])
-    assert torch.allclose(became.kept, kept)
-    assert torch.allclose(became.into_codec, torch.tensor([[0.3, 0.4, 1.0, 0.0]], dtype=torch.float64))
+    """With unit .1 and memory (0, 0, 1, 0) the codec gets (.3, .4, 1, 0) and drops (0, 0, 1, 0)."""
+    memory = torch.tensor([[0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
+    delivery = Pipeline((ErrorFeedback(),)).send(X[:1], memory, 0.1, half)
+    assert torch.allclose(delivery.heard, X[:1])
+    assert torch.allclose(delivery.memory, memory)
+    assert torch.allclose(delivery.into_codec, torch.tensor([[0.3, 0.4, 1.0, 0.0]], dtype=torch.float64))
 
 
 @given(
     values=st.lists(numbers, min_size=4, max_size=4),
-    kept=st.lists(numbers, min_size=4, max_size=4),
+    remembered=st.lists(numbers, min_size=4, max_size=4),
     unit=st.floats(0.01, 10),
     bound=st.floats(0.1, 100),
     contraction=st.sampled_from([None, 0.5, 1.0]),
 )
-def test_what_a_receiver_makes_of_a_message_is_what_the_sender_says_was_heard(
-    values: list[float], kept: list[float], unit: float, bound: float, contraction: float | None
+def test_sender_and_receiver_agree_on_what_was_heard(
+    values: list[float], remembered: list[float], unit: float, bound: float, contraction: float | None
 ) -> None:
-    x, nu = (torch.tensor([each], dtype=torch.float64) for each in (values, kept))
-    for memory in (ErrorFeedback(), PaperMemory(5)):
-        line = Pipeline((Clip(bound), memory), contraction)
-        became = line.send(x, nu, unit, half)
-        assert torch.equal(became.heard, line.hear(half(became.into_codec), unit))
+    x, nu = (torch.tensor([each], dtype=torch.float64) for each in (values, remembered))
+    for stage in (ErrorFeedback(), PaperMemory(5)):
+        pipeline = Pipeline((Clip(bound), stage), contraction)
+        delivery = pipeline.send(x, nu, unit, half)
+        assert torch.equal(delivery.heard, pipeline.hear(half(delivery.into_codec), unit))
 
 
-def test_what_was_sent_and_what_is_kept_are_what_was_meant() -> None:
-    """Error feedback loses nothing: unit * heard + kept == unit * x + what was kept before."""
-    line, kept = Pipeline((ErrorFeedback(),)), torch.zeros_like(X)
-    for turn in range(1, 6):
-        x, before = X * turn, kept
-        became = line.send(x, before, 0.3, half)
-        kept = became.kept
-        assert close(0.3 * became.heard + kept, 0.3 * x + before)
+def test_error_feedback_loses_nothing() -> None:
+    """unit * heard + memory after == unit * x + memory before."""
+    pipeline, memory = Pipeline((ErrorFeedback(),)), torch.zeros_like(X)
+    for i in range(1, 6):
+        x, before = X * i, memory
+        delivery = pipeline.send(x, before, 0.3, half)
+        memory = delivery.memory
+        assert close(0.3 * delivery.heard + memory, 0.3 * x + before)
 
 
-def test_an_unbiased_codec_is_contracted_where_a_memory_asks_for_it() -> None:
+def test_an_unbiased_codec_is_contracted_if_a_memory_needs_it() -> None:
     codec = RandK(0.25)  # q = 3
     assert Pipeline.of((ErrorFeedback(),), codec, LAYOUT).contraction == 0.25
     assert Pipeline.of((PaperMemory(2),), codec, LAYOUT).contraction is None
@@ -87,7 +87,7 @@ def test_an_unbiased_codec_is_contracted_where_a_memory_asks_for_it() -> None:
     assert Pipeline.of((ErrorFeedback(),), TopK(0.25), LAYOUT).contraction is None
 
 
-def test_a_method_has_its_own_memory_unless_the_link_says_otherwise() -> None:
+def test_a_method_has_its_default_memory_unless_the_link_sets_one() -> None:
     assert memory_of(Qsparse(), Links(TopK(0.1))) == "error-feedback"
     assert memory_of(Qsparse(), Links(TopK(0.1), uplink_memory="none")) == "none"
     assert memory_of(FedCOM(), Links(TopK(0.1))) == "none"
@@ -104,7 +104,7 @@ def test_a_bound_that_is_never_reached_changes_no_bit() -> None:
 @pytest.mark.parametrize("memory", ["none", "error-feedback", "paper"])
 @pytest.mark.parametrize("method", [FedCOM, FedCOMGATE, Scaffold])
 def test_a_clipped_step_is_no_longer_than_the_bound(method: type[FedCOM], memory: str) -> None:
-    """gamma 1, no codec, the first round: the server moves by the mean of vectors of norm 1e-3 at most."""
+    """With gamma 1 and no codec the first round moves the model by the mean of vectors of norm <= 1e-3."""
     task, bound = mlp_task(), 1e-3
     links = Links(Identity(), uplink_memory=memory, clip=bound)  # type: ignore[arg-type]
     simulation = Simulation(task, method(tau=3, gamma=1.0), links, device="cpu")

@@ -222,7 +222,7 @@ REFUSED = [
     ),
     (
         "run.participation=0.5 algorithm.option=I",
-        "option I replays the server's step and needs full participation",
+        "with option I clients repeat the server's step, which needs full participation",
     ),
     ("algorithm.tau=1,2,3", "tau needs one number, or one per client (20); got 3"),
     ("algorithm.name=fedavg uplink.name=int", "its twin with a codec is fedpaq (algorithm.name=fedpaq)"),

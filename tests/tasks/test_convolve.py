@@ -1,4 +1,4 @@
-"""Convolutions as matrix products are the convolutions."""
+"""Convolutions as matrix products give the results of torch's convolutions."""
 
 from typing import Any
 
@@ -44,14 +44,14 @@ def test_gradients_of_a_stack_are_those_of_the_convolution():
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-10, atol=1e-10)
 
 
-def test_a_module_without_a_convolution_is_left_alone():
+def test_a_module_without_plain_convolutions_is_returned_itself():
     module = nn.Sequential(nn.Linear(3, 2))
     assert unfolded(module) is module
     grouped = nn.Sequential(nn.Conv2d(2, 2, 3, groups=2), nn.Conv2d(2, 2, 3, padding="same"))
     assert unfolded(grouped) is grouped
 
 
-def test_a_traced_objective_takes_the_products_and_has_the_same_gradients() -> None:
+def test_a_compiled_objective_uses_matrix_products_and_has_the_same_gradients() -> None:
     torch.manual_seed(0)
     objective = Objective(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)))
     w = objective.start.repeat(2, 1) + 0.1 * torch.randn(2, objective.layout.size)

@@ -1,4 +1,4 @@
-"""Gradients written out against those of autograd."""
+"""Gradients that are written out are those of autograd."""
 
 from itertools import pairwise
 
@@ -31,13 +31,13 @@ def test_gradients_are_autograds(bias: bool, widths: tuple[int, ...]) -> None:
     y, weight = torch.randint(0, 3, (4, 7)), torch.rand(4, 7).double()
     found = dense.gradients(w, x, y, weight)
     for j in range(4):
-        own = w[j].clone().requires_grad_()
-        outputs = functional_call(module, layout.tensors(own), (x[j],))
-        (expected,) = torch.autograd.grad((cross_entropy(outputs, y[j]) * weight[j]).sum(), own)
+        w_j = w[j].clone().requires_grad_()
+        outputs = functional_call(module, layout.tensors(w_j), (x[j],))
+        (expected,) = torch.autograd.grad((cross_entropy(outputs, y[j]) * weight[j]).sum(), w_j)
         assert torch.allclose(found[j], expected, rtol=1e-12, atol=1e-14)
 
 
-def test_one_client_or_many_are_the_same_bits() -> None:
+def test_stacks_of_any_size_give_the_same_bits() -> None:
     torch.manual_seed(1)
     module = network(True, 40, 30, 20, 5).float()
     dense = Dense.of(module, Layout.of(module))
@@ -68,10 +68,10 @@ def test_other_modules_are_left_to_autograd() -> None:
         assert Dense.of(module, Layout.of(module)) is None
 
 
-def test_an_objective_of_its_own_loss_is_left_to_autograd() -> None:
+def test_an_objective_with_a_given_loss_is_left_to_autograd() -> None:
     module = network(True, 6, 3).float()
     w = Objective(module).start.expand(2, -1)
     x, y, weight = torch.randn(2, 5, 6), torch.randint(0, 3, (2, 5)), torch.full((2, 5), 0.2)
-    own, written_out = Objective(module, nn.functional.cross_entropy), Objective(module)
-    assert (own.same_in_any_stack, written_out.same_in_any_stack) == (False, True)
-    assert torch.allclose(own.gradients(w, x, y, weight), written_out.gradients(w, x, y, weight), atol=1e-6)
+    given, written_out = Objective(module, nn.functional.cross_entropy), Objective(module)
+    assert (given.same_in_any_stack, written_out.same_in_any_stack) == (False, True)
+    assert torch.allclose(given.gradients(w, x, y, weight), written_out.gradients(w, x, y, weight), atol=1e-6)

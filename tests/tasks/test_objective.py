@@ -1,4 +1,4 @@
-"""Modules as functions of flat vectors, and the models the command line knows."""
+"""Modules as functions of flat vectors, and the models that the command line knows."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -61,7 +61,7 @@ def test_only_trainable_parameters_are_the_model(draw: Draw) -> None:
 
 
 def test_any_loss_on_any_targets(draw: Draw) -> None:
-    """Least squares by federated averaging of one full step: gradient descent on the pooled loss."""
+    """Least squares: FedAvg with one full step is gradient descent on the loss over all samples."""
     x = draw.normal(90, torch.float64).reshape(30, 3)
     y = x @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64)
     task = Task.from_arrays(nn.Linear(3, 1), x, y, clients=5, loss=F.mse_loss, dtype=torch.float64)
@@ -87,7 +87,7 @@ def test_modules_that_cannot_be_federated_are_refused_with_the_remedy(layer: nn.
         Objective(nn.Sequential(nn.Linear(4, 4), layer))
 
 
-def test_norms_within_a_sample_and_idle_dropout_are_taken_with_autograds_gradients(draw: Draw) -> None:
+def test_norms_within_a_sample_and_dropout_of_0_have_autograds_gradients(draw: Draw) -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4), nn.Dropout(0.0), nn.LayerNorm(4))
     objective = Objective(module, dtype=torch.float64)
     x, y = draw.normal(24, torch.float64).reshape(1, 6, 4), draw.integers(4, 6)[None]
@@ -96,7 +96,7 @@ def test_norms_within_a_sample_and_idle_dropout_are_taken_with_autograds_gradien
     assert close(found, reference_gradient(objective.module, x[0], y[0]))
 
 
-def test_data_beyond_the_runs_dtype_is_refused(draw: Draw) -> None:
+def test_data_too_large_for_the_dtype_is_refused(draw: Draw) -> None:
     x, y = 1e300 * draw.normal(60, torch.float64).reshape(20, 3), draw.integers(2, 20)
     Task.from_arrays(nn.Linear(3, 2), x, y, clients=4, dtype=torch.float64)
     with pytest.raises(DataError, match=r"beyond torch.float32"):
@@ -119,7 +119,7 @@ def test_a_module_without_parameters_is_refused() -> None:
         Objective(nn.ReLU())
 
 
-def test_the_quadratic_is_what_it_says() -> None:
+def test_the_quadratic_has_its_minimum_curvature_and_noise() -> None:
     """Minimum 0 at the weighted optimum, curvature within [mu, L], gradient noise of variance sigma^2."""
     model = Quadratic(dim=6, L=2.0, mu=0.5, sigma=0.7, samples=400)
     data = model.data(5, Draw.seeded(1))
@@ -157,7 +157,7 @@ def test_model_parameters_out_of_range(name: str, table: dict[str, object], mess
         MODELS[name](**table)
 
 
-def test_a_cnn_wants_images() -> None:
+def test_a_cnn_needs_images() -> None:
     with pytest.raises(ConfigError, match=r"\(60,\)"):
         Cnn().module((60,), 10)
 
@@ -176,7 +176,7 @@ def test_the_users_module_is_not_changed_and_tasks_can_be_shared(draw: Draw) -> 
 
 
 def test_threads_do_not_see_one_anothers_parameters() -> None:
-    """A call puts its parameters into the module for a while; two that meet inside must not share one."""
+    """A call sets the module's parameters for a while; two calls at the same time must not share a module."""
     meeting = threading.Barrier(2, timeout=600)
 
     class Meets(nn.Module):
@@ -187,7 +187,7 @@ def test_threads_do_not_see_one_anothers_parameters() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             meeting.wait()
             y = x + self.w
-            meeting.wait()  # none leaves before both have read
+            meeting.wait()  # neither returns before both have read w
             return y
 
     objective = Objective(Meets())

@@ -1,14 +1,14 @@
-"""Clients' likeness is that of their gradients."""
+"""The similarity of clients is that of their gradients."""
 
 import torch
 
-from fedcom.tasks.similarity import chosen, similarity
+from fedcom.tasks.similarity import chosen_clients, similarity
 from fedcom.tasks.task import Task
 from tests.conftest import mlp_task
 
 
 def linear_task(x: torch.Tensor, clients: int) -> Task:
-    """Least squares towards -1 from w = 0: a client's gradient is along the mean of its samples."""
+    """Least squares with targets -1 at w = 0: a client's gradient has the direction of its mean sample."""
     module = torch.nn.Linear(2, 1, bias=False)
     torch.nn.init.zeros_(module.weight)
     y = -torch.ones(len(x), 1)
@@ -29,14 +29,14 @@ def test_cosines_of_gradients_known_by_hand() -> None:
     )
 
 
-def test_a_client_without_a_gradient_is_like_nobody() -> None:
+def test_a_client_without_a_gradient_has_cosine_zero() -> None:
     x = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
     task = linear_task(x, 2)
     assert similarity(task, task.objective.start).tolist() == [[1, 0], [0, 0]]
 
 
-def test_clients_are_spread_out_and_no_more_than_memory_holds() -> None:
+def test_clients_are_evenly_spaced_and_fewer_for_large_models() -> None:
     task = mlp_task()
-    assert chosen(task, 100, 2).tolist() == [0, task.clients // 2]
-    assert len(chosen(task, 100)) == min(20, task.clients)
-    assert len(chosen(task, 2**28)) == 1
+    assert chosen_clients(task, 100, 2).tolist() == [0, task.clients // 2]
+    assert len(chosen_clients(task, 100)) == min(20, task.clients)
+    assert len(chosen_clients(task, 2**28)) == 1

@@ -1,4 +1,4 @@
-"""Clients with budgets of their own: slow ones send less, and one damping serves all."""
+"""Budgets: each client sends at its own number of bits, and all share one damping."""
 
 import pytest
 import torch
@@ -14,13 +14,13 @@ BUDGETS = (2.0, 8.0, 2.0, 4.0, 8.0, 4.0)
 
 
 def test_each_client_sends_what_its_budget_allows() -> None:
-    """d = 66 in 4 tensors: 16 + 32 + ceil(66 bits/8) bytes a message, and a scalar of 24."""
+    """d = 66 in 4 tensors: 16 + 32 + ceil(66 bits/8) bytes per message, and 24 for the scalar."""
     simulation = after(mlp_task(), FedCOMGATE(**RATES), Links(Int(8), budgets=BUDGETS), rounds=3)  # type: ignore[arg-type]
     messages = sum(48 + -(-66 * int(bits) // 8) + 24 for bits in BUDGETS)
     assert simulation.ledger.total("uplink") == 3 * messages
 
 
-def test_the_invariant_holds_and_chunks_change_nothing() -> None:
+def test_the_weighted_sum_of_delta_is_zero_and_chunks_change_nothing() -> None:
     runs = [
         after(mlp_task(), FedCOMGATE(**RATES), Links(Int(8), budgets=BUDGETS), rounds=4, chunk=chunk)  # type: ignore[arg-type]
         for chunk in (6, 2)
@@ -30,13 +30,13 @@ def test_the_invariant_holds_and_chunks_change_nothing() -> None:
     assert close(runs[0].server.w, runs[1].server.w)
 
 
-def test_equal_budgets_are_the_codec_itself() -> None:
+def test_equal_budgets_give_the_run_of_the_codec_at_that_rate() -> None:
     plain = after(mlp_task(), FedCOMGATE(**RATES), Links(Int(4)))  # type: ignore[arg-type]
     shared = after(mlp_task(), FedCOMGATE(**RATES), Links(Int(8), budgets=(4.0,) * 6))  # type: ignore[arg-type]
     assert torch.equal(plain.server.w, shared.server.w)
 
 
-def test_bits_follow_bandwidths() -> None:
+def test_bits_are_proportional_to_bandwidths() -> None:
     assert budgets_from([1, 4, 8], Rotated(2.0)) == (0.25, 1.0, 2.0)
     with pytest.raises(ConfigError, match="above 0"):
         budgets_from([1, 0], Rotated(2.0))
@@ -83,7 +83,7 @@ def test_what_is_refused(settings: str, message: str) -> None:
         Config.of(read(None, settings.split()))
 
 
-def test_one_budget_a_client() -> None:
+def test_budgets_must_be_one_per_client() -> None:
     with pytest.raises(ConfigError, match=r"one number per client \(6\); got 2"):
         Simulation(mlp_task(), FedCOMGATE(), Links(Rotated(1.0), budgets=(1.0, 2.0)), device="cpu")
     with pytest.raises(ConfigError, match="natural"):

@@ -1,4 +1,4 @@
-"""Every codec in both directions: a counted run books the bytes that an encoded run really makes."""
+"""Every codec in both directions: bytes that are counted are the bytes that an encoded run really makes."""
 
 import copy
 from functools import cache
@@ -29,7 +29,7 @@ each_codec = pytest.mark.parametrize("codec", [*(kind() for kind in CODECS.value
 
 @cache
 def task() -> Task:
-    """A classifier of 2163 coordinates, one matrix among them: enough for every codec's defaults."""
+    """A classifier of 2163 coordinates, large enough for every codec at its defaults."""
     draw = Draw.seeded(0)
     y = draw.fold("labels").integers(3, 8 * CLIENTS)
     x = draw.fold("inputs").normal(50 * len(y), torch.float64).reshape(-1, 50) + y[:, None]
@@ -73,9 +73,9 @@ def test_counted_bytes_are_the_real_ones_in_both_directions(name: str, method: s
 @each_codec
 def test_the_sizes_of_one_vector_are_those_of_a_stack_of_one(codec: Codec) -> None:
     x, draw, books = gaussian(LONG), keys(1), []
-    for vector, own in ((x, Draw(draw.key[0])), (x.unsqueeze(0), draw)):
+    for vector, key in ((x, Draw(draw.key[0])), (x.unsqueeze(0), draw)):
         ledger, meter = Ledger(1), torch.zeros(1, dtype=torch.int64)
-        heard = Channel("downlink", [ledger], meter=meter).send("x", vector, LONG, codec, own, receivers=3)
+        heard = Channel("downlink", [ledger], meter=meter).send("x", vector, LONG, codec, key, receivers=3)
         assert heard.shape == vector.shape
         assert 3 * int(meter) == ledger.total("downlink")
         books.append(ledger.as_dict())
@@ -91,7 +91,7 @@ def test_sizes_have_the_leading_axes_of_the_vector(codec: Codec) -> None:
 
 
 @each_codec
-def test_transmit_calls_the_methods_an_engine_has_compiled(codec: Codec) -> None:
+def test_transmit_calls_the_methods_that_an_engine_compiles(codec: Codec) -> None:
     twin, called, draw = copy.copy(codec), set(), Draw.seeded(0)
     for name in ("compress", "expand", "quantise"):
 

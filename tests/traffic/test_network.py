@@ -1,4 +1,4 @@
-"""Modelled time, worked by hand: the slowest sampled client decides how long a round takes."""
+"""Modelled time, computed by hand: a round takes as long as its slowest sampled client."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from fedcom.codecs import Codec, Dithered, Int, Rotated
 from fedcom.config import Config, read
 from fedcom.draws import Draw
 from fedcom.engines.local.eager import Rehearsal
-from fedcom.engines.simulation import together
+from fedcom.engines.simulation import stack_runs
 from fedcom.errors import ConfigError
 from fedcom.formats import duration
 from fedcom.reports.comparison import compare_table, markdown, render
@@ -37,7 +37,7 @@ def seconds(simulation: Simulation) -> float:
 
 
 def test_rounds_of_known_bytes_by_hand() -> None:
-    """The model down and up, three steps: the same in every round."""
+    """Every round sends the model down and up and takes three steps."""
     simulation = after(mlp_task(), FedAvg(tau=3), rounds=2, network=HAND)
     one = 0.5 + MODEL * 8e-6 / 2 + 3 * 0.1 + MODEL * 8e-6 / 1
     assert seconds(simulation) == pytest.approx(2 * one, rel=1e-12)
@@ -46,7 +46,7 @@ def test_rounds_of_known_bytes_by_hand() -> None:
 @pytest.mark.parametrize("encode", [False, True])
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_what_each_option_sends_down_by_hand(option: Any, encode: bool) -> None:
-    """The mean and the damping's scalar every round; the model with I in the first alone, with II always."""
+    """The mean and q go down in every round; the model in every round with II, in the first only with I."""
     links = Links(Int(8), encode=encode)
     simulation = after(mlp_task(), FedCOMGATE(tau=3, option=option), links, rounds=3, network=HAND)
     up, mean = 16 + 32 + 66 + 24, MODEL + 24
@@ -56,14 +56,14 @@ def test_what_each_option_sends_down_by_hand(option: Any, encode: bool) -> None:
     assert down == simulation.row()["downlink_bytes"]
 
 
-def test_the_slowest_of_those_sampled_decides() -> None:
+def test_a_round_takes_as_long_as_its_slowest_sampled_client() -> None:
     tau, network = (1, 2, 3, 4, 5, 6), Network(1e15, 1e15, compute=1.0)
     simulation, expected = after(mlp_task(), FedCOM(tau=tau), rounds=0, participation=0.5, network=network), 0
     for _ in range(4):
         expected += max(tau[j] for j in simulation.sample().tolist())
         simulation.step()
         assert seconds(simulation) == pytest.approx(expected, rel=1e-9)
-    assert expected < 4 * 6  # someone was not sampled
+    assert expected < 4 * 6  # the slowest client was not always sampled
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_the_slowest_of_those_sampled_decides() -> None:
     ids=["counted", "encoded", "budgets", "budgets encoded"],
 )
 @pytest.mark.parametrize("chunk", [1, 6])
-def test_the_longest_message_decides_where_clients_send_different_ones(links: Links, chunk: int) -> None:
-    """One client per group: each group has a bill of its own to compare with."""
-    alone = after(mlp_task(), FedCOMGATE(tau=2), links, rounds=0, chunk=1)
-    engine: Any = alone.engine
+def test_the_longest_message_decides_if_messages_differ(links: Links, chunk: int) -> None:
+    """A second run with one client per group tells how many bytes each client sends."""
+    single = after(mlp_task(), FedCOMGATE(tau=2), links, rounds=0, chunk=1)
+    engine: Any = single.engine
     bills, work = [], engine.group_work
 
     def spy(*given: Any) -> Any:
@@ -90,11 +90,11 @@ def test_the_longest_message_decides_where_clients_send_different_ones(links: Li
     engine.group_work = spy
     timed = after(mlp_task(), FedCOMGATE(tau=2), links, rounds=0, chunk=chunk, network=BYTES_UP)
     longest = 0
-    for turn in range(3):
-        alone.step()
+    for i in range(3):
+        single.step()
         timed.step()
-        longest += max(bills[6 * turn :])
-        assert min(bills[6 * turn :]) < max(bills[6 * turn :])
+        longest += max(bills[6 * i :])
+        assert min(bills[6 * i :]) < max(bills[6 * i :])
         assert seconds(timed) == pytest.approx(longest, abs=1e-6)
 
 
@@ -108,7 +108,7 @@ def test_an_entropy_coded_mean_counts_its_own_bytes() -> None:
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize("codec", [Int(8), Dithered(q=0.1)], ids=lambda c: c.name)
-def test_runs_in_step_have_the_clocks_of_the_runs_alone(codec: Codec, participation: float) -> None:
+def test_runs_in_step_have_the_modelled_time_of_single_runs(codec: Codec, participation: float) -> None:
     network = replace(HAND, spread=0.7, uplink=1e-3)
 
     def make(seed: int) -> Simulation:
@@ -124,26 +124,26 @@ def test_runs_in_step_have_the_clocks_of_the_runs_alone(codec: Codec, participat
         )
 
     stacked = [make(seed) for seed in range(3)]
-    play = together(stacked)
+    engine = stack_runs(stacked)
     for _ in range(3):
-        play.step()
+        engine.step()
     clocks = [seconds(run) for run in stacked]
-    alone = [make(seed) for seed in range(3)]
-    for run in alone:
+    single = [make(seed) for seed in range(3)]
+    for run in single:
         list(run.run())
-    assert clocks == pytest.approx([seconds(run) for run in alone], rel=1e-9)
+    assert clocks == pytest.approx([seconds(run) for run in single], rel=1e-9)
     assert len(set(clocks)) == 3
 
 
-def test_runs_of_different_networks_play_alone() -> None:
+def test_runs_of_different_networks_cannot_be_stacked() -> None:
     runs = [
         Simulation(mlp_task(), FedCOM(), rounds=1, device="cpu", network=network) for network in (HAND, None)
     ]
-    with pytest.raises(ConfigError, match="share one network"):
-        together(runs)
+    with pytest.raises(ConfigError, match="must share one network"):
+        stack_runs(runs)
 
 
-def test_without_a_network_there_is_no_time_and_with_one_nothing_else_changes() -> None:
+def test_a_network_adds_modelled_time_and_changes_nothing_else() -> None:
     plain, timed = after(mlp_task(), FedCOMGATE()), after(mlp_task(), FedCOMGATE(), network=HAND)
     rows = [{k: v for k, v in run.row().items() if k != "seconds"} for run in (plain, timed)]
     assert rows[1].pop("modelled_seconds") > 0
@@ -167,7 +167,7 @@ def slowness(clients: torch.Tensor, seed: int = 0, spread: float = 0.5) -> torch
     return Network(1.0, 1.0, spread=spread).seconds(draw, zero, 0, torch.full((len(clients),), 125_000))
 
 
-def test_a_clients_speed_is_its_own() -> None:
+def test_a_clients_speed_depends_on_seed_and_client_only() -> None:
     many = slowness(torch.arange(20_000))
     assert torch.equal(slowness(torch.tensor([19_999, 3])), many[[19_999, 3]])
     assert slowness(torch.tensor([10**6])).item() > 0
@@ -176,8 +176,8 @@ def test_a_clients_speed_is_its_own() -> None:
     assert many.log().std().item() == pytest.approx(0.5, abs=0.02)
 
 
-def test_methods_of_one_seed_meet_the_same_clients() -> None:
-    """FedAvg's messages are half of SCAFFOLD's both ways, so its rounds take half as long."""
+def test_methods_compared_with_one_seed_have_the_same_client_speeds() -> None:
+    """FedAvg sends half of SCAFFOLD's bytes in both directions, so its rounds take half as long."""
     network = Network(1e-3, 1e-3, spread=1.0)
     for participation in (1.0, 0.5):
         fedavg, scaffold = (
@@ -192,7 +192,7 @@ sizes = st.integers(0, 10**9)
 
 
 @given(down=sizes, up=sizes, more=st.integers(1, 10**6), spread=st.floats(0, 2), client=sizes)
-def test_more_bytes_take_longer_and_infinite_bandwidth_leaves_compute_and_latency(
+def test_more_bytes_take_longer_and_at_infinite_bandwidth_only_compute_and_latency_remain(
     down: int, up: int, more: int, spread: float, client: int
 ) -> None:
     draw = Draw.seeded(1).fold(torch.tensor([client]))
@@ -204,8 +204,8 @@ def test_more_bytes_take_longer_and_infinite_bandwidth_leaves_compute_and_latenc
     assert time(network, down, up) < min(time(network, down + more, up), time(network, down, up + more))
     limit = time(replace(network, uplink=1e15, downlink=1e15), down, up)
     assert limit == pytest.approx(time(network, 0, 0), rel=1e-6)
-    alike = replace(network, uplink=1e15, downlink=1e15, spread=0.0)
-    assert time(alike, down, up) == pytest.approx(0.2 + 5 * 0.01, rel=1e-6)
+    no_spread = replace(network, uplink=1e15, downlink=1e15, spread=0.0)
+    assert time(no_spread, down, up) == pytest.approx(0.2 + 5 * 0.01, rel=1e-6)
 
 
 def test_from_a_config() -> None:
@@ -244,7 +244,7 @@ SMALL = {
 }
 
 
-def test_a_comparison_tells_time_where_it_is_modelled(tmp_path: Path) -> None:
+def test_a_comparison_shows_modelled_time(tmp_path: Path) -> None:
     table = {**SMALL, "run": {"rounds": 2, "target_accuracy": 0.01}}
     rows = compare(table, ["fedavg", "fedpaq"], tmp_path, device="cpu", quiet=True).table
     assert rows[0]["modelled_seconds"] > rows[1]["modelled_seconds"] > 2 * 0.0635
@@ -254,7 +254,7 @@ def test_a_comparison_tells_time_where_it_is_modelled(tmp_path: Path) -> None:
     assert "[network]" in (tmp_path / "fedavg/seed-0/config.toml").read_text()
 
 
-def test_a_sweep_carries_it_and_may_vary_it(tmp_path: Path) -> None:
+def test_a_sweep_shows_modelled_time_and_may_vary_the_network(tmp_path: Path) -> None:
     table = {**SMALL, "run": {"rounds": 1}}
     records = sweep(table, {"network": {"uplink": [1, 10]}}, ["fedavg"], tmp_path, quiet=True, device="cpu")
     slow, fast = (entry["modelled_seconds"] for entry in summary(records))

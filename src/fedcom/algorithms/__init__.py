@@ -1,4 +1,4 @@
-"""The family: one file a method; this is the one place that knows them by name."""
+"""The methods, one file each; only this module knows them all by name."""
 
 from fedcom.algorithms.base import Algorithm
 from fedcom.algorithms.diana import Diana

@@ -1,8 +1,8 @@
-"""What an algorithm is: the paper's equations on flat vectors, written once for one client or a stack.
+"""What an algorithm is: the paper's equations on flat vectors, the same for one client and for a stack.
 
-The base is local SGD; every other method overrides what its paper changes. The order of a round is in
-fedcom/rounds/round.py. Compression sits between `upload` and `client_step`, so that a client knows what it
-meant to say, what the server heard of it, and what the mean over all clients was.
+The base class is local SGD; every other method overrides what its paper changes. The order of a round is in
+fedcom/rounds/round.py. Compression happens between `upload` and `client_step`, so `client_step` is given what
+the client meant to send, what the server heard of it, and the mean over all clients.
 """
 
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ Auto = Literal["auto"]
 
 
 class Oracle(Protocol):
-    """Gradients at one local step: all that an algorithm may ask of data.
+    """Gradients at one local step, all that an algorithm can see of the data.
 
-    w holds one row per client, and so does what comes back.
+    w has one row per client, and so has the gradient.
     """
 
     def at(self, step: int) -> "Oracle":
         """The oracle of another local step."""
 
     def batch(self, w: Tensor) -> Tensor:
-        """The minibatch gradient at w; the same minibatch however often it is asked."""
+        """The minibatch gradient at w; the same minibatch every time in one step."""
 
     def full(self, w: Tensor) -> Tensor:
         """The gradient of the client's whole loss at w."""
@@ -37,39 +37,54 @@ class Oracle(Protocol):
 class Round(NamedTuple):
     """The public facts of one round."""
 
-    eta: float | Tensor  # the local rate of this round; a column where rows belong to several runs
+    eta: float | Tensor  # the local rate of this round; a column if the rows are of several runs
     tau: float  # the nominal number of local steps
-    path: float | Tensor  # the sum of a client's step sizes, eta * tau_j; a column where they differ
+    path: float | Tensor  # the sum of a client's step sizes, eta * tau_j; a column if clients differ
     share: float | Tensor  # the weight of the sampled clients among all: n/m for uniform weights
-    coin: float | Tensor = 0.0  # one number in [0, 1) that all clients of this round share
-    alpha: float | Tensor = 1.0  # how far tracking or shifts move; known once all messages are in
+    coin: float | Tensor = 0.0  # one random number in [0, 1) that all clients of this round share
+    alpha: float | Tensor = 1.0  # how far tracking or shifts move; set once the server has all messages
 
 
 class Stateless(NamedTuple):
-    """A client that keeps nothing."""
+    """The state of a client that keeps nothing."""
 
 
 class Server(NamedTuple):
-    """A server that keeps the model alone."""
+    """The state of a server that keeps only the model."""
 
     w: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """Local SGD; fields are the hyper-parameters every method has.
+    """Local SGD, and the hyper-parameters that every method has.
+
+    In every method `server` and `client` are their states: named tuples of tensors. With a stack of clients,
+    each tensor of a client's state has one row per client. `down` holds the vectors that clients were sent at
+    the start of the round, by name, and `rnd` the facts of the round. States are replaced, never changed in
+    place.
 
     Args:
         eta: local rate of round 0; round r uses eta * decay^r.
         gamma: global rate.
         tau: local steps: one number for all clients, or one number per client.
-        epochs: passes over a client's own data; where given, it decides the local steps instead of tau.
+        epochs: passes over a client's data; if given, it sets the number of local steps instead of tau.
         batch: minibatch size, or "full".
-        decay: what eta is multiplied by after every round.
-        weights: of the clients in the mean: "uniform" or by "size".
+        decay: eta is multiplied by this after every round.
+        weights: of the clients in the mean: "uniform", or by "size" of their data.
         weight_decay: this times w is added to every gradient.
-        option: what goes down. "I": the mean alone, clients repeat the server's step (full participation);
-            "II": the server's vectors. None: I at full participation for methods that need the mean, else II.
+        option: what the server sends. "I": only the mean, and clients repeat the server's step (needs full
+            participation). "II": its vectors. None: I at full participation for methods that need the mean,
+            else II.
+
+    Attributes:
+        name: what a config calls the method.
+        uplink: the default codec and its settings, and the default memory if there is one.
+        compresses: None: the method accepts any codec; else the name of the method that does.
+        uploads: the names of the vectors that clients send.
+        feedback: whether clients must be sent the mean after the round.
+        uses_meant: whether client_step uses what the client meant.
+        fixed: hyper-parameters that cannot be changed, and their values.
     """
 
     eta: float = 0.05
@@ -83,12 +98,12 @@ class Algorithm:
     option: Literal["I", "II"] | None = None
 
     name: ClassVar[str]
-    uplink: ClassVar[Mapping[str, Any]] = {"name": "identity"}  # the default codec, and memory if any
-    compresses: ClassVar[str | None] = None  # None: it may; else the name of the method that does
-    uploads: ClassVar[tuple[str, ...]] = ("D",)  # the names of the vectors that go up
-    feedback: ClassVar[bool] = False  # must clients hear the mean after the round?
-    uses_meant: ClassVar[bool] = False  # does client_step look at what the client meant?
-    fixed: ClassVar[Mapping[str, Any]] = {}  # hyper-parameters the method does not leave open
+    uplink: ClassVar[Mapping[str, Any]] = {"name": "identity"}
+    compresses: ClassVar[str | None] = None
+    uploads: ClassVar[tuple[str, ...]] = ("D",)
+    feedback: ClassVar[bool] = False
+    uses_meant: ClassVar[bool] = False
+    fixed: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
         settings.check(self)
@@ -111,48 +126,56 @@ class Algorithm:
                 raise ConfigError(f"{key} must be {rules.get(key, '1 or more')}; got {getattr(self, key)}")
 
     def init_server(self, w: Tensor) -> Any:
-        """The server's state before round 0."""
+        """The server's state before round 0; w is the initial model."""
         return Server(w)
 
     def init_client(self, w: Tensor) -> Any:
-        """A client's state before it first takes part; w gives its shape."""
+        """A client's state before it first takes part; w gives the shape."""
         return Stateless()
 
     def broadcast(self, server: Any) -> Vectors:
-        """What clients must know of the server to begin a round."""
+        """The vectors that clients need to begin a round, by name."""
         return {"w": server.w}
 
     def begin(self, client: Any, down: Vectors, oracle: Oracle, rnd: Round) -> Any:
-        """What a client does before its local steps."""
+        """The client's state when its local steps begin."""
         return client
 
     def local_step(self, w: Tensor, client: Any, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
-        """One of the tau local steps."""
+        """The client's model after one more local step; w is its model before."""
         return descend(w, rnd.eta, oracle.batch(w))
 
     def upload(self, client: Any, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
-        """What the client means to say: D = (w - w_j)/eta, scaled to tau steps where it did others."""
+        """What the client means to send: D = (w - w_j)/eta, scaled to tau steps if it took another number.
+
+        Args:
+            w: the client's model after its local steps.
+        """
         return {"D": rnd.tau * (down["w"] - w) / rnd.path}
 
     def server_step(self, server: Any, mean: Vectors, rnd: Round) -> Any:
-        """The server's update from the mean of what it heard."""
+        """The server's state after the round; mean is that of what the server heard."""
         return server._replace(w=server.w - rnd.eta * self.gamma * mean["D"])
 
     def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
-        """The client's update once the round is known.
+        """The client's state after the round.
 
         Args:
             meant: what `upload` returned, before clipping, memory and codec; empty unless `uses_meant` is
                 set, since keeping it until the round ends costs memory.
             sent: what the server heard of this client.
-            mean: the mean of what it heard of all.
+            mean: the mean of what the server heard of all clients.
         """
         return client
 
     def smoothing(self) -> float | Auto:
-        """The setting behind Round.alpha: a number, or "auto" for one from this round's measured q."""
+        """The setting for Round.alpha: a number, or "auto" to compute it from this round's measured q."""
         return 1.0
 
     def unit(self, vector: str, rnd: Round) -> float | Tensor:
-        """What turns an uploaded vector into the units its memory is kept in: the model's, by default."""
+        """The factor that turns an uploaded vector into the model's units, in which memories are kept.
+
+        Args:
+            vector: its name in `uploads`.
+        """
         return rnd.eta

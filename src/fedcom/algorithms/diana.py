@@ -12,13 +12,13 @@ from fedcom.vectors import Vectors
 
 
 class Shift(NamedTuple):
-    """A client's shift: its running guess of its own gradient."""
+    """A client's shift h: its running estimate of its gradient."""
 
     h: Tensor
 
 
 class DianaServer(NamedTuple):
-    """The model and the weighted mean of all clients' shifts."""
+    """The model w, and h, the weighted mean of all clients' shifts."""
 
     w: Tensor
     h: Tensor
@@ -26,7 +26,11 @@ class DianaServer(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Diana(Algorithm):
-    """DIANA: one step a round; the difference to a learned shift is compressed."""
+    """DIANA: one step per round; the difference to a learned shift is compressed.
+
+    Args:
+        shift_rate: how far a shift moves towards what was sent; "auto": 1/(1 + q), with the measured q.
+    """
 
     tau: int | tuple[int, ...] = 1
     shift_rate: float | Auto = "auto"

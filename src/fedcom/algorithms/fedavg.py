@@ -1,4 +1,4 @@
-"""Federated averaging (McMahan et al., 2017), with a global rate that is 1 unless given."""
+"""Federated averaging (McMahan et al., 2017), with a global rate that is 1 by default."""
 
 from dataclasses import dataclass
 from typing import ClassVar

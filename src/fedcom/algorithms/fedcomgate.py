@@ -1,8 +1,7 @@
 """FedCOMGATE (Algorithms 2 and 4): compressed updates with local gradient tracking.
 
 It is FedGATE on what the server heard: delta_j moves by Q(D_j) - mean Q, so the weighted sum of all
-delta_j stays zero whatever the codec, the sampling or the damping. damping 1 is the paper; "auto",
-1/(1 + q) with this round's measured q, keeps coarse codecs stable (docs/decisions/damped-tracking.md).
+delta_j stays zero with every codec, sampling and damping.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,12 @@ from fedcom.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class FedCOMGATE(FedGATE):
-    """FedCOMGATE: compressed updates with local gradient tracking (Algorithms 2 and 4)."""
+    """FedCOMGATE: compressed updates with local gradient tracking (Algorithms 2 and 4).
+
+    Args:
+        damping: delta moves by this times the difference; 1 is the paper. "auto": 1/(1 + q), with the q
+            measured in this round, which keeps coarse codecs stable (docs/decisions/damped-tracking.md).
+    """
 
     damping: float | Auto = "auto"
 

@@ -10,7 +10,7 @@ from fedcom.vectors import Vectors, descend
 
 
 class Tracker(NamedTuple):
-    """What a tracking client keeps: how its gradient differs from everyone's."""
+    """What a tracking client keeps: delta, how its gradient differs from the mean over clients."""
 
     delta: Tensor
 

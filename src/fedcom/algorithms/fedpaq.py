@@ -1,4 +1,4 @@
-"""FedPAQ (Reisizadeh et al., 2020): FedCOM with global rate 1."""
+"""FedPAQ (Reisizadeh et al., 2020): FedCOM with a global rate that is 1 by default."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +8,7 @@ from fedcom.algorithms.fedcom import FedCOM
 
 @dataclass(frozen=True, kw_only=True)
 class FedPAQ(FedCOM):
-    """FedPAQ: federated averaging of quantised updates (FedCOM with gamma 1 unless given)."""
+    """FedPAQ: federated averaging of quantised updates (FedCOM with gamma 1 by default)."""
 
     gamma: float = 1.0
 

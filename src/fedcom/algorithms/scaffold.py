@@ -1,4 +1,4 @@
-"""SCAFFOLD (Karimireddy et al., 2020), option II: control variates on both sides, two vectors up."""
+"""SCAFFOLD (Karimireddy et al., 2020), option II: clients and server keep control variates."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -10,13 +10,13 @@ from fedcom.vectors import Vectors, descend
 
 
 class Control(NamedTuple):
-    """A client's control variate."""
+    """A client's control variate c."""
 
     c: Tensor
 
 
 class ScaffoldServer(NamedTuple):
-    """The model and the server's control variate, the weighted mean of the clients'."""
+    """The model w, and c, the server's control variate: the weighted mean of the clients'."""
 
     w: Tensor
     c: Tensor

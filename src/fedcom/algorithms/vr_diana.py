@@ -13,17 +13,21 @@ from fedcom.vectors import Vectors, descend
 
 
 class Reference(NamedTuple):
-    """A shift, a reference point and the full gradient there; fresh is 1 until both are set."""
+    """What a client keeps."""
 
-    h: Tensor
-    point: Tensor
-    gradient: Tensor
-    fresh: Tensor
+    h: Tensor  # its shift
+    point: Tensor  # the reference point
+    gradient: Tensor  # the full gradient there
+    fresh: Tensor  # 1 before the reference point is first set, then 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class VRDiana(Diana):
-    """VR-DIANA: DIANA with variance-reduced gradients, refreshed with a small probability a round."""
+    """VR-DIANA: DIANA with variance-reduced gradients.
+
+    Args:
+        refresh_probability: of a new reference point, in each round, for all clients at once.
+    """
 
     refresh_probability: float = 0.1
 

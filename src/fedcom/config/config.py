@@ -10,7 +10,7 @@ from fedcom.config.build import build, keys, pick
 from fedcom.config.sections import DataConfig, DownlinkConfig, RunConfig, UplinkConfig
 from fedcom.config.tables import Table, check_sections, renamed
 from fedcom.registry import Registry
-from fedcom.rounds.rules import twin
+from fedcom.rounds.rules import takes_no_codec
 from fedcom.tasks.models import MODELS, Model
 from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network, over_preset
@@ -40,7 +40,7 @@ class Config:
         memory = build(DownlinkConfig, {k: down.pop(k) for k in ("memory",) if k in down}, "downlink").memory
         up = dict(table.get("uplink", {}))
         if algorithm.compresses is not None and "name" not in up and set(up) - {"memory"}:
-            raise twin(algorithm, f"got uplink settings {up}")
+            raise takes_no_codec(algorithm, f"got uplink settings {up}")
         around = build(UplinkConfig, {k: up.pop(k) for k in keys(UplinkConfig) if k in up}, "uplink")
         uplink = _codec("uplink", up, {k: v for k, v in algorithm.uplink.items() if k != "memory"})
         links = Links(

@@ -1,4 +1,4 @@
-"""One data set as tensors: samples, labels and, where it is known, who wrote each sample."""
+"""One data set as tensors: samples, labels and, if it is known, who wrote each sample."""
 
 import math
 from collections.abc import Callable
@@ -15,10 +15,14 @@ from fedcom.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test samples; y is int64, or floating where classes is 0: regression.
+    """Training and test samples.
 
     Args:
-        groups: the natural client of each training sample, 0..G-1, where the set has authors.
+        x: training samples, along the first axis.
+        y: their labels, int64; or their targets, floating, if it is a regression.
+        test_x: may be empty.
+        classes: how many there are; 0: regression.
+        groups: the natural client (the author) of each training sample, 0..G-1; None: not known.
     """
 
     name: str
@@ -32,13 +36,14 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Clients too many to be laid out, whose samples are drawn when they are asked for.
+    """Clients too many for all their samples to be held in memory: samples are drawn when they are needed.
 
     Args:
         data: the samples of some clients, in the order of `shown`, to evaluate a model on.
-        shown: those clients.
-        sizes: training samples of every client.
-        samples: x and y of some clients, at positions below their sizes, one row of positions a client.
+        shown: the numbers of those clients.
+        sizes: the number of training samples of every client.
+        samples: a function of client numbers [k] and positions [k, n], each below its client's size, that
+            returns x and y of those samples, one row per client.
     """
 
     data: Dataset
@@ -47,35 +52,40 @@ class Population:
     samples: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-class Part(NamedTuple):
-    """Samples as a file holds them, and their labels."""
+class Arrays(NamedTuple):
+    """Samples and labels as a file holds them."""
 
     x: NDArray[Any]
     y: NDArray[Any]
 
 
-def images(name: str, train: Part, test: Part, classes: int, groups: NDArray[Any] | None = None) -> Dataset:
-    """A data set of images: pixels minus one mean, over one standard deviation, both of the training set.
+def images(
+    name: str, train: Arrays, test: Arrays, classes: int, groups: NDArray[Any] | None = None
+) -> Dataset:
+    """A data set of images: pixels minus their mean, over their standard deviation, both of the training set.
 
-    Dividing the pixels by 255 first would cancel: mean and deviation scale along.
+    Dividing the pixels by 255 first would change nothing: mean and deviation scale with them.
+
+    Args:
+        groups: the author of each training image, as any whole numbers; None: not known.
     """
     if not len(train.x):
         raise DataError(f"{name} has no training samples; fetch its files again")
-    for part in (train, test):
-        _check_labels(name, part, classes)
+    for half in (train, test):
+        _check_labels(name, half, classes)
     mean, std = _moments(train.x)
-    x, test_x = (torch.from_numpy((part.x.astype(np.float32) - mean) / std) for part in (train, test))
-    y, test_y = (torch.from_numpy(part.y.astype(np.int64)) for part in (train, test))
+    x, test_x = (torch.from_numpy((half.x.astype(np.float32) - mean) / std) for half in (train, test))
+    y, test_y = (torch.from_numpy(half.y.astype(np.int64)) for half in (train, test))
     ids = None if groups is None else _groups(groups, len(y))
     return Dataset(name, x, y, test_x, test_y, classes, ids)
 
 
-def _check_labels(name: str, part: Part, classes: int) -> None:
-    """Refuse files that cannot belong together."""
-    if len(part.x) != len(part.y):
-        raise DataError(f"{name} has {len(part.x)} images but {len(part.y)} labels; fetch its files again")
-    if len(part.y) and not 0 <= part.y.min() <= part.y.max() < classes:
-        span = f"{part.y.min()} to {part.y.max()}"
+def _check_labels(name: str, half: Arrays, classes: int) -> None:
+    """Refuse images and labels that cannot belong together."""
+    if len(half.x) != len(half.y):
+        raise DataError(f"{name} has {len(half.x)} images but {len(half.y)} labels; fetch its files again")
+    if len(half.y) and not 0 <= half.y.min() <= half.y.max() < classes:
+        span = f"{half.y.min()} to {half.y.max()}"
         raise DataError(f"{name} has labels from {span}; they must be 0 to {classes - 1}")
 
 
@@ -85,7 +95,7 @@ def _moments(x: NDArray[Any]) -> tuple[np.float32, np.float32]:
     mean = sum(float(piece.sum(dtype=np.float64)) for piece in pieces) / x.size
     square = sum(float(np.square(piece, dtype=np.float64).sum()) for piece in pieces) / x.size
     std = math.sqrt(max(square - mean**2, 0.0))
-    return np.float32(mean), np.float32(std or 1.0)  # all pixels equal: leave them at 0
+    return np.float32(mean), np.float32(std or 1.0)  # if all pixels are equal, they become 0
 
 
 def from_arrays(
@@ -96,11 +106,14 @@ def from_arrays(
     groups: Any = None,
     name: str = "arrays",
 ) -> Dataset:
-    """A data set of the user's own numpy arrays or tensors, copied and checked but not normalised.
+    """A data set of the user's numpy arrays or tensors, copied and checked but not normalised.
 
     Args:
+        x: training samples, along the first axis.
         y: whole numbers 0..C-1 are classes; floats make it a regression (classes=0).
-        groups: one id a training sample, any whole numbers; renumbered 0..G-1 in their order.
+        test_x: test samples, with test_y; None: no test set.
+        groups: the author of each training sample, as any whole numbers, which are renumbered 0..G-1 in
+            increasing order; None: not known.
     """
     train = _pair(x, y, "x", "y")
     test = _test_pair(test_x, test_y, train)
@@ -112,7 +125,7 @@ def from_arrays(
 
 
 def _test_pair(x: Any, y: Any, train: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Test samples and labels of the same kind as the training ones, or none of them."""
+    """Test samples and labels of the same kind as the training ones; empty if none are given."""
     if (x is None) != (y is None):
         raise DataError("test_x and test_y go together; give both or neither")
     if x is None:
@@ -127,7 +140,7 @@ def _test_pair(x: Any, y: Any, train: tuple[Tensor, Tensor]) -> tuple[Tensor, Te
 
 
 def _kind(tensor: Tensor) -> str:
-    """Shape of one sample and whether it is floating, for errors."""
+    """The shape of one sample and whether it is floating, for comparison and for errors."""
     return f"{list(tensor.shape[1:])} {'floating' if tensor.is_floating_point() else 'whole'}"
 
 
@@ -138,7 +151,9 @@ def _pair(x: Any, y: Any, x_name: str, y_name: str) -> tuple[Tensor, Tensor]:
         raise DataError(f"{x_name} has {len(samples)} samples but {y_name} has {len(labels)} labels")
     if not labels.is_floating_point():
         if labels.dim() != 1:
-            raise DataError(f"{y_name} has shape {list(labels.shape)}; class labels are one number a sample")
+            raise DataError(
+                f"{y_name} has shape {list(labels.shape)}; class labels are one number per sample"
+            )
         if len(labels) and labels.min() < 0:
             raise DataError(
                 f"{y_name} has the label {int(labels.min())}; labels are 0, 1, 2, ...; renumber them"
@@ -151,7 +166,7 @@ def _groups(groups: Any, n: int) -> Tensor:
     ids = _tensor(groups, "groups")
     if ids.is_floating_point() or ids.shape != (n,):
         raise DataError(
-            f"groups has shape {list(ids.shape)} {ids.dtype}; give {n} whole numbers, one a sample"
+            f"groups has shape {list(ids.shape)} {ids.dtype}; give {n} whole numbers, one per sample"
         )
     renumbered: Tensor = torch.unique(ids, return_inverse=True)[1]
     return renumbered
@@ -172,7 +187,7 @@ def _tensor(values: Any, name: str) -> Tensor:
 
 
 def _array(values: Any, name: str) -> NDArray[Any]:
-    """Anything numpy understands, as int64, float32 or float64."""
+    """Anything numpy can read, as int64, float32 or float64."""
     try:
         array = np.asarray(values)
     except (ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Downloads into the cache: from the first mirror that answers, whole and verified or not at all."""
+"""Downloads into the cache, from the first mirror that serves a file whose checksum is right."""
 
 import os
 import shutil
@@ -14,7 +14,11 @@ from fedcom.errors import DataError
 
 
 def fetch(name: str, source: Source, folder: Path) -> None:
-    """Download what the folder lacks of a data set."""
+    """Download the files of a data set that are missing in a folder.
+
+    Args:
+        name: of the data set, for errors.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for archive, checksum in source.archives.items():
@@ -27,8 +31,8 @@ def fetch(name: str, source: Source, folder: Path) -> None:
     except (OSError, ValueError, tarfile.TarError) as error:  # requests' errors are OSErrors
         raise DataError(
             f"{name} could not be downloaded to {folder}: {error}; {source.remedy()} by hand, so "
-            f"that this folder holds {', '.join(source.files)}; or point data.root or FEDCOM_DATA at one "
-            f"that has {source.folder}/"
+            f"that this folder holds {', '.join(source.files)}; or point data.root or FEDCOM_DATA at a "
+            f"folder that has {source.folder}/"
         ) from error
 
 
@@ -51,7 +55,7 @@ def _retrieve(source: Source, archive: str, checksum: str, folder: Path) -> None
 
 
 def _unpack(archive: Path, source: Source, folder: Path) -> None:
-    """Take the source's files, and nothing else, out of a tar; paths inside the tar are never followed."""
+    """Take the source's files, and nothing else, out of a tar; paths inside the tar are ignored."""
     with tarfile.open(archive) as tar:
         for member in tar:
             name = PurePosixPath(member.name).name
@@ -66,12 +70,12 @@ def _unpack(archive: Path, source: Source, folder: Path) -> None:
 
 
 def _bar(label: str) -> Any:
-    """A progress bar on the terminal, or False where nobody would see it."""
+    """A progress bar, or False if stderr is not a terminal."""
     return _Bar(label) if sys.stderr.isatty() else False
 
 
 class _Bar:
-    """What pooch asks of a progress bar (total, update, reset, close), drawn by rich."""
+    """A progress bar as pooch uses it (total, update, reset, close), drawn by rich."""
 
     def __init__(self, label: str) -> None:
         from rich.console import Console
@@ -83,12 +87,12 @@ class _Bar:
         self.total = 0
 
     def update(self, done: int) -> None:
-        """Count done more bytes."""
+        """Count `done` more bytes."""
         self._progress.start()
         self._progress.update(self._task, advance=done, total=self.total or None)
 
     def reset(self) -> None:
-        """Start counting anew."""
+        """Start counting from zero."""
         self._progress.reset(self._task)
 
     def close(self) -> None:

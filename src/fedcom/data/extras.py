@@ -1,4 +1,4 @@
-"""Packages that only some data sets need, imported when they are."""
+"""Packages that only some data sets need, imported when they are needed."""
 
 import importlib
 from typing import Any
@@ -7,7 +7,11 @@ from fedcom.errors import DataError
 
 
 def optional(module: str, install: str) -> Any:
-    """The module, or the error that says how to install it."""
+    """Import a module, or raise a DataError that says how to install it.
+
+    Args:
+        install: what `pip install` is to be given.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""FEMNIST, characters by writer: TensorFlow Federated's HDF5 files and LEAF's JSON files.
+"""FEMNIST, handwritten characters by writer: TensorFlow Federated's HDF5 files and LEAF's JSON files.
 
-Both have 1.0 for the paper and 0.0 for the ink; it is inverted here, so that ink is bright as in MNIST.
+In both, paper is 1.0 and ink 0.0. Here they are swapped, so that ink is bright as in MNIST.
 """
 
 import json
@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcom.data.dataset import Part
+from fedcom.data.dataset import Arrays
 from fedcom.data.extras import optional
 from fedcom.data.files import Found, read
 from fedcom.errors import DataError
 
-Writers = Iterable[tuple[str, Any, Any]]
+Writers = Iterable[tuple[str, Any, Any]]  # a writer's name, pixels and labels
 
 
-def read_femnist(found: Found) -> tuple[Part, Part, NDArray[np.int64]]:
+def read_femnist(found: Found) -> tuple[Arrays, Arrays, NDArray[np.int64]]:
     """Training and test images [N, 1, 28, 28] with their labels, and the writer of each training image."""
     if "train" in found.source.files:
         train, writers = _stack(leaf_writers(found.folder / "train"), found.folder / "train")
@@ -31,7 +31,7 @@ def read_femnist(found: Found) -> tuple[Part, Part, NDArray[np.int64]]:
 
 
 def tff_writers(path: Path) -> Iterator[tuple[str, Any, Any]]:
-    """Writer, pixels and labels of examples/<writer>/{pixels,label}, by name."""
+    """Name, pixels and labels of every writer in an HDF5 file, by name: examples/<writer>/{pixels,label}."""
     h5py = optional("h5py", "'fedcom[femnist]'")
     try:
         with h5py.File(path, "r") as file:
@@ -43,7 +43,7 @@ def tff_writers(path: Path) -> Iterator[tuple[str, Any, Any]]:
 
 
 def leaf_writers(folder: Path) -> Iterator[tuple[str, Any, Any]]:
-    """Writer, pixels and labels of every user in a folder of JSON files, file by file."""
+    """Name, pixels and labels of every user in a folder of JSON files, file by file."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise DataError(f"{folder} holds no .json file; put the output of LEAF's femnist/preprocess.sh there")
@@ -59,21 +59,21 @@ def leaf_writers(folder: Path) -> Iterator[tuple[str, Any, Any]]:
             raise DataError(f"{path} is damaged or not LEAF's format: {error!r}; make it again") from error
 
 
-def _stack(writers: Writers, where: Path) -> tuple[Part, NDArray[np.int64]]:
-    """All writers' samples one after the other, ink bright, with the number of each one's writer."""
+def _stack(writers: Writers, where: Path) -> tuple[Arrays, NDArray[np.int64]]:
+    """All writers' samples one after the other, ink bright, and the number of each sample's writer."""
     ids: dict[str, int] = {}
     x, y, who = [], [], []
     for writer, pixels, labels in writers:
-        sample = _checked(pixels, labels, f"{where}: writer {writer}")
-        x.append(sample.x)
-        y.append(sample.y)
-        who.append(np.full(len(sample.y), ids.setdefault(writer, len(ids)), np.int64))
+        arrays = _checked(pixels, labels, f"{where}: writer {writer}")
+        x.append(arrays.x)
+        y.append(arrays.y)
+        who.append(np.full(len(arrays.y), ids.setdefault(writer, len(ids)), np.int64))
     if not x:
         raise DataError(f"{where} holds no writer; fetch it again")
-    return Part(np.concatenate(x), np.concatenate(y)), np.concatenate(who)
+    return Arrays(np.concatenate(x), np.concatenate(y)), np.concatenate(who)
 
 
-def _checked(pixels: Any, labels: Any, where: str) -> Part:
+def _checked(pixels: Any, labels: Any, where: str) -> Arrays:
     """One writer's samples as arrays of the right shape and range."""
     try:
         x = 1.0 - np.asarray(pixels, np.float32).reshape(-1, 1, 28, 28)
@@ -84,4 +84,4 @@ def _checked(pixels: Any, labels: Any, where: str) -> Part:
         raise DataError(f"{where}: {len(x)} images and {len(y)} labels of {y.dtype}; fetch it again")
     if len(x) and not 0.0 <= x.min() <= x.max() <= 1.0:
         raise DataError(f"{where}: pixels from {1 - x.max()} to {1 - x.min()}; they must be 0 to 1")
-    return Part(x, y)
+    return Arrays(x, y)

@@ -1,4 +1,4 @@
-"""Finding the files of a data set, and reading none whose content is not what its checksum says."""
+"""Finding the files of a data set; their content is checked against its checksum before it is used."""
 
 import gzip
 import hashlib
@@ -15,7 +15,12 @@ from fedcom.errors import DataError
 
 
 def verify(path: Path, content: bytes, checksum: str | None) -> None:
-    """Refuse content that has not the given checksum (sha256, or 'md5:...')."""
+    """Refuse content with another checksum.
+
+    Args:
+        path: of the file, for errors.
+        checksum: sha256, or 'md5:...'; None: anything is accepted.
+    """
     if checksum is None:
         return
     algorithm, _, want = checksum.rpartition(":")
@@ -66,23 +71,27 @@ def cache_folder() -> Path:
 
 
 def locate(name: str, root: str | Path | None = None) -> Found:
-    """The files of a set: under root, FEDCOM_DATA, the system's package or the cache, else downloaded."""
+    """The files of a data set: under root, FEDCOM_DATA, the system's package or the cache, else downloaded.
+
+    Args:
+        root: a folder that must hold them; None: the other places are searched.
+    """
     if root is not None:
         return _under(Path(root).expanduser(), name) or _absent(Path(root).expanduser(), name)
     return _in_environment(name) or _packaged(name) or _cached(name)
 
 
 def at_hand(name: str) -> bool:
-    """Whether a set can be read without downloading it."""
+    """Whether a data set can be read without downloading it."""
     if _in_environment(name) or _packaged(name):
         return True
-    if find_spec("pooch") is None:  # so that nothing was downloaded
+    if find_spec("pooch") is None:  # then nothing can have been downloaded
         return False
     return any(not Found(cache_folder() / s.folder, s).missing() for s in SOURCES[name])
 
 
 def _absent(root: Path, name: str) -> Found:
-    """Refuse to look elsewhere than where the user said."""
+    """Raise the error for a root, given by the user, that does not hold the data set."""
     first, folders = SOURCES[name][0], dict.fromkeys(str(root / source.folder) for source in SOURCES[name])
     raise DataError(
         f"data.root {str(root)!r} does not hold {name}: there is no folder {' or '.join(folders)}; "
@@ -92,7 +101,7 @@ def _absent(root: Path, name: str) -> Found:
 
 
 def _under(root: Path, name: str) -> Found | None:
-    """The set under a root the user gave; None if its folder is not there, an error if it is incomplete."""
+    """The data set under a root; None if its folder is not there, an error if the folder is incomplete."""
     layouts = [Found(root / source.folder, source) for source in SOURCES[name]]
     present = [found for found in layouts if found.folder.is_dir()]
     for found in present:
@@ -105,13 +114,13 @@ def _under(root: Path, name: str) -> Found | None:
 
 
 def _in_environment(name: str) -> Found | None:
-    """The set under the folder that FEDCOM_DATA names, if it has it."""
+    """The data set under the folder that FEDCOM_DATA names, if it is there."""
     root = os.environ.get("FEDCOM_DATA")
     return _under(Path(root).expanduser(), name) if root else None
 
 
 def _packaged(name: str) -> Found | None:
-    """The set as the operating system's package lays it, if that is installed."""
+    """The data set in the folder of the operating system's package, if that is installed."""
     for source in SOURCES[name]:
         if source.packaged is not None and not (found := Found(Path(source.packaged), source)).missing():
             return found
@@ -119,7 +128,7 @@ def _packaged(name: str) -> Found | None:
 
 
 def _cached(name: str) -> Found:
-    """The set in the cache, downloaded first if it is not there."""
+    """The data set in the cache; downloaded first if it is not there."""
     layouts = [Found(cache_folder() / source.folder, source) for source in SOURCES[name]]
     for found in layouts:
         if not found.missing():

@@ -17,7 +17,7 @@ def parse_idx(content: bytes, where: object) -> NDArray[np.generic]:
         raise DataError(f"{where} is not an IDX file: it begins with {content[:4].hex() or 'nothing'}")
     start = 4 + 4 * axes
     if len(content) < start:
-        raise DataError(f"{where} is truncated: {len(content)} bytes, and its header alone has {start}")
+        raise DataError(f"{where} is truncated: it has {len(content)} bytes, fewer than its header's {start}")
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], ">u4"))
     dtype = np.dtype(_TYPES[content[2]])
     want = start + math.prod(shape) * dtype.itemsize

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcom.data.cifar import read_cifar
-from fedcom.data.dataset import Dataset, Part, images
+from fedcom.data.dataset import Arrays, Dataset, images
 from fedcom.data.extras import optional
 from fedcom.data.femnist import read_femnist
 from fedcom.data.files import Found, locate
@@ -22,7 +22,14 @@ from fedcom.registry import Registry, function_of
 
 @dataclass(frozen=True)
 class Request:
-    """What a loader may want to know; clients, alpha, beta and seed matter to generated sets only."""
+    """What a loader of a data set is given; all but root matter only to sets that are generated.
+
+    Args:
+        root: a folder that must hold the files; None: the usual places are searched.
+        clients: how many to generate; None: the default.
+        alpha: of Synthetic(alpha, beta).
+        beta: of Synthetic(alpha, beta).
+    """
 
     root: str | Path | None = None
     clients: int | None = None
@@ -43,7 +50,15 @@ def load(
     beta: float = 0.5,
     seed: int = 0,
 ) -> Dataset:
-    """The data set of that name, found under root or elsewhere, downloaded, or generated."""
+    """A data set by name: its files are found or downloaded, or its samples are generated.
+
+    Args:
+        root: a folder that must hold the files; None: the usual places are searched.
+        clients: how many to generate, for "synthetic"; None: 30.
+        alpha: of Synthetic(alpha, beta).
+        beta: of Synthetic(alpha, beta).
+        seed: of generated samples.
+    """
     found: object = DATASETS[name](Request(root, clients, alpha, beta, seed))
     if not isinstance(found, Dataset):
         raise DataError(
@@ -59,22 +74,22 @@ def _digits(request: Request) -> Dataset:
     order = Draw.seeded(0).fold("digits").permutation(len(bunch.target)).numpy()
     test, train = np.split(order, [len(order) // 5])
     x = bunch.images[:, None].astype(np.uint8)
-    return images("digits", Part(x[train], bunch.target[train]), Part(x[test], bunch.target[test]), 10)
+    return images("digits", Arrays(x[train], bunch.target[train]), Arrays(x[test], bunch.target[test]), 10)
 
 
 def _mnist(request: Request) -> Dataset:
     """MNIST: 60,000 + 10,000 handwritten digits of 28x28 pixels in 10 classes."""
-    return images("mnist", *_idx_parts(locate("mnist", request.root)), 10)
+    return images("mnist", *_idx_arrays(locate("mnist", request.root)), 10)
 
 
 def _fashion(request: Request) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 pictures of clothes of 28x28 pixels in 10 classes."""
-    return images("fashion-mnist", *_idx_parts(locate("fashion-mnist", request.root)), 10)
+    return images("fashion-mnist", *_idx_arrays(locate("fashion-mnist", request.root)), 10)
 
 
 def _mnist_by_writer(request: Request) -> Dataset:
     """MNIST with the writer of every digit, from QMNIST's labels: 539 natural clients in 10 classes."""
-    train, test = _idx_parts(locate("mnist", request.root))
+    train, test = _idx_arrays(locate("mnist", request.root))
     found = locate("mnist-by-writer", request.root)
     rows = _extended_labels(found, "qmnist-train-labels-idx2-int.gz", train.y)
     _extended_labels(found, "qmnist-test-labels-idx2-int.gz", test.y)
@@ -98,7 +113,7 @@ def _synthetic(request: Request) -> Dataset:
     return synthetic(clients, request.alpha, request.beta, request.seed)
 
 
-_OWN: dict[str, Loader] = {
+_BUILTIN: dict[str, Loader] = {
     "digits": _digits,
     "mnist": _mnist,
     "fashion-mnist": _fashion,
@@ -108,14 +123,14 @@ _OWN: dict[str, Loader] = {
     "synthetic": _synthetic,
 }
 DATASETS: Registry[Loader] = Registry(
-    "data set", "fedcom.datasets", _OWN, function_of("a fedcom.data.Request")
+    "data set", "fedcom.datasets", _BUILTIN, function_of("a fedcom.data.Request")
 )
 
 
-def _idx_parts(found: Found) -> tuple[Part, Part]:
+def _idx_arrays(found: Found) -> tuple[Arrays, Arrays]:
     """The four files of MNIST's layout as images [N, 1, H, W] and labels."""
     train, test = (
-        Part(
+        Arrays(
             _idx(found, f"{half}-images-idx3-ubyte.gz", 3)[:, None],
             _idx(found, f"{half}-labels-idx1-ubyte.gz", 1),
         )
@@ -125,7 +140,7 @@ def _idx_parts(found: Found) -> tuple[Part, Part]:
 
 
 def _idx(found: Found, name: str, axes: int) -> NDArray[Any]:
-    """One verified IDX file with so many axes."""
+    """The array of one verified IDX file, which must have a number of axes."""
     array: NDArray[Any] = parse_idx(found.content(name), found.folder / name)
     if array.ndim != axes:
         raise DataError(f"{found.folder / name} has {array.ndim} axes, not {axes}; fetch it again")
@@ -133,7 +148,7 @@ def _idx(found: Found, name: str, axes: int) -> NDArray[Any]:
 
 
 def _extended_labels(found: Found, name: str, labels: NDArray[Any]) -> NDArray[Any]:
-    """QMNIST's rows for MNIST's own samples, which come first, once their classes are seen to agree."""
+    """QMNIST's rows for MNIST's samples, which come first; refused if they disagree with MNIST's labels."""
     rows = _idx(found, name, 2)[: len(labels)]
     if rows.shape != (len(labels), 8) or not np.array_equal(rows[:, 0], labels):
         raise DataError(f"{found.folder / name} does not match MNIST's labels; fetch both again")

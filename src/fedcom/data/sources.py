@@ -1,19 +1,19 @@
-"""Where the files of each data set come from, and the checksums they must have: one table, plain data."""
+"""Where the files of each data set come from, and the checksums they must have."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Source:
-    """One folder of files: what must lie in it, and what to fetch from where if it does not.
+    """One folder of files: what it must hold, and where to download that.
 
     Args:
         folder: its name under the data root.
-        files: each file and the checksum of its content (after gunzip), or None where none is published.
-        archives: each thing to download and its checksum as served; a tar is unpacked into `files`.
+        files: each file and the checksum of its content (after gunzip), or None if none is published.
+        archives: each file to download and its checksum as served; a tar is unpacked into `files`.
             Checksums are sha256, or begin with 'md5:'.
         mirrors: base addresses, tried in order.
-        packaged: a folder where the operating system's package puts the same files.
+        packaged: the folder where the operating system's package puts the same files, if there is one.
     """
 
     folder: str
@@ -23,7 +23,7 @@ class Source:
     packaged: str | None = None
 
     def remedy(self) -> str:
-        """Where a person gets the files."""
+        """What a person can do to get the files, for errors."""
         what, where = ", ".join(self.archives or self.files), " or ".join(self.mirrors)
         packed = any(archive not in self.files for archive in self.archives)
         return f"get {what} from {where}{' and unpack it' if packed else ''}"
@@ -64,7 +64,7 @@ _FASHION = Source(
         "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     },
     mirrors=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
-    packaged="/usr/share/datasets/fashion-mnist",  # Debian's dataset-fashion-mnist, gzipped anew
+    packaged="/usr/share/datasets/fashion-mnist",  # Debian's dataset-fashion-mnist, gzipped again
 )
 
 _WRITERS = Source(
@@ -120,7 +120,7 @@ _FEMNIST_LEAF = Source(
     mirrors=("https://github.com/TalwalkarLab/leaf",),
 )
 
-# Every layout in which a set may lie; the first one with archives is the one that is downloaded.
+# Every layout of a data set's files; the first one with archives is the one that is downloaded.
 SOURCES: dict[str, tuple[Source, ...]] = {
     "mnist": (_MNIST,),
     "fashion-mnist": (_FASHION,),

@@ -1,4 +1,4 @@
-"""Synthetic(alpha, beta): one random linear classifier a client (Li et al. 2020, FedProx, section 5.1)."""
+"""Synthetic(alpha, beta): one random linear classifier per client (Li et al. 2020, FedProx, section 5.1)."""
 
 import math
 from dataclasses import dataclass
@@ -11,16 +11,20 @@ from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 
 FEATURES, CLASSES = 60, 10
-SMALLEST, LARGEST = 50, 5000
-LAID_OUT = 1000  # clients whose samples are kept unless told otherwise; those of more are drawn on the way
-SHOWN = 500  # clients of a population a model is evaluated on
+SMALLEST, LARGEST = 50, 5000  # samples of a client
+LAID_OUT = 1000  # with more clients than this, samples are by default drawn when they are needed
+SHOWN = 500  # clients of a population on which a model is evaluated
 
 
 def synthetic(clients: int, alpha: float, beta: float, seed: int) -> Dataset:
-    """The task; alpha is the variance of the clients' mean weight u, beta that of their mean input B.
+    """All samples of some clients, with one group per client.
 
-    As in the paper u is one number a client, so it adds the same to every class and the argmax cancels it:
-    alpha moves W and b but no label. Clients differ by W, b and v, which are drawn anew for each.
+    As in the paper u is one number per client. It adds the same to every class, so alpha changes W and b but
+    no label. Clients differ in W, b and v, which are drawn for each.
+
+    Args:
+        alpha: the variance of the clients' mean weight u.
+        beta: the variance of the clients' mean input B.
     """
     if clients < 1:
         raise ConfigError(f"synthetic needs at least one client; got {clients}")
@@ -28,16 +32,26 @@ def synthetic(clients: int, alpha: float, beta: float, seed: int) -> Dataset:
 
 
 def population(clients: int, alpha: float, beta: float, seed: int) -> Population:
-    """The same clients with the same samples, drawn when they are asked for; 500 of them are shown."""
+    """The same clients and samples, drawn when they are needed; a model is evaluated on 500 of the clients.
+
+    Args:
+        alpha: the variance of the clients' mean weight u.
+        beta: the variance of the clients' mean input B.
+    """
     source = Synthetic(alpha, beta, seed)
     chosen = Draw.seeded(seed).fold("shown").subset(clients, min(clients, SHOWN)).sort().values
     total = source.total(torch.arange(clients))
-    return Population(source.laid_out(chosen), chosen, total - _held(total), source.samples)
+    return Population(source.laid_out(chosen), chosen, total - _test_size(total), source.samples)
 
 
 @dataclass(frozen=True)
 class Synthetic:
-    """The data as a function of (seed, client)."""
+    """The data as a function of seed and client.
+
+    Args:
+        alpha: the variance of the clients' mean weight u.
+        beta: the variance of the clients' mean input B.
+    """
 
     alpha: float
     beta: float
@@ -49,27 +63,30 @@ class Synthetic:
                 raise ConfigError(f"synthetic's {name} is a variance, so 0 or more; got {value}")
 
     def laid_out(self, clients: Tensor) -> Dataset:
-        """All samples of some clients; the first tenth of each is held out, as any would do."""
-        total = self.total(clients)
-        parts = []
-        for client, n, held in zip(clients.unbind(), total.tolist(), _held(total).tolist(), strict=True):
+        """All samples of some clients; the first tenth of each client's are test samples."""
+        total, parts = self.total(clients), []
+        for client, n, held in zip(clients.unbind(), total.tolist(), _test_size(total).tolist(), strict=True):
             x, y = (tensor[0] for tensor in self._draw(client.reshape(1), torch.arange(n).unsqueeze(0)))
             parts.append((x[held:], y[held:], x[:held], y[:held]))
         x, y, test_x, test_y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        groups = torch.repeat_interleave(total - _held(total))
+        groups = torch.repeat_interleave(total - _test_size(total))
         return Dataset("synthetic", x, y, test_x, test_y, CLASSES, groups)
 
     def samples(self, clients: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Training samples of some clients, one row of positions a client."""
-        return self._draw(clients, position + _held(self.total(clients)).unsqueeze(-1))
+        """Training samples of some clients.
+
+        Args:
+            position: among each client's training samples, one row per client.
+        """
+        return self._draw(clients, position + _test_size(self.total(clients)).unsqueeze(-1))
 
     def total(self, clients: Tensor) -> Tensor:
-        """How many samples each client has, those held out included."""
+        """How many samples each client has, test samples included."""
         size = torch.exp(4.0 + 2.0 * self._normal(clients, "size", 1)).squeeze(-1)
         return SMALLEST + size.to(torch.int64).clamp(max=LARGEST - SMALLEST)
 
     def _draw(self, clients: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples by their place among all of a client's: y = argmax(W x + b), x ~ N(v, diag(j^-1.2))."""
+        """Samples by place, test samples first: y = argmax(W x + b), x ~ N(v, diag(j^-1.2))."""
         u = math.sqrt(self.alpha) * self._normal(clients, "u", 1)
         B = math.sqrt(self.beta) * self._normal(clients, "B", 1)
         W = (u + self._normal(clients, "W", CLASSES * FEATURES)).reshape(-1, CLASSES, FEATURES)
@@ -86,6 +103,6 @@ class Synthetic:
         return root.fold(clients).fold(purpose).normal(n, torch.float64)
 
 
-def _held(total: Tensor) -> Tensor:
-    """How many samples of a client are kept for testing: a tenth."""
+def _test_size(total: Tensor) -> Tensor:
+    """How many samples of each client are for testing: a tenth, at least one."""
     return (total // 10).clamp(min=1)

@@ -1,1 +1,1 @@
-"""Engines: where clients run. All of them run the functions of fedcom/rounds/round.py."""
+"""Engines: where clients run. All of them use the functions of fedcom/rounds/round.py."""

@@ -13,11 +13,11 @@ from fedcom.vectors import Vectors
 
 @dataclass(frozen=True)
 class Options:
-    """How an engine is to compute; none of it changes what is computed beyond rounding.
+    """How an engine is to compute; results differ by rounding at most.
 
     Args:
         chunk: clients computed at once; None: as many as fit in memory and suit the processor.
-        rounds: how many there will be, so that room is sought only for clients who can take part.
+        rounds: how many there will be, which bounds how many clients take part and need room for their state.
         storage: where clients' state is kept.
         tf32: matrix products on a GPU at ten bits of precision.
     """
@@ -29,16 +29,16 @@ class Options:
 
 
 class Gauge(NamedTuple):
-    """What can be read off a run after a round."""
+    """Figures of a run after a round."""
 
     q: float  # measured in the last round
     alpha: float  # the damping of the last round
-    sound: int  # rounds that left a finite model
-    time: dict[str, float]  # modelled seconds, where there is a network
+    finite_rounds: int  # how many rounds left a finite model
+    time: dict[str, float]  # modelled seconds; empty without a network
 
 
 class Engine(Protocol):
-    """All that `fedcom run`, compare, sweep and reproduce need of an engine."""
+    """What `fedcom run`, compare, sweep and reproduce need of an engine; `run` is an index into `runs`."""
 
     runs: Sequence[RunState]
 
@@ -56,8 +56,8 @@ class Engine(Protocol):
     def gauge(self, run: int) -> Gauge:
         """The figures of one run; waits for the device."""
 
-    def sound(self, run: int) -> int:
+    def finite_rounds(self, run: int) -> int:
         """How many rounds of one run left a finite model; waits for the device."""
 
-    def look(self, run: int, clients: Tensor) -> tuple[Any, Vectors]:
+    def peek(self, run: int, clients: Tensor) -> tuple[Any, Vectors]:
         """The state and memory of some clients of a run, stacked."""

@@ -27,14 +27,21 @@ def check_name(name: str) -> None:
 
 
 def check_engine(name: str, device: torch.device) -> None:
-    """Refuse a name that no engine has, and an engine that has no use for the device."""
+    """Refuse an unknown name, and an engine that cannot use the device."""
     check_name(name)
     if name != AUTO and ENGINES[name].needs_gpu and device.type != "cuda":
-        raise ConfigError(f"engine {name} replays rounds on a GPU, and this is a CPU; use auto or eager")
+        raise ConfigError(
+            f"engine {name} replays rounds on a GPU, but the device is a CPU; use auto or eager"
+        )
 
 
 def make_engine(name: str, runs: Sequence[RunState], task: Task, options: Options) -> Engine:
-    """The engine of that name for some runs on their task's device."""
+    """An engine for some runs, on their task's device.
+
+    Args:
+        name: one of ENGINES, or AUTO.
+        task: the clients of all runs, those of the first run first.
+    """
     check_engine(name, task.x.device)
     if name == AUTO:
         name = "graph" if task.x.is_cuda else "eager"

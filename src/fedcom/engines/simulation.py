@@ -1,4 +1,4 @@
-"""A federated run in one process: the face of the engines, for one run or for several in step."""
+"""A federated run in one process: what most people use, on top of the engines."""
 
 import copy
 import math
@@ -17,7 +17,7 @@ from fedcom.draws import Draw
 from fedcom.engines.base import Engine, Options
 from fedcom.engines.choice import check_engine, make_engine
 from fedcom.engines.local.eager import repeatable
-from fedcom.engines.state.placement import Crowd, clients_that_fit, plan_store
+from fedcom.engines.state.placement import ClientCounts, clients_that_fit, plan_store
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, Diverged, WireError
 from fedcom.rounds.cohort import Cohort
@@ -30,7 +30,7 @@ from fedcom.traffic.network import Network
 from fedcom.vectors import Vectors
 
 Row = dict[str, Any]
-_CHECK_EVERY = 16  # rounds on a GPU between two questions whether the model is finite
+_CHECK_EVERY = 16  # rounds on a GPU between two checks whether the model is finite
 
 
 class Simulation:
@@ -39,19 +39,19 @@ class Simulation:
     Args:
         task: the clients' data and the objective.
         algorithm: the method, with its hyper-parameters.
-        links: the codecs; None: the algorithm's own.
+        links: the codecs; None: the algorithm's default.
         rounds: how many `run()` does.
-        participation: the share of clients sampled each round.
-        seed: of all randomness but the model's start, which is the module's own.
+        participation: the share of clients sampled in each round.
+        seed: of all randomness except the initial model, which is the module's.
         eval_every: rounds between two evaluations.
         device: "cpu", "cuda" or "auto".
         chunk: clients computed at once; None: as many as fit in memory and suit the processor.
-        engine: "eager"; "graph": rounds are replayed as one CUDA graph; "compiled": that of fewer, larger
-            kernels, which pays from some thousand rounds on; "auto": graph on a GPU.
+        engine: "eager"; "graph": rounds are replayed as one CUDA graph; "compiled": the graph has fewer and
+            larger kernels, which pays from some thousand rounds on; "auto": graph on a GPU, else eager.
         tf32: matrix products on a GPU at ten bits of precision.
         storage: where clients' state is kept.
-        network: speeds that rows give modelled seconds for.
-        measure: how far what the server heard is from what clients meant, one number per client: q.
+        network: link speeds; with them rows give modelled seconds.
+        measure: computes q from what the server heard and what clients meant, one number per client.
     """
 
     def __init__(
@@ -80,18 +80,22 @@ class Simulation:
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
         rules = Rules(algorithm, links, layout, cohort.clients, cohort.sampled, measure)
         draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)
-        self.state = RunState(rules, cohort, rules.first_kept(w), draw, ledger, network)
+        self.state = RunState(rules, cohort, rules.init_server(w), draw, ledger, network)
         check_engine(engine, w.device)
-        plan_store(Crowd.of(cohort.clients, cohort.sampled, rounds), rules, w, self.options.storage)
+        plan_store(ClientCounts.of(cohort.clients, cohort.sampled, rounds), rules, w, self.options.storage)
         self._index, self._seconds = 0, 0.0
 
     @cached_property
     def engine(self) -> Engine:
-        """What plays the rounds, made when it is first needed: runs played in step share one."""
+        """The engine that plays the rounds, made when it is first needed."""
         return make_engine(self.engine_name, [self.state], self.task, self.options)
 
     def join(self, engine: Engine, index: int) -> None:
-        """Have an engine of several runs play this one, which is its run of that index."""
+        """Let an engine of several runs play this one.
+
+        Args:
+            index: of this run among the engine's.
+        """
         self.engine, self._index = engine, index
 
     @property
@@ -111,7 +115,7 @@ class Simulation:
 
     @property
     def ledger(self) -> Ledger:
-        """Every byte so far."""
+        """The bytes sent so far."""
         return self.state.ledger
 
     @property
@@ -139,7 +143,12 @@ class Simulation:
         callbacks: Sequence[Callable[[Row], object]] = (),
         on_round: Callable[[int], object] = lambda index: None,
     ) -> Iterator[Row]:
-        """Train; a row at round 0, every eval_every rounds and at the end goes to callbacks and out."""
+        """Train, and yield a row at round 0, every eval_every rounds and at the end.
+
+        Args:
+            callbacks: called with each row before it is yielded.
+            on_round: called after each round with the number of rounds done.
+        """
         while True:
             if self.round % self.eval_every == 0 or self.round == self.rounds:
                 row = self.row()
@@ -152,7 +161,7 @@ class Simulation:
             on_round(self.round)
 
     def row(self) -> Row:
-        """The figures of this moment."""
+        """The figures of the model as it stands."""
         started = time.perf_counter()
         self.check()
         with repeatable(self.options.tf32):
@@ -178,35 +187,35 @@ class Simulation:
         started = time.perf_counter()
         try:
             self.engine.step()
-        except WireError:  # a client's vector was not finite, so that it could not be sent
+        except WireError:  # a message is refused if its vector was not finite
             raise self._diverged(self.round + 1) from None
         if self.server.w.device.type == "cpu" or self.round % _CHECK_EVERY == 0:
             self.check()
         self._seconds += time.perf_counter() - started
 
     def check(self) -> None:
-        """Raise Diverged where the model is no longer finite."""
-        sound = self.engine.sound(self._index)
-        if sound < self.round:
-            raise self._diverged(sound + 1)
+        """Raise Diverged if the model is no longer finite."""
+        finite_rounds = self.engine.finite_rounds(self._index)
+        if finite_rounds < self.round:
+            raise self._diverged(finite_rounds + 1)
 
     def sample(self) -> Tensor:
-        """The clients of this round, in order."""
+        """The numbers of the clients that take part in the next round, in increasing order."""
         return self.state.sample(self.round)
 
     def client_states(self, clients: Tensor | None = None) -> Any:
-        """What the algorithm keeps of some clients, or all, stacked; a tracker's `.delta`, for example."""
-        return self.engine.look(self._index, self._numbers(clients))[0]
+        """What the algorithm keeps for some clients, or all, stacked; `.delta` of a tracker, for example."""
+        return self.engine.peek(self._index, self._numbers(clients))[0]
 
     def client_memory(self, clients: Tensor | None = None) -> Vectors:
-        """What the codec of some clients, or all, dropped and its memory keeps, in the model's units."""
-        return self.engine.look(self._index, self._numbers(clients))[1]
+        """What the memory of some clients, or all, keeps of what the codec dropped, in the model's units."""
+        return self.engine.peek(self._index, self._numbers(clients))[1]
 
     def _numbers(self, clients: Tensor | None) -> Tensor:
         return torch.arange(self.rules.clients) if clients is None else clients
 
     def module(self) -> nn.Module:
-        """A copy of the module with the model as it stands."""
+        """A copy of the task's module with the parameters of the model as it stands."""
         module = copy.deepcopy(self.task.objective.module)
         vectors.load(module, self.server.w)
         return module
@@ -225,37 +234,41 @@ _ADVICE = (
 )
 
 
-def together(simulations: Sequence[Simulation]) -> Engine:
-    """Let new runs of equal shapes play in step, as one stack; what steps all of them."""
+def stack_runs(simulations: Sequence[Simulation]) -> Engine:
+    """Let new runs of equal shapes be played in step, as one stack; returns the engine that plays them."""
     first = simulations[0]
     if len(simulations) > 1 and not all(map(_stackable, simulations)):
-        raise ConfigError("runs with local steps, drawn samples or budgets of each client's own play alone")
+        raise ConfigError(
+            "runs cannot be played in step if clients differ in local steps or budgets, samples are drawn or "
+            "messages are encoded; play each run by itself"
+        )
     if len({simulation.state.network for simulation in simulations}) > 1:
-        raise ConfigError("runs played in step share one network")
+        raise ConfigError("runs played in step must share one network; play each run by itself")
     task = Task.stacked([simulation.task for simulation in simulations])
     options = replace(first.options, chunk=len(simulations) * first.rules.sampled)
-    engine = make_engine(first.engine_name, [each.state for each in simulations], task, options)
+    engine = make_engine(first.engine_name, [run.state for run in simulations], task, options)
     for i, simulation in enumerate(simulations):
         simulation.join(engine, i)
     return engine
 
 
 def runs_that_fit(simulation: Simulation) -> int:
-    """How many runs like this one a GPU's memory holds at once; a CPU gains nothing from a second."""
+    """How many runs like this one fit into a GPU's memory; 1 on a CPU, where stacking gains nothing."""
     w = simulation.server.w
     fit = clients_that_fit(simulation.task, simulation.algorithm, w) if w.is_cuda else 0
     return max(1, fit // simulation.rules.sampled) if _stackable(simulation) else 1
 
 
 def _stackable(simulation: Simulation) -> bool:
-    """Whether other seeds give the same shapes: not where steps, samples or codecs are a client's own."""
+    """Whether other seeds give tensors of the same shapes; not if clients differ in steps or codecs."""
     links, steps = simulation.rules.links, simulation.state.cohort.steps
-    own_steps = steps.each is not None or simulation.algorithm.epochs is not None
-    return not (own_steps or links.encode or links.budgets is not None or simulation.task.source is not None)
+    unequal_steps = steps.per_client is not None or simulation.algorithm.epochs is not None
+    drawn = simulation.task.source is not None
+    return not (unequal_steps or drawn or links.encode or links.budgets is not None)
 
 
 def pick_device(name: str) -> torch.device:
-    """The device a name means; auto: the GPU where there is one."""
+    """The device of a name; auto: the GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda"):

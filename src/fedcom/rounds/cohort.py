@@ -13,10 +13,10 @@ from fedcom.errors import ConfigError
 
 
 class Steps(NamedTuple):
-    """How many local steps clients take: the most, and a column with each client's where they differ."""
+    """How many local steps clients take."""
 
-    most: int
-    each: Tensor | None = None
+    most: int  # the largest number of any client
+    per_client: Tensor | None = None  # a column, one number per client; None: all take the most
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,28 @@ class Cohort:
 
     @classmethod
     def of(cls, algorithm: Algorithm, sizes: Tensor, participation: float) -> "Cohort":
-        """Clients with so many samples each, a share of whom takes part in every round."""
+        """The clients of a run with the given settings.
+
+        Args:
+            sizes: the number of training samples of each client.
+            participation: the share of clients that takes part in each round.
+        """
         m = len(sizes)
         p = sizes.double() if algorithm.weights == "size" else torch.ones_like(sizes).double()
         return cls(m, sample_size(participation, m), p / p.sum(), *local_steps(algorithm, sizes))
 
-    def sample(self, draw: Draw, turn: int) -> Tensor:
-        """The clients of a round, in order; draw: the run's own."""
+    def sample(self, draw: Draw, round_index: int) -> Tensor:
+        """The numbers of the clients that take part in a round, in increasing order.
+
+        Args:
+            draw: the run's key.
+        """
         m, n = self.clients, self.sampled
-        return torch.arange(m) if n == m else draw.fold(turn, "sample").subset(m, n).sort().values
+        return torch.arange(m) if n == m else draw.fold(round_index, "sample").subset(m, n).sort().values
 
 
 def sample_size(participation: float, clients: int) -> int:
-    """n, the number of clients sampled each round."""
+    """n, the number of clients sampled in each round: participation * clients, rounded down."""
     n = math.floor(participation * clients + 1e-9) if 0 < participation <= 1 else 0
     if n < 1:
         raise ConfigError(
@@ -61,7 +70,11 @@ def sample_size(participation: float, clients: int) -> int:
 
 
 def local_steps(algorithm: Algorithm, sizes: Tensor) -> tuple[Steps, float]:
-    """How many local steps clients with so many samples take, and the nominal number, tau."""
+    """The local steps of each client, and tau, the nominal number: the mean over clients.
+
+    Args:
+        sizes: the number of training samples of each client.
+    """
     tau = algorithm.tau
     if algorithm.epochs is not None:
         b = int(sizes.max()) if algorithm.batch == "full" else algorithm.batch
@@ -75,6 +88,10 @@ def local_steps(algorithm: Algorithm, sizes: Tensor) -> tuple[Steps, float]:
 
 
 def mean_weights(p: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights of sampled clients in their mean, which sum to one, and their share among all clients."""
+    """The weights of the sampled clients scaled to sum to one, and what they summed to before: their share.
+
+    Args:
+        p: the weights of the sampled clients among all clients.
+    """
     share = p.sum(-1)
     return p / share.unsqueeze(-1), share

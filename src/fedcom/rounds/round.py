@@ -1,13 +1,13 @@
-"""One round, as every engine runs it. This file alone has its order.
+"""One round: the order of its parts, and the parts themselves, for every engine.
 
     begin     the server's vectors go down                              broadcast
     work      local steps, upload, stages and codec of every client     client_work
     collect   the weighted mean of what was heard                       Mean
-    hear      the mean goes down, and the server takes its step         server_work
+    answer    the mean goes down, and the server takes its step         server_work
     finish    clients update what they keep, knowing the mean           client_finish
 
-`play` is that order; the functions below are its parts. An engine decides where the parts run: on stacked
-clients, threads, a GPU, other processes or real devices.
+`play` calls the parts in this order; the functions on the right do the work. An engine decides where they
+run: on stacked clients, threads, a GPU, other processes or real devices.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,21 +20,24 @@ from fedcom.algorithms.base import Oracle, Round
 from fedcom.codecs import Identity
 from fedcom.draws import Draw
 from fedcom.rounds.cohort import Steps
-from fedcom.rounds.rules import Kept, Rules
+from fedcom.rounds.rules import Rules, ServerSide
 from fedcom.traffic.channel import Channel
 from fedcom.vectors import Layout, Vectors
 
-_SCALAR = "q"  # the measured q, one number per message, where damping needs it
-_DENSE = Identity()
+_SCALAR = "q"  # the name in the ledger of the measured q, which travels where damping needs it
+_UNCOMPRESSED = Identity()
 
 B = TypeVar("B")
 W = TypeVar("W")
 M = TypeVar("M")
-H = TypeVar("H")
+A = TypeVar("A")
 
 
-class Players(Protocol[B, W, M, H]):
-    """How an engine does each part of a round, for one run or for several in step."""
+class Players(Protocol[B, W, M, A]):
+    """How an engine does each part of a round, for one run or for several in step.
+
+    Each part takes what the parts before it returned; what that is, the engine decides.
+    """
 
     def begin(self) -> B:
         """What clients start from: the facts of the round, and what they were sent."""
@@ -43,53 +46,66 @@ class Players(Protocol[B, W, M, H]):
         """What groups of clients did, in the order of the clients."""
 
     def collect(self, begun: B, works: Iterator[W]) -> M:
-        """The mean of all they sent."""
+        """The mean of what all clients sent."""
 
-    def hear(self, begun: B, mean: M) -> H:
-        """What the server made of it."""
+    def answer(self, begun: B, mean: M) -> A:
+        """What the server makes of the mean."""
 
-    def finish(self, heard: H) -> None:
+    def finish(self, answer: A) -> None:
         """Update what the clients keep."""
 
 
-def play(players: Players[B, W, M, H]) -> H:
-    """One round."""
+def play(players: Players[B, W, M, A]) -> A:
+    """One round; returns the server's answer."""
     begun = players.begin()
     mean = players.collect(begun, players.work(begun))
-    heard = players.hear(begun, mean)
-    players.finish(heard)
-    return heard
+    answer = players.answer(begun, mean)
+    players.finish(answer)
+    return answer
 
 
 def facts(
     eta: float | Tensor, tau: float, share: float | Tensor, coin: float | Tensor, alpha: float | Tensor = 1.0
 ) -> Round:
-    """What everyone knows of a round; see Round."""
+    """The public facts of a round, which `Round` explains; path is that of tau steps."""
     return Round(eta, tau, eta * tau, share, coin, alpha)
 
 
 def coin(draw: Draw) -> Tensor:
-    """The number in [0, 1) that all clients of a round share; draw: the round's own."""
+    """The number in [0, 1) that all clients of a round share.
+
+    Args:
+        draw: the round's key.
+    """
     return draw.fold("coin").uniform(1, torch.float64)
 
 
 def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bool) -> Vectors:
-    """Send what clients need to begin; nothing but the first time where they replay the server's steps."""
+    """Send clients what they need to begin a round.
+
+    Clients that repeat the server's steps know it already: they are sent nothing after the first round.
+
+    Args:
+        server: the algorithm's state on the server.
+        channel: the downlink.
+        first: whether this is the first round.
+    """
     vectors = rules.algorithm.broadcast(server)
-    if rules.replay and not first:
+    if rules.clients_repeat_step and not first:
         return vectors
     return {
-        name: channel.send(name, x, rules.layout, _DENSE, draw, rules.sampled) for name, x in vectors.items()
+        name: channel.send(name, x, rules.layout, _UNCOMPRESSED, draw, rules.sampled)
+        for name, x in vectors.items()
     }
 
 
-class Call(NamedTuple):
-    """What some clients begin a round with."""
+class Assignment(NamedTuple):
+    """What some clients are given for a round; state, memory and vectors are stacked, one row per client."""
 
     clients: Tensor  # their numbers
-    state: Any  # what the algorithm keeps of each
-    memory: Vectors  # what their link's memory keeps of each
-    down: Vectors
+    state: Any  # what the algorithm keeps for each
+    memory: Vectors  # what their link's memory keeps for each
+    down: Vectors  # what the server sent
     oracle: Oracle
     steps: Steps
     rnd: Round
@@ -97,34 +113,40 @@ class Call(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What some clients did in a round and have not yet committed."""
+    """What some clients did in a round, before they know the mean; one row per client."""
 
     state: Any
     memory: Vectors
-    meant: Vectors  # what `upload` returned, where the algorithm will want it again
+    meant: Vectors  # what `upload` returned; empty unless the algorithm uses it again
     sent: Vectors  # what the server hears of it
     q: Tensor  # |Q(x) - x|^2 / |x|^2 of each client, the mean over its vectors
 
 
-def client_work(rules: Rules, call: Call, channel: Channel) -> Work:
-    """Local steps, upload, stages and codec of some clients."""
-    algorithm, rnd = rules.algorithm, call.rnd
-    if call.steps.each is not None:
-        rnd = rnd._replace(path=rnd.eta * call.steps.each.to(rules.layout.dtype))
-    state = algorithm.begin(call.state, call.down, call.oracle, rnd)
-    w = call.down["w"].expand(len(call.clients), -1)
-    for c in range(call.steps.most):
-        moved = algorithm.local_step(w, state, call.down, call.oracle.at(c), rnd)
-        w = moved if call.steps.each is None else torch.where(c < call.steps.each, moved, w)
-    meant = algorithm.upload(state, call.down, w, rnd)
+def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
+    """Local steps, upload, stages and codec of some clients.
+
+    Args:
+        channel: the uplink.
+    """
+    algorithm, rnd = rules.algorithm, given.rnd
+    if given.steps.per_client is not None:
+        rnd = rnd._replace(path=rnd.eta * given.steps.per_client.to(rules.layout.dtype))
+    state = algorithm.begin(given.state, given.down, given.oracle, rnd)
+    w = given.down["w"].expand(len(given.clients), -1)
+    for c in range(given.steps.most):
+        moved = algorithm.local_step(w, state, given.down, given.oracle.at(c), rnd)
+        w = moved if given.steps.per_client is None else torch.where(c < given.steps.per_client, moved, w)
+    meant = algorithm.upload(state, given.down, w, rnd)
     memory, sent, errors = {}, {}, []
     for name, x in meant.items():
-        through = _through(rules, name, call.clients, channel, call.draw.fold("uplink", name))
-        became = rules.uplink.send(x, call.memory.get(name, x[..., :0]), algorithm.unit(name, rnd), through)
-        sent[name], memory[name] = became.heard, became.kept
+        through = _through(rules, name, given.clients, channel, given.draw.fold("uplink", name))
+        delivery = rules.uplink.send(
+            x, given.memory.get(name, x[..., :0]), algorithm.unit(name, rnd), through
+        )
+        sent[name], memory[name] = delivery.heard, delivery.memory
         lossless = rules.links.uplink.lossless
         errors.append(
-            x.new_zeros(len(x)) if lossless else rules.measure(became.out_of_codec, became.into_codec)
+            x.new_zeros(len(x)) if lossless else rules.measure(delivery.out_of_codec, delivery.into_codec)
         )
     q = torch.stack(errors).mean(0)
     return Work(
@@ -132,14 +154,14 @@ def client_work(rules: Rules, call: Call, channel: Channel) -> Work:
         memory if rules.uplink.remembers else {},
         meant if algorithm.uses_meant else {},
         sent,
-        _send_scalars(q, channel, call.draw) if rules.measured else q,
+        _send_scalars(q, channel, given.draw) if rules.sends_q else q,
     )
 
 
 def _through(
     rules: Rules, name: str, clients: Tensor, channel: Channel, draw: Draw
 ) -> Callable[[Tensor], Tensor]:
-    """The way of one vector of each client to the server, each through the codec its budget allows."""
+    """A function that sends one vector per client to the server, each by the codec of its client's budget."""
 
     def send(x: Tensor) -> Tensor:
         heard = torch.empty_like(x)
@@ -153,25 +175,30 @@ def _through(
 
 
 def _send_scalars(q: Tensor, channel: Channel, draw: Draw) -> Tensor:
-    column = channel.send(_SCALAR, q.unsqueeze(-1), Layout.vector(1, q.dtype), _DENSE, draw)
+    column = channel.send(_SCALAR, q.unsqueeze(-1), Layout.vector(1, q.dtype), _UNCOMPRESSED, draw)
     return column.squeeze(-1)
 
 
 class Mean:
-    """The weighted mean of what clients sent, added up as their messages come."""
+    """The weighted mean of what clients sent, summed as their messages come."""
 
     def __init__(self) -> None:
         self.vectors: Vectors = {}
 
     def add(self, p: Tensor, sent: Vectors) -> None:
-        """Add one message and its weight, or a stack of messages with one weight each."""
+        """Add one message, or a stack of them.
+
+        Args:
+            p: the weight of each message.
+            sent: its vectors, or stacks of vectors with one row per message.
+        """
         for name, x in sent.items():
             rows, weights = (x, p) if x.dim() > 1 else (x.unsqueeze(0), p.reshape(1))
             self.vectors[name] = _weighted(self.vectors.get(name), weights, rows)
 
 
 def _weighted(mean: Tensor | None, p: Tensor, x: Tensor) -> Tensor:
-    """A sum of rows added to one; on a CPU row by row, so that no grouping changes a bit of it."""
+    """Add weighted rows to a sum; on a CPU row by row, so that groups of any size give the same bits."""
     if x.is_cuda:
         return p @ x if mean is None else mean + p @ x
     mean = torch.zeros_like(x[0]) if mean is None else mean
@@ -180,55 +207,65 @@ def _weighted(mean: Tensor | None, p: Tensor, x: Tensor) -> Tensor:
     return mean
 
 
-class Heard(NamedTuple):
-    """What the server made of a round: what it keeps, and what the clients hear."""
+class Answer(NamedTuple):
+    """What the server made of a round."""
 
-    kept: Kept
-    mean: Vectors
-    rnd: Round
+    server_side: ServerSide  # what the server keeps now
+    mean: Vectors  # the mean as clients hear it
+    rnd: Round  # the round's facts, alpha included
 
 
 def server_work(
-    rules: Rules, kept: Kept, mean: Vectors, q: Tensor, rnd: Round, channel: Channel, draw: Draw
-) -> Heard:
+    rules: Rules,
+    server_side: ServerSide,
+    mean: Vectors,
+    q: Tensor,
+    rnd: Round,
+    channel: Channel,
+    draw: Draw,
+) -> Answer:
     """Send the mean down where clients need it, and take the server's step with what they hear.
 
     Args:
+        server_side: what the server keeps before the round.
+        mean: of what the server heard.
         q: the mean over clients of their measured q; a column where servers of several runs are stacked.
+        channel: the downlink.
+        draw: the round's key.
     """
-    rnd, residual = rnd._replace(alpha=rules.alpha(q)), kept.residual
-    if rules.measured:
-        channel.send(
-            _SCALAR, q if q.dim() else q.reshape(1), Layout.vector(1, q.dtype), _DENSE, draw, rules.sampled
-        )
-    if rules.tells_mean:
-        mean, residual = _send_mean(rules, mean, residual, rnd, channel, draw)
-    return Heard(Kept(rules.algorithm.server_step(kept.server, mean, rnd), residual), mean, rnd)
+    rnd, memory = rnd._replace(alpha=rules.alpha(q)), server_side.memory
+    if rules.sends_q:
+        scalar = q if q.dim() else q.reshape(1)
+        channel.send(_SCALAR, scalar, Layout.vector(1, q.dtype), _UNCOMPRESSED, draw, rules.sampled)
+    if rules.sends_mean_down:
+        mean, memory = _send_mean(rules, mean, memory, rnd, channel, draw)
+    state = rules.algorithm.server_step(server_side.state, mean, rnd)
+    return Answer(ServerSide(state, memory), mean, rnd)
 
 
 def _send_mean(
-    rules: Rules, mean: Vectors, residual: Vectors, rnd: Round, channel: Channel, draw: Draw
+    rules: Rules, mean: Vectors, memory: Vectors, rnd: Round, channel: Channel, draw: Draw
 ) -> tuple[Vectors, Vectors]:
-    """The mean as clients hear it, and what the downlink's memory keeps."""
-    codec, heard, dropped = rules.links.downlink, {}, {}
+    """The mean as clients hear it, and the server's new memory."""
+    codec, heard, remembered = rules.links.downlink, {}, {}
     for name, x in mean.items():
-        own = draw if codec.lossless else draw.fold("downlink", name)
+        key = draw if codec.lossless else draw.fold("downlink", name)
 
-        def through(x: Tensor, name: str = name, own: Draw = own) -> Tensor:
-            return channel.send(name, x, rules.layout, codec, own, rules.sampled)
+        def through(x: Tensor, name: str = name, key: Draw = key) -> Tensor:
+            return channel.send(name, x, rules.layout, codec, key, rules.sampled)
 
-        kept = residual.get(name, x[..., :0])
-        became = rules.downlink.send(x, kept, rules.algorithm.unit(name, rnd), through)
-        heard[name], dropped[name] = became.heard, became.kept
-    return heard, dropped if rules.downlink.remembers else {}
+        before = memory.get(name, x[..., :0])
+        delivery = rules.downlink.send(x, before, rules.algorithm.unit(name, rnd), through)
+        heard[name], remembered[name] = delivery.heard, delivery.memory
+    return heard, remembered if rules.downlink.remembers else {}
 
 
-def client_finish(rules: Rules, work: Work, heard: Heard) -> tuple[Any, Vectors]:
+def client_finish(rules: Rules, work: Work, answer: Answer) -> tuple[Any, Vectors]:
     """The clients' state and memory after the round."""
-    rnd, unit = heard.rnd, rules.algorithm.unit
-    state = rules.algorithm.client_step(work.state, work.meant, work.sent, heard.mean, rnd)
+    rnd, unit = answer.rnd, rules.algorithm.unit
+    state = rules.algorithm.client_step(work.state, work.meant, work.sent, answer.mean, rnd)
     memory = work.memory
     if rules.uplink.needs_mean:
         settle = rules.uplink.settle
-        memory = {name: settle(nu, heard.mean[name], unit(name, rnd)) for name, nu in memory.items()}
+        memory = {name: settle(nu, answer.mean[name], unit(name, rnd)) for name, nu in memory.items()}
     return state, memory

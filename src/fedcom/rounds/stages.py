@@ -1,10 +1,10 @@
-"""What surrounds a codec: stages in a row, each with a part before the codec and parts after it.
+"""Stages around a codec: clipping and memory, each with a part before the codec and parts after it.
 
     x -> clip -> memory -> codec -> (wire) -> contraction -> memory -> clip -> what the server hears
 
-A stage changes a vector on its way to the codec (`before`), and what came through on its way back (`after`,
-which sender and receiver do alike). A stage that remembers updates what the client keeps once it knows what
-was heard (`keep`), and again once the mean of the round is known (`settle`). Noise and masks would be further
+A stage changes a vector before the codec (`before`) and what came out of the codec (`after`; sender and
+receiver both do this). A stage that remembers updates its memory once it knows what the server heard
+(`remember`), and again once it knows the mean of the round (`settle`). Noise and masks would be further
 stages.
 """
 
@@ -19,102 +19,119 @@ from fedcom.codecs import Codec
 from fedcom.traffic.links import Links, Memory
 from fedcom.vectors import Layout
 
-Unit = float | Tensor  # what turns a vector into the model's units
+Unit = float | Tensor  # a vector times its unit is in the model's units
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Changes nothing; the others override what they change.
+    """A stage that changes nothing; other stages override what they change.
 
-    `kept` is what the client remembers of one uploaded vector; only a stage that `remembers` changes it.
+    In every method `memory` is what the client remembers of one uploaded vector, and `unit` turns that vector
+    into the model's units. Only a stage that `remembers` changes the memory.
+
+    Attributes:
+        remembers: whether clients keep a vector between rounds for this stage.
+        needs_mean: whether clients must hear the mean of the round for this stage.
+        contracts: whether the stage needs |Q(x) - x| < |x|.
     """
 
-    remembers: ClassVar[bool] = False  # whether clients keep a vector for it between rounds
-    needs_mean: ClassVar[bool] = False  # whether clients must hear the mean of the round for it
-    contracts: ClassVar[bool] = False  # whether what is heard must be nearer to what was meant than nothing
+    remembers: ClassVar[bool] = False
+    needs_mean: ClassVar[bool] = False
+    contracts: ClassVar[bool] = False
 
-    def before(self, x: Tensor, kept: Tensor, unit: Unit) -> Tensor:
-        """What goes on towards the codec."""
+    def before(self, x: Tensor, memory: Tensor, unit: Unit) -> Tensor:
+        """What this stage passes on towards the codec."""
         return x
 
     def after(self, heard: Tensor, unit: Unit) -> Tensor:
-        """What sender and receiver make of what came through the codec."""
+        """What sender and receiver make of what came out of the codec."""
         return heard
 
-    def keep(self, x: Tensor, meant: Tensor, heard: Tensor, kept: Tensor, unit: Unit) -> Tensor:
-        """What the sender keeps: x came in, `meant` was handed on, `heard` came back."""
-        return kept
+    def remember(self, x: Tensor, passed: Tensor, heard: Tensor, memory: Tensor, unit: Unit) -> Tensor:
+        """The sender's new memory.
 
-    def settle(self, kept: Tensor, mean: Tensor, unit: Unit) -> Tensor:
-        """What the sender keeps once it knows the mean of what the server heard."""
-        return kept
+        Args:
+            x: what the stage was given.
+            passed: what it passed on.
+            heard: what came back from the codec, in the units of `passed`.
+        """
+        return memory
+
+    def settle(self, memory: Tensor, mean: Tensor, unit: Unit) -> Tensor:
+        """The sender's memory once it knows the mean of what the server heard."""
+        return memory
 
 
 @dataclass(frozen=True)
 class Clip(Stage):
-    """Scales a vector down to a largest norm, in the model's units."""
+    """Scales longer vectors down to norm `bound`, in the model's units."""
 
     bound: float
 
-    def before(self, x: Tensor, kept: Tensor, unit: Unit) -> Tensor:
+    def before(self, x: Tensor, memory: Tensor, unit: Unit) -> Tensor:
         norm: Tensor = torch.linalg.vector_norm(unit * x, dim=-1, keepdim=True)
         return x * (self.bound / norm).clamp(max=1)
 
 
 @dataclass(frozen=True)
 class ErrorFeedback(Stage):
-    """Adds what was dropped to the next message; kept in the model's units, so that eta may decay."""
+    """Adds what the codec dropped to the next message; kept in the model's units, so that eta may decay."""
 
     remembers: ClassVar[bool] = True
     contracts: ClassVar[bool] = True
 
-    def before(self, x: Tensor, kept: Tensor, unit: Unit) -> Tensor:
-        return unit * x + kept
+    def before(self, x: Tensor, memory: Tensor, unit: Unit) -> Tensor:
+        return unit * x + memory
 
     def after(self, heard: Tensor, unit: Unit) -> Tensor:
         return heard / unit
 
-    def keep(self, x: Tensor, meant: Tensor, heard: Tensor, kept: Tensor, unit: Unit) -> Tensor:
-        return meant - heard
+    def remember(self, x: Tensor, passed: Tensor, heard: Tensor, memory: Tensor, unit: Unit) -> Tensor:
+        return passed - heard
 
 
 @dataclass(frozen=True)
 class PaperMemory(Stage):
-    """The rule as the paper prints it: nu += u_j/m - mean u, with u = eta D (docs/decisions/memories.md)."""
+    """The paper's rule as printed: nu += u_j/m - mean u, with u = eta D (docs/decisions/memories.md).
+
+    Args:
+        clients: m, the number of clients.
+    """
 
     clients: int
 
     remembers: ClassVar[bool] = True
     needs_mean: ClassVar[bool] = True
 
-    def before(self, x: Tensor, kept: Tensor, unit: Unit) -> Tensor:
-        return unit * x + kept
+    def before(self, x: Tensor, memory: Tensor, unit: Unit) -> Tensor:
+        return unit * x + memory
 
     def after(self, heard: Tensor, unit: Unit) -> Tensor:
         return heard / unit
 
-    def keep(self, x: Tensor, meant: Tensor, heard: Tensor, kept: Tensor, unit: Unit) -> Tensor:
-        return kept + unit * x / self.clients
+    def remember(self, x: Tensor, passed: Tensor, heard: Tensor, memory: Tensor, unit: Unit) -> Tensor:
+        return memory + unit * x / self.clients
 
-    def settle(self, kept: Tensor, mean: Tensor, unit: Unit) -> Tensor:
-        return kept - unit * mean
+    def settle(self, memory: Tensor, mean: Tensor, unit: Unit) -> Tensor:
+        return memory - unit * mean
 
 
-class Sent(NamedTuple):
-    """What became of one vector: as the server hears it, what is kept, and both ends of the codec."""
+class Delivery(NamedTuple):
+    """What became of one vector that was sent."""
 
-    heard: Tensor
-    kept: Tensor
+    heard: Tensor  # the vector as the receiver hears it
+    memory: Tensor  # what the sender remembers of it
     into_codec: Tensor
     out_of_codec: Tensor
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The stages of one direction, in a row, around its codec.
+    """The stages of one direction, in order, around its codec.
 
     Args:
-        contraction: what comes out of the codec is multiplied by this, if a stage wants a contraction.
+        stages: the one furthest from the codec first.
+        contraction: what comes out of the codec is multiplied by this; None: by nothing.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -122,48 +139,56 @@ class Pipeline:
 
     @classmethod
     def of(cls, stages: tuple[Stage, ...], codec: Codec, layout: Layout) -> "Pipeline":
-        """Stages around a codec; an unbiased codec of any q is a contraction once divided by 1 + q."""
+        """Stages around a codec.
+
+        Where a stage needs a contraction, what an unbiased codec sends is divided by 1 + q.
+        """
         wanted = codec.unbiased and any(stage.contracts for stage in stages)
         return cls(stages, codec.kept(layout) if wanted else None)
 
     @property
     def remembers(self) -> bool:
-        """Whether clients keep a vector for it between rounds."""
+        """Whether the sender keeps a vector between rounds."""
         return any(stage.remembers for stage in self.stages)
 
     @property
     def needs_mean(self) -> bool:
-        """Whether clients must hear the mean of a round for it."""
+        """Whether clients must hear the mean of the round."""
         return any(stage.needs_mean for stage in self.stages)
 
     @property
     def contracts(self) -> bool:
-        """Whether a stage wants a contraction."""
+        """Whether a stage needs |Q(x) - x| < |x|."""
         return any(stage.contracts for stage in self.stages)
 
-    def send(self, x: Tensor, kept: Tensor, unit: Unit, codec: Callable[[Tensor], Tensor]) -> Sent:
-        """Pass a vector through all stages and the codec, and back again."""
-        way = [x]
+    def send(self, x: Tensor, memory: Tensor, unit: Unit, codec: Callable[[Tensor], Tensor]) -> Delivery:
+        """Pass a vector through all stages, the codec, and all stages again.
+
+        Args:
+            memory: what the sender remembers of this vector.
+            codec: sends a vector and returns what is heard of it.
+        """
+        passed = [x]
         for stage in self.stages:
-            way.append(stage.before(way[-1], kept, unit))
-        out = heard = self._contracted(codec(way[-1]))
-        for stage, came, went in reversed(list(zip(self.stages, way, way[1:], strict=False))):
-            kept = stage.keep(came, went, heard, kept, unit)
+            passed.append(stage.before(passed[-1], memory, unit))
+        out = heard = self._contracted(codec(passed[-1]))
+        for stage, before, after in reversed(list(zip(self.stages, passed, passed[1:], strict=False))):
+            memory = stage.remember(before, after, heard, memory, unit)
             heard = stage.after(heard, unit)
-        return Sent(heard, kept, way[-1], out)
+        return Delivery(heard, memory, passed[-1], out)
 
     def hear(self, decoded: Tensor, unit: Unit) -> Tensor:
-        """What a receiver makes of a decoded message: the same that `send` says was heard."""
+        """What a receiver makes of a decoded message: the same vector that `send` returns as heard."""
         heard = self._contracted(decoded)
         for stage in reversed(self.stages):
             heard = stage.after(heard, unit)
         return heard
 
-    def settle(self, kept: Tensor, mean: Tensor, unit: Unit) -> Tensor:
-        """What the sender keeps once the mean is known."""
+    def settle(self, memory: Tensor, mean: Tensor, unit: Unit) -> Tensor:
+        """The sender's memory once it knows the mean."""
         for stage in self.stages:
-            kept = stage.settle(kept, mean, unit)
-        return kept
+            memory = stage.settle(memory, mean, unit)
+        return memory
 
     def _contracted(self, heard: Tensor) -> Tensor:
         return heard if self.contraction is None else self.contraction * heard
@@ -183,6 +208,6 @@ def uplink(links: Links, memory: Memory, layout: Layout, clients: int) -> Pipeli
 
 
 def downlink(links: Links, layout: Layout, clients: int) -> Pipeline:
-    """The stages of the mean as the server sends it; what loses nothing has nothing to remember."""
+    """The stages of the mean that the server sends; a lossless codec needs no memory."""
     memory: Memory = "none" if links.downlink.lossless else links.downlink_memory
     return Pipeline.of(_MEMORIES[memory](clients), links.downlink, layout)

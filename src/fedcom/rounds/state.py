@@ -1,4 +1,4 @@
-"""One run between two rounds, whichever engine plays it."""
+"""What one run keeps between rounds, in every engine."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -8,31 +8,32 @@ from torch import Tensor
 from fedcom.draws import Draw
 from fedcom.rounds.cohort import Cohort
 from fedcom.rounds.round import coin
-from fedcom.rounds.rules import Kept, Rules
+from fedcom.rounds.rules import Rules, ServerSide
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.network import Network
 
 
-class Told(NamedTuple):
-    """What a round of one run is told, on the host."""
+class RoundInputs(NamedTuple):
+    """What changes from round to round in one run, on the host."""
 
-    draw: Draw
-    eta: float
-    coin: Tensor
+    draw: Draw  # the round's key
+    eta: float  # its local rate
+    coin: Tensor  # its number in [0, 1)
 
 
 @dataclass
 class RunState:
-    """A run's rules and clients, what its server keeps, and its books.
+    """A run's rules and clients, what its server keeps, and its ledger.
 
     Args:
+        server_side: what the server keeps, after the last round played.
         draw: the root of all its randomness, on the host.
         network: the speeds its modelled time is computed from, if any.
     """
 
     rules: Rules
     cohort: Cohort
-    kept: Kept
+    server_side: ServerSide
     draw: Draw
     ledger: Ledger
     network: Network | None = None
@@ -40,13 +41,13 @@ class RunState:
     @property
     def server(self) -> Any:
         """The algorithm's state on the server."""
-        return self.kept.server
+        return self.server_side.state
 
-    def told(self, turn: int) -> Told:
-        """What a round is told."""
-        draw, algorithm = self.draw.fold(turn), self.rules.algorithm
-        return Told(draw, algorithm.eta * algorithm.decay**turn, coin(draw))
+    def inputs(self, round_index: int) -> RoundInputs:
+        """The key, local rate and coin of a round."""
+        draw, algorithm = self.draw.fold(round_index), self.rules.algorithm
+        return RoundInputs(draw, algorithm.eta * algorithm.decay**round_index, coin(draw))
 
-    def sample(self, turn: int) -> Tensor:
-        """The clients of a round, in order."""
-        return self.cohort.sample(self.draw, turn)
+    def sample(self, round_index: int) -> Tensor:
+        """The numbers of the clients that take part in a round, in increasing order."""
+        return self.cohort.sample(self.draw, round_index)

@@ -20,7 +20,7 @@ from fedcom.runs.curve import Curve, milestones
 from fedcom.runs.display import progress
 from fedcom.runs.folder import make_folder, write_json
 from fedcom.runs.prepare import prepare
-from fedcom.tasks.similarity import chosen, similarity
+from fedcom.tasks.similarity import chosen_clients, similarity
 from fedcom.version import VERSION
 
 FILES = (
@@ -128,7 +128,7 @@ def _similarity(simulation: Simulation) -> dict[str, Any]:
     with repeatable(simulation.options.tf32):
         cosine = similarity(task, w).cpu()
     rows = [[round(c, 4) if math.isfinite(c) else None for c in row] for row in cosine.tolist()]
-    return {"clients": chosen(task, w.numel()).tolist(), "cosine": rows}
+    return {"clients": chosen_clients(task, w.numel()).tolist(), "cosine": rows}
 
 
 def _finish(simulation: Simulation, config: Config, curve: Curve, out: Path) -> None:

@@ -15,7 +15,7 @@ from fedcom.data.files import locate
 from fedcom.draws import Draw
 from fedcom.errors import DataError
 from fedcom.rounds.cohort import Cohort
-from fedcom.rounds.round import Call, client_work, facts
+from fedcom.rounds.round import Assignment, client_work, facts
 from fedcom.rounds.rules import Rules
 from fedcom.runs.prepare import build_task
 from fedcom.tasks.oracle import DataOracle
@@ -72,16 +72,16 @@ def real_update() -> Vector:
     draw = Draw.seeded(0).fold(0).fold(first)
     rnd = facts(algorithm.eta, cohort.tau, 1.0, 0.0)
     oracle = DataOracle.of(task, first, draw, algorithm)
-    call = Call(
+    given = Assignment(
         first,
-        *rules.first_row(w),
-        algorithm.broadcast(rules.first_kept(w).server),
+        *rules.init_client(w),
+        algorithm.broadcast(rules.init_server(w).state),
         oracle,
         cohort.steps,
         rnd,
         draw,
     )
-    sent = client_work(rules, call, Channel("uplink", [Ledger(task.clients)])).sent
+    sent = client_work(rules, given, Channel("uplink", [Ledger(task.clients)])).sent
     return Vector(f"{task.name} update", sent["D"][0], layout)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedcom.config import Config, RunConfig, Table
-from fedcom.engines.simulation import Row, Simulation, pick_device, runs_that_fit, together
+from fedcom.engines.simulation import Row, Simulation, pick_device, runs_that_fit, stack_runs
 from fedcom.errors import ConfigError, Diverged, nearest, unknown
 from fedcom.runs.display import progress
 from fedcom.runs.folder import make_folder
@@ -255,7 +255,7 @@ def _rows(
     simulations: Sequence[Simulation], due: Collection[int], title: str, quiet: bool
 ) -> list[tuple[str, list[Row]]]:
     """The status of each run, and its rows at the rounds in `due`."""
-    first, step = simulations[0], together(simulations).step
+    first, step = simulations[0], stack_runs(simulations).step
     rows: list[list[Row]] = [[] for _ in simulations]
     alive = dict(enumerate(simulations))
     with progress(first.rounds, title, quiet) as show:

@@ -1,1 +1,1 @@
-"""What is trained: clients' data, the model and its gradients."""
+"""What is trained: clients' data, the model, its loss and its gradients."""

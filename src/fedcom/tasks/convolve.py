@@ -1,6 +1,6 @@
-"""Convolutions as matrix products, for a compiler to fuse.
+"""Convolutions as matrix products, which a compiler can fuse.
 
-Every client of a stack has filters of its own, which cuDNN takes one after the other.
+cuDNN is slow here: every client of a stack has its own filters, and it computes one client after the other.
 """
 
 import copy
@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 
 class Unfolded(nn.Conv2d):
-    """A convolution as the product of its filters with every patch of the images, samples side by side."""
+    """A convolution as one matrix product of its filters with a table of all patches of all images."""
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         top, left = cast(tuple[int, int], self.padding)
@@ -33,15 +33,16 @@ class Unfolded(nn.Conv2d):
 
 
 def unfolded(module: nn.Module) -> nn.Module:
-    """The module with its convolutions as matrix products where they can be; itself where it has none."""
-    if not any(map(_can_be, module.modules())):
+    """A copy of the module with its plain convolutions as matrix products; itself if it has none."""
+    if not any(map(_convertible, module.modules())):
         return module
     twin = copy.deepcopy(module)
-    for part in filter(_can_be, twin.modules()):
+    for part in filter(_convertible, twin.modules()):
         part.__class__ = Unfolded
     return twin
 
 
-def _can_be(part: nn.Module) -> bool:
+def _convertible(part: nn.Module) -> bool:
+    """Whether a layer is a convolution without groups and padded, if at all, by zeros."""
     plain = type(part) is nn.Conv2d and part.groups == 1 and part.padding_mode == "zeros"
     return plain and not isinstance(part.padding, str)

@@ -1,4 +1,4 @@
-"""Gradients of fully connected networks written out: a matrix product a layer each way, no autograd graph."""
+"""Gradients of fully connected networks, written out as matrix products instead of left to autograd."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,19 @@ from fedcom.vectors import Layout
 
 @dataclass(frozen=True)
 class Dense:
-    """Linear layers with ReLU between them under the cross-entropy; parameters in the order of the layers."""
+    """Linear layers with ReLU between them, under the cross-entropy.
+
+    Args:
+        layout: of the parameters, in the order of the layers.
+        biases: whether each layer has a bias.
+    """
 
     layout: Layout
-    biases: tuple[bool, ...]  # whether each layer has one
+    biases: tuple[bool, ...]
 
     @classmethod
     def of(cls, module: nn.Module, layout: Layout) -> "Dense | None":
-        """The network a module is, or None where it is another kind."""
+        """A module as such a network; None if it is of another kind."""
         if type(module) is not nn.Sequential or any(not p.requires_grad for p in module.parameters()):
             return None
         parts = [
@@ -34,14 +39,14 @@ class Dense:
         return cls(layout, tuple(part.bias is not None for part in parts[::2]))
 
     def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        """One row a client: the gradient at its w of the weighted sum of its samples' losses."""
+        """The gradients of clients' weighted losses; `Objective.gradients` explains the parameters."""
         layers, inputs = self._layers(w), [x.flatten(2)]
         for matrix, bias in layers:
             outputs = _affine(inputs[-1], matrix, bias)
             inputs.append(outputs.relu())
         hot = torch.arange(outputs.shape[-1], device=y.device) == y.unsqueeze(-1)
         error = (outputs.softmax(-1) - hot.to(w.dtype)) * weight.unsqueeze(-1)
-        # A compiler joins the pieces as they are used; otherwise each is written where it belongs.
+        # A compiler joins the pieces itself; otherwise each is written straight into the gradient.
         gradient = None if torch.compiler.is_compiling() else w.new_empty(w.shape)
         places: Sequence[tuple[Tensor | None, Tensor | None]] = [(None, None)] * len(layers)
         places = places if gradient is None else self._layers(gradient)
@@ -55,7 +60,7 @@ class Dense:
         return torch.cat(pieces[::-1], -1) if gradient is None else gradient
 
     def _layers(self, w: Tensor) -> list[tuple[Tensor, Tensor | None]]:
-        """Each layer's matrices and biases, a stack of one a client."""
+        """The matrices and biases of each layer, stacked: one per client."""
         parts = iter(zip(self.layout.split(w), self.layout.shapes, strict=True))
         layers: list[tuple[Tensor, Tensor | None]] = []
         for has_bias in self.biases:

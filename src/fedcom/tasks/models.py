@@ -1,4 +1,4 @@
-"""The models the command line knows; in the library any torch.nn.Module will do."""
+"""The models that the command line knows by name; in the library any torch.nn.Module will do."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from fedcom.tasks.objective import Loss
 
 @dataclass(frozen=True)
 class Model(ABC):
-    """A recipe for a module, given the shape of one sample and the number of classes."""
+    """Makes a module; its settings are the fields of the dataclass."""
 
     name: ClassVar[str]
 
@@ -28,24 +28,33 @@ class Model(ABC):
 
     @abstractmethod
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """A fresh module with PyTorch's default initialisation."""
+        """A new module with PyTorch's default initialisation.
+
+        Args:
+            shape: of one sample.
+            classes: how many outputs there are.
+        """
 
     def loss(self) -> Loss | None:
-        """The loss; None: cross-entropy."""
+        """The loss of (outputs, targets); None: cross-entropy."""
         return None
 
 
 @runtime_checkable
 class OwnData(Protocol):
-    """A model that brings the data it is for."""
+    """A model that comes with its own data."""
 
     def data(self, clients: int, draw: Draw) -> Dataset:
-        """The data of so many clients."""
+        """The data of some number of clients."""
 
 
 @dataclass(frozen=True)
 class Mlp(Model):
-    """Fully connected ReLU layers; two of 200 as in the paper."""
+    """Fully connected ReLU layers; two of width 200 by default, as in the paper.
+
+    Args:
+        hidden: the width of each hidden layer.
+    """
 
     hidden: tuple[int, ...] = (200, 200)
 
@@ -54,7 +63,9 @@ class Mlp(Model):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.hidden or min(self.hidden) < 1:
-            raise ConfigError(f"hidden needs one positive width a layer, such as 200,200; got {self.hidden}")
+            raise ConfigError(
+                f"hidden needs one positive width per layer, such as 200,200; got {self.hidden}"
+            )
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         widths = [prod(shape), *self.hidden]
@@ -93,7 +104,7 @@ class Cnn(Model):
 
 
 class _QuadraticModule(nn.Module):
-    """Returns each sample's loss itself: a sample is a curvature a and a target z, side by side."""
+    """Its output is the sample's loss; a sample is a curvature a and a target z, stacked."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -108,9 +119,15 @@ class _QuadraticModule(nn.Module):
 class Quadratic(Model):
     """f_j(w) = 1/2 (w - b_j)^T A_j (w - b_j): known L, mu, sigma and minimum 0, for checking theory.
 
-    A_j is diagonal with entries between mu and L that differ from client to client, so that local steps
-    drift; a sample's gradient is the client's plus noise with E|noise|^2 = sigma^2; `spread` is the
-    standard deviation of b_j.
+    A_j is diagonal and differs from client to client, so that local steps drift.
+
+    Args:
+        dim: d, the number of parameters.
+        L: the largest entry of every A_j.
+        mu: the smallest entry of every A_j.
+        sigma: a sample's gradient is its client's plus noise with E|noise|^2 = sigma^2.
+        spread: the standard deviation of b_j.
+        samples: how many each client has.
     """
 
     dim: int = 20
@@ -136,13 +153,13 @@ class Quadratic(Model):
         return lambda outputs, y: outputs - y
 
     def data(self, clients: int, draw: Draw) -> Dataset:
-        """One group a client; y holds the constant that makes the minimum of f zero."""
+        """One group per client; y is the constant that makes the minimum of f zero."""
         m, s, d = clients, self.samples, self.dim
-        each = draw.fold(torch.arange(m))
-        a = self.mu + (self.L - self.mu) * each.fold("curvature").uniform(d, torch.float64)
+        keys = draw.fold(torch.arange(m))
+        a = self.mu + (self.L - self.mu) * keys.fold("curvature").uniform(d, torch.float64)
         a[:, 0], a[:, -1] = self.L, self.mu
-        b = self.spread * each.fold("optimum").normal(d, torch.float64)
-        noise = each.fold("noise").normal(s * d, torch.float64).reshape(m, s, d)
+        b = self.spread * keys.fold("optimum").normal(d, torch.float64)
+        noise = keys.fold("noise").normal(s * d, torch.float64).reshape(m, s, d)
         noise = (noise - noise.mean(1, keepdim=True)) * self.sigma * (s / max(s - 1, 1) / d) ** 0.5
         z = b[:, None] + noise / a[:, None]
         x = torch.stack([a[:, None].expand(m, s, d), z], 2).reshape(m * s, 2, d)

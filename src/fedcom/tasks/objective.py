@@ -1,4 +1,4 @@
-"""A module and its loss as functions of one flat vector: the only place that knows torch's modules."""
+"""A module and its loss as functions of one flat vector of parameters."""
 
 import copy
 import threading
@@ -29,8 +29,14 @@ class Objective:
     Args:
         module: any module without batch statistics or dropout; its trainable parameters are the model. It is
             copied, not changed.
-        loss: loss(outputs, targets) for a batch, as in torch.nn.functional; a mean over one sample must
+        loss: loss(outputs, targets) of a batch, as in torch.nn.functional; for a batch of one sample it must
             be that sample's loss. None: cross-entropy.
+        dtype: of parameters and data.
+
+    Attributes:
+        layout: of the parameters in the flat vector.
+        start: the module's parameters as a flat vector.
+        same_in_any_stack: whether, on a CPU, a client's gradient has the same bits in any stack of clients.
     """
 
     def __init__(self, module: nn.Module, loss: Loss | None = None, dtype: torch.dtype = torch.float32):
@@ -42,10 +48,10 @@ class Objective:
         self.start = flatten(module, dtype)
         dense = Dense.of(module, self.layout) if loss is None else None
         self._gradients = dense.gradients if dense else vmap(grad(self._weighted_loss))
-        self.same_in_any_stack = dense is not None  # bit for bit, on a CPU, whoever else is in the stack
+        self.same_in_any_stack = dense is not None
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Samples in the model's dtype; whole numbers stay whole where the module embeds them."""
+        """Samples in the model's dtype; whole numbers stay whole if the module has an embedding."""
         embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in self.module.modules())
         return x if embeds and not x.is_floating_point() else self.targets(x.to(self.layout.dtype))
 
@@ -57,11 +63,11 @@ class Objective:
         return y
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
-        """What the module says of a batch at w."""
-        return cast(Tensor, functional_call(self._own_module(), self.layout.tensors(w), (x,)))
+        """The module's outputs for a batch, with parameters w."""
+        return cast(Tensor, functional_call(self._module_of_this_thread(), self.layout.tensors(w), (x,)))
 
-    def _own_module(self) -> nn.Module:
-        """The module, to every thread but the first a copy: a call puts its tensors into it for a while."""
+    def _module_of_this_thread(self) -> nn.Module:
+        """The module itself in the main thread, else a copy: a call sets its parameters for a while."""
         if threading.current_thread() is threading.main_thread():
             return self.module
         if not hasattr(self._local, "module"):
@@ -75,16 +81,23 @@ class Objective:
         return vmap(self.loss)(outputs.unsqueeze(1), y.unsqueeze(1)).reshape(len(y))
 
     def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        """One row a client: the gradient at its w of the weighted sum of its samples' losses."""
+        """The gradient of each client's weighted sum of losses, one row per client.
+
+        Args:
+            w: the parameters of each client, one row per client.
+            x: the samples of each client [clients, samples, ...].
+            y: their targets [clients, samples, ...].
+            weight: of each sample [clients, samples].
+        """
         return cast(Tensor, self._gradients(w, x, y, weight))
 
     def _weighted_loss(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        module = self._unfolded if torch.compiler.is_compiling() else self._own_module()
+        module = self._unfolded if torch.compiler.is_compiling() else self._module_of_this_thread()
         outputs = cast(Tensor, functional_call(module, self.layout.tensors(w), (x,)))
         return (self.losses(outputs, y) * weight).sum()
 
     def to(self, device: torch.device) -> "Objective":
-        """The same objective with its constants on a device."""
+        """The same objective with its module and start on a device."""
         there = Objective(self.module, self.loss, self.layout.dtype)
         there.module.to(device)
         there.start = self.start.to(device)
@@ -92,7 +105,7 @@ class Objective:
 
 
 def _refuse_unsuitable(module: nn.Module) -> None:
-    """Modules whose output depends on more than parameters and input cannot be averaged or repeated."""
+    """Refuse modules whose output depends on more than parameters and input."""
     for name, part in module.named_modules():
         kind = type(part).__name__
         if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:

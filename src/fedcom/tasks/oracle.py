@@ -1,4 +1,4 @@
-"""Gradients of clients' losses on their data: all that an algorithm may ask of a task."""
+"""Gradients of clients' losses on their data, as an algorithm asks for them."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ from fedcom.algorithms import Algorithm
 from fedcom.draws import Draw
 from fedcom.tasks.task import Task
 
-_FULL_BLOCK = 256  # samples per client that a full gradient takes at once
+_FULL_BLOCK = 256  # samples per client that a full gradient computes at once
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,12 @@ class DataOracle:
     """Gradients of some clients' losses on their data, at one local step.
 
     Args:
-        clients: where they are among the task's.
+        clients: their numbers in the task.
         draw: one key per client, for this round.
-        batch_size: None: the whole of a client's data.
-        by_epoch: minibatches without replacement, epoch after epoch.
-        step: the local step; a tensor on a GPU, so that a compiled kernel serves every step.
+        batch_size: None: all of a client's data.
+        by_epoch: whether minibatches are drawn without replacement, epoch after epoch.
+        weight_decay: this times w is added to every gradient.
+        step: the local step; on a GPU a tensor, so that one compiled kernel serves every step.
     """
 
     task: Task
@@ -34,7 +35,7 @@ class DataOracle:
 
     @classmethod
     def of(cls, task: Task, clients: Tensor, draw: Draw, algorithm: Algorithm) -> "DataOracle":
-        """The oracle an algorithm's settings ask for, at the first local step."""
+        """The oracle for an algorithm's settings, at the first local step; the class explains the rest."""
         batch = None if algorithm.batch == "full" else algorithm.batch
         return cls(task, clients, draw, batch, algorithm.epochs is not None, algorithm.weight_decay)
 
@@ -44,14 +45,14 @@ class DataOracle:
         return replace(self, step=torch.full((), step, device=self.clients.device) if on_gpu else step)
 
     def batch(self, w: Tensor) -> Tensor:
-        """Minibatch gradients at w, one row per client; the same batch however often it is asked."""
+        """Minibatch gradients at w, one row per client; the same minibatch every time in one step."""
         if self.batch_size is None:
             return self.full(w)
         x, y, weight = self.minibatch(self.batch_size, w.dtype)
         return self._decayed(w, self.task.objective.gradients(w, x, y, weight))
 
     def minibatch(self, b: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """x and y of each client's minibatch of b samples, and the weight of each sample in its mean loss."""
+        """x and y of each client's minibatch of b samples, and the weight of each sample in the mean loss."""
         pick = self._without_replacement if self.by_epoch else self._with_replacement
         position, valid = pick(b)
         weight = valid.to(dtype)
@@ -74,17 +75,17 @@ class DataOracle:
         return position, torch.ones_like(position)
 
     def _without_replacement(self, b: int) -> tuple[Tensor, Tensor]:
-        """The next b samples of each client's shuffle; the last batch of an epoch may be short."""
+        """The next b samples of each client in this epoch's order; an epoch's last batch may be short."""
         steps = (self._sizes + b - 1) // b
-        epoch, turn = self.step // steps, self.step % steps
+        epoch, batch = self.step // steps, self.step % steps
         ranks = self.draw.fold("epoch").fold(epoch.squeeze(-1)).ranks(self.task.longest)
         absent = torch.arange(self.task.longest, device=ranks.device) >= self._sizes
         order = ranks.masked_fill(absent, torch.iinfo(torch.int64).max).argsort(-1)
-        slot = turn * b + torch.arange(b, device=ranks.device)
+        slot = batch * b + torch.arange(b, device=ranks.device)
         return order.gather(-1, slot.clamp(max=self.task.longest - 1)), slot < self._sizes
 
     def _gradient(self, w: Tensor, position: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of a weighted sum of losses; places a client does not have weigh nothing."""
+        """The gradients of weighted sums of losses; positions past a client's last sample have weight 0."""
         x, y = self.task.samples(self.clients, position)
         return self.task.objective.gradients(w, x, y, weight)
 

@@ -1,4 +1,4 @@
-"""A task: every client's data, in one tensor or as a function, the objective on it, and what may be asked."""
+"""A task: every client's data, in one tensor or as a function, and the objective on it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,26 +18,32 @@ _EVAL_BLOCK = 4096  # samples evaluated at once
 
 
 class Scores(NamedTuple):
-    """How good one model is: losses and accuracies; None where the task has no classes or no test set."""
+    """How good a model is."""
 
     train_loss: float
-    test_accuracy: float | None
-    worst_client_accuracy: float | None
+    test_accuracy: float | None  # None without classes or test set
+    worst_client_accuracy: float | None  # mean over the worst tenth of clients; None without classes
 
 
 @dataclass(frozen=True)
 class Task:
-    """Clients' samples, sorted by client, and the objective they define.
+    """Clients' samples and the objective on them.
 
     Args:
-        source: draws the samples of clients too many to be laid out; x and y are then those of `shown`.
-        shown: the clients a model is evaluated on; None: all.
+        x: training samples, those of the first client first.
+        y: their targets.
+        sizes: the number of training samples of each client.
+        test_x: may be empty.
+        classes: how many there are; 0: regression.
+        source: draws samples when they are needed, as `Population.samples` does; x and y then hold only the
+            samples of the clients in `shown`. None: x and y hold the samples of all clients.
+        shown: the clients on which a model is evaluated; None: all.
     """
 
     objective: Objective
     x: Tensor
     y: Tensor
-    sizes: Tensor  # samples of each client
+    sizes: Tensor
     test_x: Tensor
     test_y: Tensor
     classes: int
@@ -47,7 +53,11 @@ class Task:
 
     @classmethod
     def build(cls, objective: Objective, data: Dataset, parts: Sequence[Tensor]) -> "Task":
-        """Lay the samples of each client side by side; parts are their indices."""
+        """A task from a data set that is split among clients.
+
+        Args:
+            parts: the indices of each client's samples.
+        """
         sizes = torch.tensor([len(part) for part in parts])
         if len(parts) == 0 or int(sizes.min()) < 1:
             raise ConfigError(f"every client needs a sample; the partition's sizes are {sizes.tolist()}")
@@ -58,29 +68,71 @@ class Task:
 
     @classmethod
     def drawn(cls, objective: Objective, population: Population) -> "Task":
-        """A task whose samples are drawn when they are asked for."""
-        data, x = population.data, objective.inputs
+        """A task whose samples are drawn when they are needed."""
+        data = population.data
         return cls(
-            objective, x(data.x), objective.targets(data.y), population.sizes, x(data.test_x),
-            objective.targets(data.test_y), data.classes, data.name, population.samples, population.shown,
-        )  # fmt: skip
+            objective=objective,
+            x=objective.inputs(data.x),
+            y=objective.targets(data.y),
+            sizes=population.sizes,
+            test_x=objective.inputs(data.test_x),
+            test_y=objective.targets(data.test_y),
+            classes=data.classes,
+            name=data.name,
+            source=population.samples,
+            shown=population.shown,
+        )
 
     @classmethod
     def from_arrays(
-        cls, module: nn.Module, x: Any, y: Any, test_x: Any = None, test_y: Any = None, *,
-        clients: int | None = None, partition: str = "iid", classes_per_client: int = 2, alpha: float = 0.5,
-        groups: Any = None, loss: Loss | None = None, dtype: torch.dtype = torch.float32, seed: int = 0,
-    ) -> "Task":  # fmt: skip
-        """A task from one's own module and arrays (numpy or torch), dealt to clients by a partition."""
+        cls,
+        module: nn.Module,
+        x: Any,
+        y: Any,
+        test_x: Any = None,
+        test_y: Any = None,
+        *,
+        clients: int | None = None,
+        partition: str = "iid",
+        classes_per_client: int = 2,
+        alpha: float = 0.5,
+        groups: Any = None,
+        loss: Loss | None = None,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+    ) -> "Task":
+        """A task from a module and arrays (numpy or torch), split among clients by a partition.
+
+        Args:
+            module: its trainable parameters are the model; it is copied, not changed.
+            x: training samples, along the first axis.
+            y: whole numbers 0..C-1 are classes; floats make it a regression.
+            test_x: test samples, with test_y; None: no test set.
+            clients: how many; None: one per author, for the partition "natural" only.
+            partition: "iid", "classes", "dirichlet" or "natural".
+            classes_per_client: how many shards each client gets, for "classes".
+            alpha: of the Dirichlet distribution, for "dirichlet"; the smaller, the more uneven.
+            groups: the author of each training sample, for "natural".
+            loss: loss(outputs, targets) of a batch, as in torch.nn.functional; None: cross-entropy.
+            dtype: of parameters and data.
+            seed: of the partition.
+        """
         data = from_arrays(x, y, test_x, test_y, groups)
         draw = Draw.seeded(seed).fold("partition")
-        deal = {"classes_per_client": classes_per_client, "alpha": alpha}
-        parts = split(partition, data.y, data.groups, clients, draw, **deal)  # type: ignore[arg-type]
+        parts = split(
+            partition,
+            data.y,
+            data.groups,
+            clients,
+            draw,
+            classes_per_client=classes_per_client,
+            alpha=alpha,
+        )
         return cls.build(Objective(module, loss, dtype), data, parts)
 
     @classmethod
     def stacked(cls, tasks: Sequence["Task"]) -> "Task":
-        """The clients of several tasks of one model side by side, to be trained in step."""
+        """One task with the clients of several tasks of one model, to be trained in step."""
         if len(tasks) == 1:
             return tasks[0]
         x, y, sizes = (torch.cat([getattr(task, name) for task in tasks]) for name in ("x", "y", "sizes"))
@@ -98,11 +150,11 @@ class Task:
 
     @cached_property
     def longest(self) -> int:
-        """The most samples a client has."""
+        """The largest number of samples of a client."""
         return int(self.sizes.max())
 
     def to(self, device: torch.device) -> "Task":
-        """The same task on a device; itself where it is there already."""
+        """The same task on a device; the task itself if it is there already."""
         here = self.x.device
         if here.type == device.type and device.index in (None, here.index):
             return self
@@ -111,7 +163,13 @@ class Task:
         return replace(self, objective=self.objective.to(device), **moved)
 
     def samples(self, clients: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """x and y of some clients, one row of positions a client; past its last sample there is the last."""
+        """x and y of some clients' samples, one row per client.
+
+        Args:
+            clients: their numbers.
+            position: of the samples among each client's, one row per client; past the last one, the last one
+                is repeated.
+        """
         position = position.minimum(self.sizes[clients].unsqueeze(-1) - 1)
         if self.source is not None:
             x, y = self.source(clients, position)
@@ -122,17 +180,22 @@ class Task:
 
     @cached_property
     def shown_sizes(self) -> Tensor:
-        """Samples of each of the clients a model is evaluated on, on the host."""
+        """The number of samples of each client on which a model is evaluated, on the host."""
         sizes = self.sizes.cpu()
         return sizes if self.shown is None else sizes[self.shown]
 
     def label_counts(self) -> list[list[int]]:
-        """How many samples of each class each client has, of those a model is evaluated on."""
+        """How many samples of each class a client has, for each client on which a model is evaluated."""
         y = torch.split(self.y.cpu(), self.shown_sizes.tolist())
         return [torch.bincount(labels, minlength=self.classes).tolist() for labels in y]
 
     def evaluate(self, w: Tensor, p: Tensor) -> Scores:
-        """The weighted train loss over the data of all clients shown, and accuracies, of one flat vector."""
+        """The train loss and the accuracies of one model.
+
+        Args:
+            w: the model.
+            p: the weights of all clients in the train loss.
+        """
         losses, hits = self._score(w, self.x, self.y)
         share = self.shown_sizes.numpy()
         starts = share.cumsum() - share
@@ -148,7 +211,7 @@ class Task:
 
     @torch.no_grad()
     def _score(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Each sample's loss, and whether it was classified right, as float64."""
+        """The loss of each sample, and 1 if it was classified right, else 0; as float64."""
         losses, hits = [], []
         for xs, ys in zip(torch.split(x, _EVAL_BLOCK), torch.split(y, _EVAL_BLOCK), strict=True):
             outputs = self.objective.outputs(w, xs)

@@ -1,1 +1,1 @@
-"""What travels: links and their codecs, the books of every byte, and modelled time."""
+"""What is sent: links and their codecs, a ledger of every byte, and modelled time."""

@@ -1,4 +1,4 @@
-"""One direction of traffic: sends vectors through codecs and books their bytes."""
+"""One direction of traffic: sends vectors through codecs and enters their bytes in ledgers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from fedcom.vectors import Layout
 
 @dataclass(frozen=True)
 class Channel:
-    """One direction: sends vectors, books their bytes, returns what is heard.
-
-    Several ledgers share a stack of messages evenly, in order.
+    """Sends vectors in one direction, enters their bytes in ledgers, and returns what is heard.
 
     Args:
-        meter: where the bytes of each sender are added up, for those who ask how long they take.
+        ledgers: one per run; each takes an equal share of a stack of messages, in order.
+        encode: whether messages are really made and decoded, or their bytes only counted.
+        meter: where the bytes of each sender are added up, for modelled time; None: nowhere.
     """
 
     direction: Direction
@@ -37,23 +37,24 @@ class Channel:
         receivers: int = 1,
         rows: Tensor | slice = slice(None),
     ) -> Tensor:
-        """Pass a vector, or a stack of one vector per client, through a codec; what is heard.
+        """Pass a vector, or a stack with one vector per client, through a codec; returns what is heard.
 
         Args:
-            vector: its name in the books.
+            vector: its name in the ledger.
             draw: one key, or one key per client.
-            receivers: how many hear each message; all of them are booked.
-            rows: whose vectors these are among those that have a place in the meter.
+            receivers: how many receive each message; its bytes are counted for each of them.
+            rows: where the senders are in the meter.
         """
         if self.encode:
             return self._send_bytes(vector, x, layout, codec, draw, receivers, rows)
         heard, sizes = codec.transmit(x, layout, draw)
-        # One number per message, also of a single vector, whose sizes have no axis.
+        # One number per message: the sizes of a single vector have no axis.
         sizes = {part: n.reshape(-1) if isinstance(n, Tensor) else n for part, n in sizes.items()}
-        each = x[..., 0].numel() // len(self.ledgers)
+        messages = x[..., 0].numel() // len(self.ledgers)
         for i, ledger in enumerate(self.ledgers):
-            own = {k: v[i * each : (i + 1) * each] if isinstance(v, Tensor) else v for k, v in sizes.items()}
-            ledger.add(self.direction, vector, own, each, receivers)
+            share = slice(i * messages, (i + 1) * messages)
+            items = {part: n[share] if isinstance(n, Tensor) else n for part, n in sizes.items()}
+            ledger.add(self.direction, vector, items, messages, receivers)
         if self.meter is not None:
             self.meter[rows] += sum(sizes.values())
         return heard
@@ -75,17 +76,17 @@ class Channel:
             lengths.append(len(message))
             return codec.decode(message, layout, draw)
 
-        each = x[..., 0].numel() // len(self.ledgers)
-        ledgers = (ledger for ledger in self.ledgers for _ in range(each))
+        messages = x[..., 0].numel() // len(self.ledgers)
+        ledgers = (ledger for ledger in self.ledgers for _ in range(messages))
         lengths: list[int] = []
-        heard = _each(one, x, draw)
+        heard = _one_by_one(one, x, draw)
         if self.meter is not None:
             self.meter[rows] += torch.tensor(lengths, device=self.meter.device)
         return heard
 
 
-def _each(one: Callable[[Tensor, Draw], Tensor], x: Tensor, draw: Draw) -> Tensor:
-    """Do something to every vector of a stack with its own key."""
+def _one_by_one(one: Callable[[Tensor, Draw], Tensor], x: Tensor, draw: Draw) -> Tensor:
+    """Apply a function to every vector of a stack, each with its own key."""
     if x.dim() == 1:
         return one(x, draw)
     return torch.stack([one(row, Draw(key)) for row, key in zip(x, draw.key, strict=True)])

@@ -10,23 +10,38 @@ Direction = Literal["uplink", "downlink"]
 
 
 class Ledger:
-    """Counts bytes as messages pass; sizes a device has computed stay there until someone asks."""
+    """Counts the bytes of messages; sizes that a device has computed stay there until they are asked for.
+
+    Args:
+        clients: how many the run has, for ledger.json.
+    """
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
         self._items: dict[Direction, dict[str, dict[str, int | Tensor]]] = {"uplink": {}, "downlink": {}}
 
     def add(
-        self, direction: Direction, vector: str, items: Mapping[str, int | Tensor], messages: int = 1,
+        self,
+        direction: Direction,
+        vector: str,
+        items: Mapping[str, int | Tensor],
+        messages: int = 1,
         receivers: int = 1,
-    ) -> None:  # fmt: skip
-        """Book the bytes of some messages, each sent to `receivers`; items are those of each message."""
+    ) -> None:
+        """Enter the bytes of some messages.
+
+        Args:
+            vector: the name of the vector they carry.
+            items: bytes by part of the message: one number for every message, or a tensor with one for each.
+            messages: how many there are.
+            receivers: how many receive each message.
+        """
         account = self._items[direction].setdefault(vector, defaultdict(int))
         for part, size in items.items():
             account[part] += receivers * (size.sum() if isinstance(size, Tensor) else messages * size)
 
     def merge(self, other: "Ledger") -> None:
-        """Take over what another ledger holds."""
+        """Add what another ledger holds."""
         for direction, accounts in other._items.items():
             for vector, account in accounts.items():
                 self.add(direction, vector, account)
@@ -36,7 +51,7 @@ class Ledger:
         return sum(sum(map(int, account.values())) for account in self._items[direction].values())
 
     def as_dict(self) -> dict[str, object]:
-        """The whole account, for ledger.json."""
+        """All bytes by direction, vector and part, for ledger.json."""
         books: dict[str, object] = {"clients": self.clients}
         for direction, accounts in self._items.items():
             vectors = {

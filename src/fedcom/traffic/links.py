@@ -1,4 +1,4 @@
-"""The two directions of traffic: which codec each uses, and what becomes of what it drops."""
+"""The two directions of traffic: which codec each uses, and what happens to what it drops."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,18 +19,18 @@ DownlinkMemory = Literal["none", "error-feedback"]
 
 @dataclass(frozen=True)
 class Links:
-    """The codecs of a run, and what surrounds them.
+    """The codecs of a run, their memories and other settings.
 
     Args:
-        uplink: what clients' vectors go through.
-        downlink: what the mean goes through; the model itself, where it is sent, travels dense.
+        uplink: compresses what clients send.
+        downlink: compresses the mean that the server sends; the model, if it is sent, is not compressed.
         uplink_memory: what a client does with what its codec dropped: "none"; "error-feedback", which adds it
-            to its next message; or the rule as the "paper" prints it. None: the method's own choice.
-        downlink_memory: the same for the server, where a codec compresses the mean.
+            to the next message; "paper", the rule as the paper prints it. None: the method's default.
+        downlink_memory: the same for the server.
         clip: the largest norm, in the model's units, of what a client sends; longer vectors are scaled down
             to it before memory and codec. None: no limit.
-        encode: make every message's real bytes and decode them, instead of counting them.
-        budgets: the uplink's bits per coordinate for each client, in place of the codec's own.
+        encode: make the real bytes of every message and decode them, instead of only counting them.
+        budgets: the uplink's bits per coordinate, one number per client; None: as the codec is set.
     """
 
     uplink: Codec
@@ -47,7 +47,7 @@ class Links:
             raise ConfigError(f"clip must be above 0; got {self.clip}")
 
     def uplinks(self, clients: Tensor) -> list[tuple[Codec, Tensor]]:
-        """The codecs of some clients, each with the rows that use it."""
+        """The codecs of some clients, each with the positions in `clients` of those that use it."""
         if self.budgets is None:
             return [(self.uplink, torch.arange(len(clients), device=clients.device))]
         bits = self._bits[clients.cpu()]
@@ -66,8 +66,8 @@ class Links:
 
 
 def at_budget(codec: Codec, bits: float) -> Codec:
-    """The codec at a client's budget of bits per coordinate, or an error where it has no such rate."""
-    # A whole number becomes an int, as in a config: how it is written is part of a message's fingerprint.
+    """The codec at a budget of bits per coordinate, or a ConfigError if it cannot be set to that."""
+    # A whole number becomes an int, as in a config: how it is written decides the message's fingerprint.
     found = codec.at(int(bits) if bits == int(bits) else bits)
     if found is None:
         raise ConfigError(
@@ -82,10 +82,10 @@ def budgets_from(bandwidths: Sequence[float], codec: Codec) -> tuple[float, ...]
 
     Args:
         bandwidths: one number per client, in any unit.
-        codec: what the fastest client sends by.
+        codec: with the bits of the fastest client.
     """
     bits = getattr(codec, "bits", None)
-    if bits is None or codec.at(bits) != codec:  # topk's bits are those of a kept value, not its rate
+    if bits is None or codec.at(bits) != codec:  # topk's bits are per value kept, not per coordinate
         raise ConfigError(
             f"bandwidths share out the codec's bits per coordinate, and {codec.name} is not set to any; "
             "set uplink.bits (rotated, dithered, int), or give uplink.budgets instead"

@@ -1,4 +1,4 @@
-"""Modelled time: how long rounds would take over links and on devices of given speeds.
+"""Modelled time: how long rounds would take with links and devices of given speeds.
 
 A round lasts as long as its slowest client takes:
 latency + bytes down / downlink + steps * compute + bytes up / uplink.
@@ -15,7 +15,7 @@ from fedcom import settings
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, unknown
 
-_MEGABITS = 8e-6  # of a byte
+_MEGABITS = 8e-6  # in a byte
 
 PRESETS: dict[str, dict[str, float]] = {  # docs/network.md says where the numbers are from
     "3g": {"uplink": 1.6, "downlink": 5.9, "latency": 0.0635, "spread": 0.5},
@@ -31,10 +31,10 @@ class Network:
 
     Args:
         uplink: Mbit/s of the median client.
-        downlink: likewise.
-        latency: seconds of every round that no bandwidth takes away.
+        downlink: Mbit/s of the median client.
+        latency: seconds that every round takes besides transfers and computing.
         spread: standard deviation of the logarithm of clients' speeds.
-        compute: seconds a local step takes the median client.
+        compute: seconds per local step on the median client.
     """
 
     uplink: float
@@ -53,60 +53,78 @@ class Network:
                 raise ConfigError(f"{key} must be 0 or more; got {getattr(self, key)}")
 
     @classmethod
-    def preset(cls, name: str, **own: float) -> "Network":
-        """A preset, with some numbers of one's own."""
-        return cls(**over_preset({"preset": name, **own}))
+    def preset(cls, name: str, **changes: float) -> "Network":
+        """A preset by name, with some of its numbers changed."""
+        return cls(**over_preset({"preset": name, **changes}))
 
     def seconds(self, draw: Draw, down: Tensor, steps: int | Tensor, up: Tensor) -> Tensor:
-        """How long a round takes clients of these keys, with the bytes and local steps of each."""
+        """How many seconds a round takes some clients, one number per client.
+
+        Args:
+            draw: one key per client, which decides its speeds.
+            down: bytes that each client receives.
+            steps: local steps, of all or of each client.
+            up: bytes that each client sends.
+        """
         link, device = self._slowness(draw, "link"), self._slowness(draw, "device")
         transfer = _MEGABITS * (down.double() / self.downlink + up.double() / self.uplink)
         return self.latency + transfer * link + steps * self.compute * device
 
     def _slowness(self, draw: Draw, what: str) -> float | Tensor:
-        """How many times longer than the median client each of these takes."""
+        """How many times as long as the median client each client takes."""
         if not self.spread:
             return 1.0
         return torch.exp(self.spread * draw.fold(what).normal(1, torch.float64).squeeze(-1))
 
 
 def over_preset(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table's numbers laid over those of the preset it names."""
-    own = dict(table)
-    name = own.pop("preset", None)
+    """The numbers of the preset that a table names, changed by the table's own."""
+    numbers = dict(table)
+    name = numbers.pop("preset", None)
     if name is not None and (not isinstance(name, str) or name not in PRESETS):
         raise unknown("network preset", name, PRESETS)
-    laid = {**(PRESETS[name] if name else {}), **own}
+    numbers = {**(PRESETS[name] if name else {}), **numbers}
     for key in ("uplink", "downlink"):
-        if key not in laid:
+        if key not in numbers:
             raise ConfigError(f"network.{key} is missing; give Mbit/s, or a preset: {', '.join(PRESETS)}")
-    return laid
+    return numbers
 
 
 class Clock:
-    """Measures nothing, at no cost; a Stopwatch does."""
+    """The clock of runs without a network: it measures nothing. A Stopwatch measures modelled time."""
 
-    def sent(self, rows: slice) -> Tensor | None:
-        """Where the bytes of some sampled clients are to be counted, if anywhere."""
+    def uplink_meter(self, rows: slice) -> Tensor | None:
+        """Where the bytes that some sampled clients send are to be added up; None: nowhere."""
         return None
 
-    def heard(self, run: int) -> Tensor | None:
-        """Where the bytes each client of a run hears are to be counted, if anywhere."""
+    def downlink_meter(self, run: int) -> Tensor | None:
+        """Where the bytes that each client of a run receives are to be added up; None: nowhere."""
         return None
 
     def start(self) -> None:
         """A round begins."""
 
-    def stop(self, clients: Tensor, most: int, each: Tensor | None) -> None:
-        """A round is over: who took part; the most local steps, and every client's where they differ."""
+    def stop(self, clients: Tensor, most: int, per_client: Tensor | None) -> None:
+        """A round is over.
+
+        Args:
+            clients: those that took part, of all runs in order.
+            most: the largest number of local steps.
+            per_client: a column with every client's number of steps; None: all took the most.
+        """
 
     def read(self, run: int) -> dict[str, float]:
-        """What a row says of it."""
+        """What a row of a run says of modelled time."""
         return {}
 
 
 class Stopwatch(Clock):
-    """The modelled seconds of some runs in step, on their device, where a replayed round can add to them."""
+    """The modelled seconds of runs played in step, on their device, where a replayed round can add to them.
+
+    Args:
+        draws: the keys that the runs began with.
+        sampled: how many clients of each run take part in a round.
+    """
 
     def __init__(self, network: Network, draws: Sequence[Draw], sampled: int, device: torch.device) -> None:
         self.network = network
@@ -115,18 +133,18 @@ class Stopwatch(Clock):
         self._sent = torch.zeros(len(draws) * sampled, dtype=torch.int64, device=device)
         self._heard = torch.zeros(len(draws), dtype=torch.int64, device=device)
 
-    def sent(self, rows: slice) -> Tensor:
+    def uplink_meter(self, rows: slice) -> Tensor:
         return self._sent[rows]
 
-    def heard(self, run: int) -> Tensor:
+    def downlink_meter(self, run: int) -> Tensor:
         return self._heard[run : run + 1]
 
     def start(self) -> None:
         self._sent.zero_()
         self._heard.zero_()
 
-    def stop(self, clients: Tensor, most: int, each: Tensor | None) -> None:
-        steps = most if each is None else each[clients, 0]
+    def stop(self, clients: Tensor, most: int, per_client: Tensor | None) -> None:
+        steps = most if per_client is None else per_client[clients, 0]
         by_run = (len(self._keys), -1)
         draw, down, up = Draw(self._keys).fold(clients.view(by_run)), self._heard.unsqueeze(-1), self._sent
         self._seconds.add_(self.network.seconds(draw, down, steps, up.view(by_run)).amax(-1))
@@ -136,5 +154,5 @@ class Stopwatch(Clock):
 
 
 def clock_of(network: Network | None, draws: Sequence[Draw], sampled: int, device: torch.device) -> Clock:
-    """A clock for runs in step, each with the draw it began with; without a network it measures nothing."""
+    """A Stopwatch for runs played in step, or a Clock that measures nothing if there is no network."""
     return Clock() if network is None else Stopwatch(network, draws, sampled, device)

@@ -1,4 +1,4 @@
-"""Runs played in step, groups of clients, threads: none of them changes a number."""
+"""Runs played in step, groups of clients and threads do not change the results."""
 
 import platform
 import threading
@@ -13,8 +13,8 @@ from fedcom.algorithms import ALGORITHMS, FedCOM, FedCOMGATE, Scaffold
 from fedcom.codecs import Dithered, Int, RandK, Rotated, TopK
 from fedcom.engines.local.eager import EagerEngine, Rehearsal
 from fedcom.engines.local.groups import Groups
-from fedcom.engines.local.threads import spread
-from fedcom.engines.simulation import runs_that_fit, together
+from fedcom.engines.local.threads import map_on_threads
+from fedcom.engines.simulation import runs_that_fit, stack_runs
 from fedcom.errors import ConfigError, Diverged
 from fedcom.rounds.round import play
 from tests.conftest import after, mlp_task
@@ -29,7 +29,7 @@ def digits(seed: int = 0) -> Task:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_runs_in_step_are_the_runs_alone(name: str, participation: float) -> None:
+def test_runs_in_step_give_the_results_of_single_runs(name: str, participation: float) -> None:
     kind = ALGORITHMS[name]
     tau = {} if "tau" in kind.fixed else {"tau": 3}
 
@@ -41,17 +41,17 @@ def test_runs_in_step_are_the_runs_alone(name: str, participation: float) -> Non
         )
 
     stacked = [make(seed) for seed in range(3)]
-    play = together(stacked)
+    engine = stack_runs(stacked)
     for _ in range(4):
-        play.step()
+        engine.step()
     for seed, run in enumerate(stacked):
-        alone = make(seed)
+        single = make(seed)
         for _ in range(4):
-            alone.step()
-        assert torch.allclose(run.server.w, alone.server.w, rtol=1e-12, atol=1e-14)
-        assert run.ledger.as_dict() == alone.ledger.as_dict()
-        assert run.q == pytest.approx(alone.q, rel=1e-9, abs=1e-12)
-        for mine, other in zip(run.client_states(), alone.client_states(), strict=True):
+            single.step()
+        assert torch.allclose(run.server.w, single.server.w, rtol=1e-12, atol=1e-14)
+        assert run.ledger.as_dict() == single.ledger.as_dict()
+        assert run.q == pytest.approx(single.q, rel=1e-9, abs=1e-12)
+        for mine, other in zip(run.client_states(), single.client_states(), strict=True):
             assert torch.allclose(mine, other, rtol=1e-10, atol=1e-13)
 
 
@@ -65,12 +65,12 @@ def test_each_run_of_a_stack_is_billed_its_own_bytes(codec: Any) -> None:
         )
         for s in range(3)
     ]
-    play = together(runs)
-    play.step()
-    play.step()
+    engine = stack_runs(runs)
+    engine.step()
+    engine.step()
     for seed, run in enumerate(runs):
-        alone = after(mlp_task(seed=seed), FedCOMGATE(tau=2, gamma=1.0), Links(codec), rounds=2, seed=seed)
-        assert run.ledger.total("uplink") == alone.ledger.total("uplink")
+        single = after(mlp_task(seed=seed), FedCOMGATE(tau=2, gamma=1.0), Links(codec), rounds=2, seed=seed)
+        assert run.ledger.total("uplink") == single.ledger.total("uplink")
 
 
 @pytest.mark.parametrize(
@@ -86,17 +86,17 @@ def test_groups_of_any_size_give_the_same_bits_on_a_cpu(algorithm: Any) -> None:
 
 def test_threads_give_the_same_bits_and_are_used() -> None:
     algorithm = FedCOMGATE(tau=3, gamma=1.0)
-    alone = after(digits(), algorithm, rounds=3, chunk=1)
-    both = Simulation(digits(), algorithm, rounds=3, device="cpu", chunk=1)
-    engine = both.engine
+    one_thread = after(digits(), algorithm, rounds=3, chunk=1)
+    two_threads = Simulation(digits(), algorithm, rounds=3, device="cpu", chunk=1)
+    engine = two_threads.engine
     assert isinstance(engine, EagerEngine)
     engine.groups = Groups(1, workers=2)
     seen, work = set(), engine.group_work
     engine.group_work = lambda *a: (seen.add(threading.get_ident()), work(*a))[1]  # type: ignore[method-assign]
     for _ in range(3):
-        both.step()
+        two_threads.step()
     assert threading.get_ident() not in seen
-    assert torch.equal(both.server.w, alone.server.w)
+    assert torch.equal(two_threads.server.w, one_thread.server.w)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -106,9 +106,9 @@ def test_threads_leave_torch_as_it_was(workers: int) -> None:
 
     before = seen(0)
     on_arm = platform.machine() in ("aarch64", "arm64")
-    assert list(spread(seen, [0, 1, 2], workers)) == [before and not on_arm] * 3
+    assert list(map_on_threads(seen, [0, 1, 2], workers)) == [before and not on_arm] * 3
     with pytest.raises(ZeroDivisionError):
-        list(spread(lambda item: 1 // item, [1, 0, 2], workers))
+        list(map_on_threads(lambda item: 1 // item, [1, 0, 2], workers))
     assert seen(0) == before
 
 
@@ -124,24 +124,24 @@ def test_one_run_of_a_stack_may_diverge() -> None:
         Simulation(digits(), FedCOM(tau=3, eta=eta, decay=1.0), rounds=40, device="cpu")
         for eta in (0.05, 1e6)
     ]
-    play = together(runs)
+    engine = stack_runs(runs)
     for _ in range(40):
-        play.step()
+        engine.step()
     assert runs[0].row()["train_loss"] < 2
     with pytest.raises(Diverged, match="eta=1e"):
         runs[1].row()
 
 
-def test_runs_whose_clients_differ_in_steps_play_alone() -> None:
+def test_runs_whose_clients_differ_in_steps_cannot_be_stacked() -> None:
     task = mlp_task(sizes=[12, 7, 9, 12, 5, 8])
     runs = [Simulation(task, FedCOM(epochs=1, batch=4), rounds=2, seed=s, device="cpu") for s in range(2)]
-    with pytest.raises(ConfigError, match="play alone"):
-        together(runs)
-    assert together(runs[:1]) is runs[0].engine
+    with pytest.raises(ConfigError, match="play each run by itself"):
+        stack_runs(runs)
+    assert stack_runs(runs[:1]) is runs[0].engine
 
 
-def test_engines_of_a_gpu_are_refused_on_a_cpu() -> None:
-    with pytest.raises(ConfigError, match="this is a CPU"):
+def test_engines_that_need_a_gpu_are_refused_on_a_cpu() -> None:
+    with pytest.raises(ConfigError, match="the device is a CPU"):
         Simulation(digits(), FedCOM(), device="cpu", engine="graph").step()
     with pytest.raises(ConfigError, match="did you mean 'eager'"):
         Simulation(digits(), FedCOM(), device="cpu", engine="eagre")
@@ -168,7 +168,7 @@ def test_a_rehearsal_leaves_no_trace() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("codec", [Int(8), Rotated(2.0), Dithered(q=0.1), TopK(0.2)], ids=lambda c: c.name)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_a_replayed_round_is_the_round(codec: Any, participation: float) -> None:
+def test_a_replayed_round_has_the_bits_of_a_played_one(codec: Any, participation: float) -> None:
     runs = [
         Simulation(
             digits(),
@@ -191,7 +191,7 @@ def test_a_replayed_round_is_the_round(codec: Any, participation: float) -> None
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_compiled_rounds_agree(name: str) -> None:
+def test_compiled_rounds_agree_with_eager_ones(name: str) -> None:
     kind = ALGORITHMS[name]
     tau = {} if "tau" in kind.fixed else {"tau": 3}
     runs = [

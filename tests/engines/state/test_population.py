@@ -1,4 +1,4 @@
-"""A great many clients: their data is a function, and a round costs what those who take part cost."""
+"""Very many clients: their data is a function, and a round costs as much as the clients that take part."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def config(*overrides: str) -> Config:
 
 
 def tasks(clients: int) -> tuple[Task, Task]:
-    """The same data, drawn as needed and laid out."""
+    """Two tasks on the same data: drawn when needed, and held in memory."""
     objective = Objective(Mlp(hidden=(6,)).module((60,), 10))
     data = load("synthetic", clients=clients, seed=4)
     parts = split("natural", data.y, data.groups, clients, Draw.seeded(0))
@@ -40,13 +40,13 @@ LAZY, LAID_OUT = tasks(8)
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=9), st.data())
-def test_samples_drawn_are_those_laid_out_whoever_is_asked_together(
+def test_drawn_samples_are_those_in_memory_for_any_clients_and_positions(
     clients: list[int], data: st.DataObject
 ) -> None:
     b = data.draw(st.integers(1, 4))
     position = torch.tensor(
         [[data.draw(st.integers(0, 5000)) for _ in range(b)] for _ in clients]
-    )  # past a client's last sample there is the last
+    )  # past a client's last sample both repeat the last
     for mine, theirs in zip(
         *(t.samples(torch.tensor(clients), position) for t in (LAZY, LAID_OUT)), strict=True
     ):
@@ -55,7 +55,7 @@ def test_samples_drawn_are_those_laid_out_whoever_is_asked_together(
 
 
 @pytest.mark.parametrize("batch", [7, "full"])
-def test_a_run_on_drawn_samples_is_the_run_on_those_laid_out(batch: int) -> None:
+def test_a_run_on_drawn_samples_is_the_run_on_samples_in_memory(batch: int) -> None:
     runs = [
         Simulation(
             task, FedCOMGATE(tau=2, batch=batch, weights="size"), participation=0.5, device="cpu", chunk=chunk
@@ -87,7 +87,7 @@ def test_a_model_is_evaluated_on_the_clients_shown(monkeypatch: pytest.MonkeyPat
     assert [sum(counts) for counts in task.label_counts()] == task.sizes[chosen].tolist()
 
 
-def test_a_million_clients_cost_what_those_sampled_cost(
+def test_a_million_clients_cost_as_much_as_the_sampled_ones(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(synthetic, "SHOWN", 20)
@@ -132,7 +132,7 @@ def test_samples_are_drawn_for_many_clients_or_on_request(
             build_task(config("data.lazy=true", wrong))
 
 
-def test_the_run_folder_shows_the_same_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_folder_lists_the_clients_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "SHOWN", 5)
     execute(config("data.clients=40", "data.lazy=true", "run.rounds=1"), tmp_path, device="cpu", quiet=True)
     partition = json.loads((tmp_path / "partition.json").read_text())
@@ -149,7 +149,7 @@ def test_the_config_says_where_state_is_kept(tmp_path: Path) -> None:
         config("run.store=tape")
 
 
-def test_a_task_that_is_there_is_not_copied() -> None:
+def test_a_task_on_the_right_device_is_not_copied() -> None:
     simulation = Simulation(LAID_OUT, FedAvg(), device="cpu")
     assert simulation.task is LAID_OUT
     simulation.step()

@@ -1,4 +1,4 @@
-"""Clients' state: the same bits wherever it is kept, rows for those alone who took part, and early errors."""
+"""Clients' state: the same bits wherever it is kept, rows only for clients that took part, early errors."""
 
 import errno
 import gc
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcom import ALGORITHMS, ConfigError, Diverged, FedAvg, FedCOMGATE, Links, Simulation, Storage, TopK
-from fedcom.engines.local.threads import spread
+from fedcom.engines.local.threads import map_on_threads
 from fedcom.engines.state import placement
-from fedcom.engines.state.parking import Park, stay
+from fedcom.engines.state.parking import HostParking, leave_in_place
 from fedcom.engines.state.rows import Rows
 from fedcom.engines.state.stores import ClientStore, PrefetchedStore, SparseStore
 from fedcom.rounds.round import Work
@@ -48,16 +48,17 @@ def test_where_state_is_kept_changes_no_bit(
     name: str, participation: float, home: Any, share: float, kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"participation": participation, "rounds": 6, "chunk": 2}
-    dense = after(mlp_task(), method(name), **options)
+    on_device = after(mlp_task(), method(name), **options)
     monkeypatch.setattr(placement, "_STATE_SHARE", share)
-    kept = after(mlp_task(), method(name), storage=Storage(home), **options)
-    assert type(dense.engine.store) is ClientStore
-    assert type(kept.engine.store) is kind
-    assert (kept.engine.park is stay) == (share > 0)
-    assert same(dense, kept)
+    other = after(mlp_task(), method(name), storage=Storage(home), **options)
+    assert type(on_device.engine.store) is ClientStore
+    assert type(other.engine.store) is kind
+    assert (other.engine.park is leave_in_place) == (share > 0)
+    assert same(on_device, other)
     some = torch.tensor([4, 1])
     assert all(
-        torch.equal(a, b[some]) for a, b in zip(kept.client_states(some), dense.client_states(), strict=True)
+        torch.equal(a, b[some])
+        for a, b in zip(other.client_states(some), on_device.client_states(), strict=True)
     )
 
 
@@ -66,7 +67,7 @@ def test_every_method_with_state_is_in_that_test() -> None:
     assert {name for name, store in stores.items() if not store.empty} == set(STATEFUL)
 
 
-def test_several_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = after(mlp_task(), FedCOMGATE(tau=2), chunk=6)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     for share in (0.3, 0.0):
@@ -93,7 +94,7 @@ def test_bfloat16_rounds_rows_and_nothing_else(home: Any) -> None:
         assert ((a - b).abs() <= 2.0**-8 * a.abs()).all()
 
 
-Kept = namedtuple("Kept", ["a", "b"])
+State = namedtuple("State", ["a", "b"])
 rounds = st.integers(1, 4).flatmap(
     lambda n: st.lists(
         st.lists(st.integers(0, 8), min_size=n, max_size=n, unique=True), min_size=1, max_size=9
@@ -104,43 +105,43 @@ rounds = st.integers(1, 4).flatmap(
 @pytest.mark.parametrize("kind", [SparseStore, PrefetchedStore])
 @pytest.mark.parametrize("on_disk", [False, True])
 @given(samples=rounds, planned=st.integers(0, 9))
-def test_a_store_is_a_dictionary_of_those_who_took_part(
+def test_a_store_is_a_dictionary_of_the_clients_that_took_part(
     kind: type[SparseStore],
     on_disk: bool,
     samples: list[list[int]],
     planned: int,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    first, nu = Kept(torch.full((3,), 0.5), torch.ones(1)), {"D": torch.zeros(2)}
+    first, nu = State(torch.full((3,), 0.5), torch.ones(1)), {"D": torch.zeros(2)}
     folder = tmp_path_factory.getbasetemp() if on_disk else None
     store = kind(9, len(samples[0]), first, nu, planned=planned, folder=folder)
     model: dict[int, float] = {}
 
-    def sample(turn: int) -> Tensor:
-        return torch.tensor(samples[turn % len(samples)])
+    def sampler(round_index: int) -> Tensor:
+        return torch.tensor(samples[round_index % len(samples)])
 
-    for turn, clients in enumerate(samples):
-        store.open(turn, sample)
-        store.open(turn, sample)  # a second time changes nothing
-        for i, client in enumerate(clients):
-            rows, own = slice(i, i + 1), torch.tensor([client])
-            (a, b), memory = store.take(rows, own)
+    for i, clients in enumerate(samples):
+        store.open(i, sampler)
+        store.open(i, sampler)  # a second time changes nothing
+        for row, client in enumerate(clients):
+            rows, number = slice(row, row + 1), torch.tensor([client])
+            (a, b), memory = store.take(rows, number)
             assert a[0].tolist() == [0.5 + model.get(client, 0)] * 3
-            store.put(rows, own, Kept(a + turn, b + turn), {"D": memory["D"] - turn})
+            store.put(rows, number, State(a + i, b + i), {"D": memory["D"] - i})
         store.commit()
-        model |= {client: model.get(client, 0) + turn for client in clients}
+        model |= {client: model.get(client, 0) + i for client in clients}
         assert store.taken_part == len(model)
-    (a, b), memory = store.look(torch.arange(9))
+    (a, b), memory = store.peek(torch.arange(9))
     added = torch.tensor([float(model.get(client, 0)) for client in range(9)])
     assert torch.equal(a, (0.5 + added)[:, None].expand(9, 3))
     assert torch.equal(b, 1 + added[:, None])
     assert torch.equal(memory["D"], -added[:, None].expand(9, 2))
 
 
-def test_only_those_who_took_part_have_a_row() -> None:
+def test_only_clients_that_took_part_have_a_row() -> None:
     simulation = Simulation(
         mlp_task(clients=60), FedCOMGATE(tau=1), rounds=2, participation=0.1, device="cpu"
-    )  # at most 12 of 60 come, so that memory is not set aside for all
+    )  # at most 12 of 60 can take part, so that no memory is set aside for all
     store = simulation.engine.store
     assert isinstance(store, PrefetchedStore)
     seen = set()
@@ -159,7 +160,7 @@ def test_only_those_who_took_part_have_a_row() -> None:
     ("rounds", "dtype", "needed"),
     [(1, "model", 3 * ROW), (50, "model", 6 * ROW), (50, "bfloat16", 6 * ROW // 4)],
 )
-def test_a_disk_too_small_is_refused_at_once(
+def test_a_disk_that_is_too_small_is_refused_before_round_0(
     rounds: int, dtype: Any, needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", ["total", "used", "free"])
@@ -175,23 +176,23 @@ def test_a_disk_too_small_is_refused_at_once(
     Simulation(mlp_task(), FedCOMGATE(), storage=storage, **options)  # type: ignore[arg-type]
 
 
-def test_memory_too_small_is_refused_or_left_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_memory_is_too_small_the_disk_is_used_or_an_error_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "free_bytes", lambda device: 6 * ROW - 1)
     with pytest.raises(ConfigError, match=r"3,168 bytes, and 3,167 are free in memory; use run.store=disk"):
         Simulation(mlp_task(), FedCOMGATE(), storage=Storage("memory"), device="cpu")
     store = Simulation(mlp_task(), FedCOMGATE(), device="cpu").engine.store
     assert isinstance(store, SparseStore)
-    assert store._places[0]._folder is not None
+    assert store._stored[0]._folder is not None
 
 
-def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run.store_folder .*absent is not a folder"):
         Simulation(
             mlp_task(), FedCOMGATE(), storage=Storage("disk", folder=tmp_path / "absent"), device="cpu"
         )
 
 
-def test_a_disk_that_fills_up_is_an_error_and_not_the_end(
+def test_a_disk_that_fills_up_raises_an_error_and_does_not_kill_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -208,7 +209,9 @@ def test_a_disk_that_fills_up_is_an_error_and_not_the_end(
 @pytest.mark.gpu
 @pytest.mark.parametrize("engine", ["eager", "graph"])
 @pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_on_a_gpu_a_window_is_as_good_as_rows_for_all(engine: Any, participation: float) -> None:
+def test_on_a_gpu_a_prefetched_store_gives_the_bits_of_rows_for_all(
+    engine: Any, participation: float
+) -> None:
     runs = []
     for home in ("auto", "disk"):
         options: Any = {"participation": participation, "engine": engine, "storage": Storage(home)}
@@ -234,7 +237,7 @@ def test_nothing_is_left_behind_however_a_run_ends(eta: float, tmp_path: Path) -
         assert eta < 1
     except Diverged:
         assert eta > 1
-    assert list(tmp_path.iterdir()) == []  # it has no name even while it is there
+    assert list(tmp_path.iterdir()) == []  # the file has no name, even while it exists
     del simulation
     gc.collect()
     assert open_files(tmp_path) == 0
@@ -242,23 +245,23 @@ def test_nothing_is_left_behind_however_a_run_ends(eta: float, tmp_path: Path) -
 
 def test_rows_are_read_back_whatever_was_planned(tmp_path: Path) -> None:
     for folder in (None, tmp_path):
-        kept = Rows(torch.zeros(1000), torch.float32, 2, folder)
-        rows = torch.arange(5000.0).view(5, 1000)
-        kept.reserve(5)
+        rows = Rows(torch.zeros(1000), torch.float32, 2, folder)
+        values = torch.arange(5000.0).view(5, 1000)
+        rows.reserve(5)
         for i in (4, 0, 3, 1, 2):
-            kept.write(i, rows[i])
+            rows.write(i, values[i])
         out = torch.empty(5, 1000)
         for i in range(5):
-            kept.read(i, out[i])
-        assert torch.equal(out, rows)
+            rows.read(i, out[i])
+        assert torch.equal(out, values)
 
 
 def test_parked_work_comes_back_as_it_was(tmp_path: Path) -> None:
-    kept = Kept(torch.randn(3, 4), torch.randn(3, 1))
+    before = State(torch.randn(3, 4), torch.randn(3, 1))
     memory, meant, sent = ({"D": torch.randn(3, 4)} for _ in range(3))
-    work = Work(kept, memory, meant, sent, torch.randn(3))
-    back = Park(5, tmp_path)(slice(2, 5), work)()
-    assert all(torch.equal(a, b) for a, b in zip(back.state, kept, strict=True))
+    work = Work(before, memory, meant, sent, torch.randn(3))
+    back = HostParking(5, tmp_path)(slice(2, 5), work)()
+    assert all(torch.equal(a, b) for a, b in zip(back.state, before, strict=True))
     for mine, other in ((back.memory, memory), (back.meant, meant), (back.sent, sent)):
         assert torch.equal(mine["D"], other["D"])
     assert torch.equal(back.q, work.q)
@@ -271,7 +274,7 @@ def test_results_come_in_order_and_do_not_pile_up() -> None:
         begun.append(item)
         return item**2
 
-    results = spread(work, range(50), 2)
+    results = map_on_threads(work, range(50), 2)
     assert next(results) == 0
     assert len(begun) <= 5
     assert list(results) == [i**2 for i in range(1, 50)]

@@ -1,1 +1,1 @@
-"""The local engine: stacked clients in one process, on a CPU or a GPU."""
+"""The local engines: stacked clients in one process, on a CPU or a GPU."""

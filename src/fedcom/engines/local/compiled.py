@@ -1,4 +1,4 @@
-"""Equations and codecs compiled into fewer kernels by torch.compile."""
+"""A round whose equations and codec torch.compile has turned into fewer kernels."""
 
 import copy
 import logging
@@ -24,36 +24,42 @@ _WAYS = {"method and codec": (True, True), "method": (True, False), "codec": (Fa
 
 
 class CompiledEngine(GraphEngine):
-    """Compiles what can be compiled of a round before it plays the first, then records and replays it."""
+    """Compiles what it can of a round before the first one, then records and replays it.
+
+    Attributes:
+        compiled: what is compiled; None before the first round.
+    """
 
     def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
         super().__init__(runs, task, options)
-        self.compiled: str | None = None  # what is, once something was tried
+        self.compiled: str | None = None
 
     def play(self) -> list[Ledger]:
-        """The round of the present inputs; what it cost each run."""
+        """Play or replay the round that the inputs describe; returns the bytes sent, one ledger per run."""
         if self.compiled is None:
             self.compiled = compile_rules(self)
         return super().play()
 
 
 def compile_rules(engine: EagerEngine) -> str:
-    """Compile what can be compiled of an engine's rules, and say what that is.
+    """Compile what can be compiled of an engine's rules; returns what that is.
 
-    Each way is tried on a round that is not kept; one that fails is left with a logged reason.
+    Each way is tried on a rehearsal; one that fails is logged with the reason and given up.
     """
     torch.compiler.assume_constant_result(draws.salt)  # type: ignore[no-untyped-call]
-    torch._dynamo.config.recompile_limit = 256  # methods, codecs and shapes of one process, not of one run
+    torch._dynamo.config.recompile_limit = 256  # counts the methods, codecs and shapes of the whole process
     plain = [run.rules for run in engine.runs]
     _prepare(engine)
     for what, (method, codec) in _WAYS.items():
         started = time.perf_counter()
         compiled = _compiled_rules(plain[0], method, codec)
         try:
-            _play_by(engine, [replace(compiled, algorithm=_like(compiled, rules)) for rules in plain])
+            _set_rules(
+                engine, [replace(compiled, algorithm=_with_compiled(rules, compiled)) for rules in plain]
+            )
             play(Rehearsal(engine))
-        except Exception as error:  # whatever the compiler could not do, the plain path can
-            _play_by(engine, plain)
+        except Exception as error:  # whatever the compiler could not do, the plain rules can
+            _set_rules(engine, plain)
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             log.warning("torch.compile failed on %s: %s", what, reason)
         else:
@@ -63,7 +69,7 @@ def compile_rules(engine: EagerEngine) -> str:
 
 
 def _prepare(engine: EagerEngine) -> None:
-    """Have what is computed once and kept computed now, out of the compiler's sight."""
+    """Play a rehearsal first, so that what is computed once and cached is not compiled."""
     rules, clients = engine.runs[0].rules, engine.inputs.client
     kind = repr((type(rules.algorithm), rules.links.uplink, rules.layout, clients.device, len(clients)))
     if kind not in _PREPARED:
@@ -74,21 +80,21 @@ def _prepare(engine: EagerEngine) -> None:
 _PREPARED: set[str] = set()
 
 
-def _play_by(engine: EagerEngine, rules: list[Rules]) -> None:
-    for run, own in zip(engine.runs, rules, strict=True):
-        run.rules = own
+def _set_rules(engine: EagerEngine, rules: list[Rules]) -> None:
+    for run, new in zip(engine.runs, rules, strict=True):
+        run.rules = new
 
 
-def _like(compiled: Rules, rules: Rules) -> Any:
-    """An algorithm with its own rates and what was compiled for another; none of that looks at rates."""
+def _with_compiled(rules: Rules, compiled: Rules) -> Any:
+    """The algorithm of some rules with the methods compiled for another run; those do not depend on rates."""
     twin = copy.copy(rules.algorithm)
-    for name in _HOT:
+    for name in _COMPILED:
         if name in vars(compiled.algorithm):
             object.__setattr__(twin, name, vars(compiled.algorithm)[name])
     return twin
 
 
-_HOT = ("local_step", "upload", "client_step")
+_COMPILED = ("local_step", "upload", "client_step")
 
 
 def _compiled_rules(rules: Rules, method: bool, codec: bool) -> Rules:
@@ -102,7 +108,7 @@ def _compiled_rules(rules: Rules, method: bool, codec: bool) -> Rules:
 
 
 def _in_place(client_step: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiled client_step that writes where the old state is: most often the store itself."""
+    """A compiled client_step that writes the new state over the old one, most often in the store itself."""
 
     def write(client: Any, *rest: Any) -> None:
         for old, new in zip(client, client_step(client, *rest), strict=True):
@@ -118,7 +124,7 @@ def _in_place(client_step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compiled(thing: Any, *methods: str) -> Any:
-    """A copy of a frozen object some of whose methods are compiled."""
+    """A copy of a frozen object with some methods compiled."""
     twin = copy.copy(thing)
     for name in methods:
         object.__setattr__(twin, name, _compile(getattr(thing, name)))
@@ -126,6 +132,6 @@ def _compiled(thing: Any, *methods: str) -> Any:
 
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    # So that gradients of tensors become one vector as they are used.
+    # Let the kernel that uses a gradient join its tensors into one vector.
     options: dict[str, Any] = {"force_pointwise_cat": True}
     return torch.compile(function, fullgraph=True, dynamic=False, options=options)

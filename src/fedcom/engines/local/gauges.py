@@ -1,4 +1,4 @@
-"""What is read off the rounds of some runs, kept on their device until somebody asks."""
+"""Figures of the last round of some runs, kept on their device until they are asked for."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ class Gauges:
     def __init__(self, runs: int, device: torch.device) -> None:
         self.q = torch.zeros(runs, dtype=torch.float64, device=device)
         self.alpha = torch.zeros_like(self.q)
-        self.sound = torch.zeros(runs, dtype=torch.int64, device=device)
+        self.finite_rounds = torch.zeros(runs, dtype=torch.int64, device=device)
 
-    def read(self, q: Tensor, alpha: Tensor, models: Sequence[Tensor]) -> None:
-        """Take down a round: one q, alpha and model per run."""
+    def record(self, q: Tensor, alpha: Tensor, models: Sequence[Tensor]) -> None:
+        """Take in a round: one q, alpha and model per run."""
         self.q.copy_(q)
         self.alpha.copy_(alpha)
-        self.sound.add_(torch.isfinite(torch.stack([w.sum(dtype=torch.float64) for w in models])))
+        self.finite_rounds.add_(torch.isfinite(torch.stack([w.sum(dtype=torch.float64) for w in models])))

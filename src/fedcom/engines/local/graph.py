@@ -1,4 +1,4 @@
-"""A round as one CUDA graph: after a first round to warm up, a replay is all the host does."""
+"""A round as one CUDA graph: recorded once, then replayed by one launch per round."""
 
 import logging
 from collections.abc import Sequence
@@ -13,13 +13,17 @@ from fedcom.tasks.task import Task
 from fedcom.traffic.ledger import Ledger
 
 log = logging.getLogger("fedcom")
-_WARM = 1  # rounds played before one is recorded: libraries set themselves up in the first
+_WARM = 1  # rounds played before one is recorded, since libraries set themselves up in the first
 
 
 class GraphEngine(EagerEngine):
-    """Records a round on a GPU and replays it; one that cannot be recorded is played, and the log says why.
+    """Records a round on a GPU and replays it.
 
-    Rounds whose clients do not fit in memory at once are played too.
+    Rounds that cannot be recorded are played as in the eager engine, and the log says why. Rounds whose
+    clients do not fit in memory at once are played too.
+
+    Attributes:
+        refused: why a round could not be recorded; None if it could, or was not tried yet.
     """
 
     needs_gpu: ClassVar[bool] = True
@@ -32,7 +36,7 @@ class GraphEngine(EagerEngine):
         self._recorded: list[Ledger] = []
 
     def play(self) -> list[Ledger]:
-        """The round of the present inputs; what it cost each run."""
+        """Play or replay the round that the inputs describe; returns the bytes sent, one ledger per run."""
         if self._graph is None and self._whole and self.refused is None and self.round >= _WARM:
             self._record()
         if self._graph is None:
@@ -47,7 +51,7 @@ class GraphEngine(EagerEngine):
                 self._recorded = super().play()
         except RuntimeError as error:  # something asked the host for a decision
             torch.cuda.synchronize()
-            first = error.__context__ or error  # to leave the recording is an error of its own
+            first = error.__context__ or error  # leaving the recording raises another error over it
             self.refused = (str(first).strip() or type(first).__name__).splitlines()[0]
             log.warning("rounds cannot be recorded as a CUDA graph and are played: %s", self.refused)
         else:

@@ -1,4 +1,4 @@
-"""Which clients are computed at once: groups of rows, taken one after the other by the threads of a CPU."""
+"""Which clients are computed at once: groups of rows, one after the other; on a CPU one group per thread."""
 
 import math
 import time
@@ -11,56 +11,65 @@ import torch
 from torch import Tensor
 
 from fedcom.algorithms import Algorithm
-from fedcom.engines.local.threads import alone as one_thread
-from fedcom.engines.local.threads import spread
+from fedcom.engines.local.threads import map_on_threads, one_thread
 from fedcom.engines.state.placement import clients_that_fit
 from fedcom.tasks.task import Task
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_FEW, _MANY = 8, 32
-_LARGE = 1 << 25  # bytes of a stacked vector beyond which many are slower in all but gradients
-_WORTH = 1.05  # times a gradient's time: what larger stacks save elsewhere
+_FEW, _MANY = 8, 32  # clients per group that are tried
+_LARGE = 1 << 25  # bytes of a stacked vector; above them large groups are slower in all but gradients
+_WORTH = 1.05  # a larger group may take so many times as long per gradient, since it saves time elsewhere
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of at most `size` clients, and how many threads compute one each."""
+    """How rows are cut into groups.
+
+    Args:
+        size: the most clients in a group.
+        workers: threads, each of which computes one group at a time.
+    """
 
     size: int
     workers: int = 1
 
     @classmethod
     def of(
-        cls, task: Task, algorithm: Algorithm, w: Tensor, sampled: int, chunk: int | None, alone: bool
+        cls, task: Task, algorithm: Algorithm, w: Tensor, sampled: int, chunk: int | None, one_run: bool
     ) -> "Groups":
         """Groups that fit in memory and suit the processor.
 
         Args:
-            w: the model, on the device where all is computed.
+            w: the model, on the device that computes.
             sampled: clients of a run that take part in a round.
-            chunk: the size, if it is given.
-            alone: whether the stack holds one run; the clients of several are one group.
+            chunk: the size; None: the one that suits.
+            one_run: whether the stack holds a single run; the clients of several runs are one group.
         """
         workers = 1 if w.is_cuda else torch.get_num_threads()
         fit = clients_that_fit(task, algorithm, w)
         if chunk is None and not w.is_cuda:
             most = min(max(1, fit // workers), -(-sampled // workers))
             chunk = clients_per_core(task, algorithm, w, most)
-        return cls(chunk or fit, workers if alone else 1)
+        return cls(chunk or fit, workers if one_run else 1)
 
     def cut(self, rows: int) -> list[slice]:
-        """The rows of each group: as many groups for each thread, of like size."""
+        """The rows of each group: all threads get equally many groups, and groups are of like size."""
         parts = min(rows, self.workers * -(-rows // (self.workers * self.size)))
         return [slice(*pair) for pair in pairwise(i * rows // parts for i in range(parts + 1))]
 
-    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """Do something to every item, by all threads; results in order."""
-        return spread(work, items, self.workers)
+    def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """Apply a function to every item, on all threads; results in order."""
+        return map_on_threads(work, items, self.workers)
 
 
 def clients_per_core(task: Task, algorithm: Algorithm, w: Tensor, most: int) -> int:
-    """The quickest of a few sizes, at most so many; measured where no bit of a run depends on it."""
+    """The group size that is quickest, measured; a fixed one where the size would change the results' bits.
+
+    Args:
+        w: the model.
+        most: the largest size allowed.
+    """
     few, many = min(_FEW, most), min(_MANY, most, _LARGE // w.nbytes)
     if few == 1 or not task.objective.same_in_any_stack:
         return few

@@ -1,4 +1,4 @@
-"""What changes from round to round, on the device, where a replayed round looks for it."""
+"""What changes from round to round, on the device, where a replayed round reads it."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,29 +11,29 @@ from fedcom.rounds.state import RunState
 
 
 class Inputs(NamedTuple):
-    """What a round is told; one number per run, and the number of each row's client in its run."""
+    """The inputs of a round."""
 
-    key: Tensor
-    eta: Tensor
-    coin: Tensor
-    client: Tensor
+    key: Tensor  # one per run
+    eta: Tensor  # one per run
+    coin: Tensor  # one per run
+    client: Tensor  # one per row: the number of the row's client in its run
 
     @classmethod
     def empty(cls, runs: int, rows: int, device: torch.device) -> "Inputs":
-        """Room for what some runs are told."""
+        """Inputs that have not been filled yet."""
         real, whole = (partial(torch.zeros, dtype=t, device=device) for t in (torch.float64, torch.int64))
         return cls(key=whole(runs), eta=real(runs), coin=real(runs), client=whole(rows))
 
-    def fill(self, runs: Sequence[RunState], turn: int) -> None:
-        """Tell the runs a round."""
-        told = [run.told(turn) for run in runs]
-        _copy(self.key, torch.stack([each.draw.key for each in told]))
-        _copy(self.eta, torch.tensor([each.eta for each in told], dtype=torch.float64))
-        _copy(self.coin, torch.cat([each.coin for each in told]))
+    def fill(self, runs: Sequence[RunState], round_index: int) -> None:
+        """Set keys, rates and coins to those of a round."""
+        inputs = [run.inputs(round_index) for run in runs]
+        _copy(self.key, torch.stack([each.draw.key for each in inputs]))
+        _copy(self.eta, torch.tensor([each.eta for each in inputs], dtype=torch.float64))
+        _copy(self.coin, torch.cat([each.coin for each in inputs]))
 
-    def call(self, runs: Sequence[RunState], turn: int) -> None:
-        """Tell the runs who takes part in a round."""
-        _copy(self.client, torch.cat([run.sample(turn) for run in runs]))
+    def fill_clients(self, runs: Sequence[RunState], round_index: int) -> None:
+        """Set the clients to those that take part in a round."""
+        _copy(self.client, torch.cat([run.sample(round_index) for run in runs]))
 
 
 def _copy(there: Tensor, here: Tensor) -> None:

@@ -1,7 +1,7 @@
 """The sampled clients of several runs as rows of one stack: those of run 0 first, then those of run 1.
 
-What a run knows is laid out over its rows, and what rows did is gathered by run. One run alone is the
-simplest case, and nothing is copied for it.
+What belongs to a run is repeated for each of its rows, and what rows did is gathered by run. For a single run
+nothing is copied.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,13 +13,18 @@ import torch
 from torch import Tensor
 
 from fedcom.algorithms.base import Round
-from fedcom.rounds.round import Heard, Work
+from fedcom.rounds.round import Answer, Work
 from fedcom.vectors import Vectors
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Rows for `sampled` of the `clients` of each of some runs."""
+    """Which row belongs to which client of which run.
+
+    Args:
+        clients: how many each run has.
+        sampled: how many of them take part in a round; each has a row.
+    """
 
     runs: int
     clients: int
@@ -31,43 +36,54 @@ class Stack:
         return self.runs * self.sampled
 
     @cached_property
-    def of_run(self) -> Tensor:
+    def run_of_row(self) -> Tensor:
         """The run of each row."""
         return torch.arange(self.runs, device=self.device).repeat_interleave(self.sampled)
 
     def places(self, numbers: Tensor, rows: slice = slice(None)) -> Tensor:
-        """Where clients of some rows are among the clients of all runs, given their numbers in their own."""
-        return numbers + self.clients * self.of_run[rows]
+        """Where the clients of some rows are among the clients of all runs.
 
-    def own(self, x: Tensor, run: int) -> Tensor:
+        Args:
+            numbers: the clients' numbers, each in its own run.
+        """
+        return numbers + self.clients * self.run_of_row[rows]
+
+    def rows_of(self, x: Tensor, run: int) -> Tensor:
         """The rows of one run, out of those of all runs."""
         return x if self.runs == 1 else x[run * self.sampled : (run + 1) * self.sampled]
 
-    def lay_vectors(self, vectors: Sequence[Vectors]) -> Vectors:
-        """The vectors of each run, once for each of its rows; those of one run alone serve all rows."""
+    def vectors_per_row(self, vectors: Sequence[Vectors]) -> Vectors:
+        """Each run's vectors, repeated for each of its rows; those of a single run are left as they are."""
         if self.runs == 1:
             return vectors[0]
         names = vectors[0]
-        return {name: torch.cat([own[name].expand(self.sampled, -1) for own in vectors]) for name in names}
+        return {
+            name: torch.cat([of_run[name].expand(self.sampled, -1) for of_run in vectors]) for name in names
+        }
 
-    def lay_facts(self, rounds: Sequence[Round], rows: slice, dtype: torch.dtype) -> Round:
-        """The facts of each run's round as columns of one number per row; of one run as they are."""
+    def facts_per_row(self, rounds: Sequence[Round], rows: slice, dtype: torch.dtype) -> Round:
+        """Each run's facts as columns with one number per row; those of a single run are left as they are."""
         if self.runs == 1:
             return rounds[0]
-        return self._facts(rounds, dtype, lambda numbers: numbers[self.of_run[rows]].unsqueeze(-1))
+        return self._facts(rounds, dtype, lambda numbers: numbers[self.run_of_row[rows]].unsqueeze(-1))
 
     def finished(
-        self, finish: Callable[[Work, Heard], tuple[Any, Vectors]], work: Work, heard: Sequence[Heard]
+        self, finish: Callable[[Work, Answer], tuple[Any, Vectors]], work: Work, answers: Sequence[Answer]
     ) -> tuple[Any, Vectors]:
-        """The state and memory of rows after the round, each from what its own run's server said."""
+        """The state and memory of rows after the round, each from the answer of its own run's server.
+
+        Args:
+            finish: `client_finish` with its rules.
+            answers: one per run.
+        """
         if self.runs == 1:
-            return finish(work, heard[0])
-        by_run = (self.runs, self.sampled)
-        mean = {name: torch.stack([own.mean[name] for own in heard]).unsqueeze(1) for name in heard[0].mean}
-        facts = self._facts([own.rnd for own in heard], heard[0].kept.server.w.dtype, _as_axes)
-        rows = Work(*(each(x, lambda rows: rows.reshape(*by_run, *rows.shape[1:])) for x in work))
-        state, memory = finish(rows, heard[0]._replace(mean=mean, rnd=facts))
-        return each(state, _flat), each(memory, _flat)
+            return finish(work, answers[0])
+        by_run, first = (self.runs, self.sampled), answers[0]
+        mean = {name: torch.stack([each.mean[name] for each in answers]).unsqueeze(1) for name in first.mean}
+        facts = self._facts([each.rnd for each in answers], first.server_side.state.w.dtype, _as_axes)
+        rows = Work(*(map_tensors(x, lambda rows: rows.reshape(*by_run, *rows.shape[1:])) for x in work))
+        state, memory = finish(rows, first._replace(mean=mean, rnd=facts))
+        return map_tensors(state, _flat), map_tensors(memory, _flat)
 
     def numbers(self, values: Sequence[float | Tensor]) -> Tensor:
         """One number per run, on the device, in float64."""
@@ -82,8 +98,8 @@ class Stack:
         return rounds[0]._replace(eta=eta, path=path, coin=coin, alpha=alpha)
 
 
-def each(held: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A tensor, or each one in a dictionary or a named tuple, changed."""
+def map_tensors(held: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Apply a function to a tensor, or to every tensor of a dictionary or a named tuple."""
     if isinstance(held, Tensor):
         return change(held)
     if isinstance(held, dict):

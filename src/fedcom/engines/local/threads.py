@@ -1,4 +1,4 @@
-"""Threads for the groups of clients that a CPU computes side by side."""
+"""Threads on which a CPU computes groups of clients."""
 
 import platform
 from collections import deque
@@ -14,13 +14,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def spread(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
-    """Do something to every item, one thread per item where there are several workers; results in order.
+def map_on_threads(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
+    """Apply a function to every item on several threads; results in order.
 
-    So few are begun before the first are asked for that results do not pile up.
+    At most 2 * workers items are begun ahead of the result that is asked for, so that results do not pile up.
     """
     waiting = deque[Future[Result]]()
-    with _undivided():
+    with _no_onednn_on_arm():
         if workers == 1 or len(items) == 1:
             yield from map(work, items)
             return
@@ -33,23 +33,23 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], workers: int) 
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Let the calling thread compute as one of several would."""
+def one_thread() -> Iterator[None]:
+    """Let torch compute on the calling thread only, as in each of the threads of `map_on_threads`."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with _undivided():
+        with _no_onednn_on_arm():
             yield
     finally:
         torch.set_num_threads(before)
 
 
 @contextmanager
-def _undivided() -> Iterator[None]:
-    """Products and convolutions that stay on the thread that asks for them.
+def _no_onednn_on_arm() -> Iterator[None]:
+    """On ARM, do matrix products and convolutions without oneDNN.
 
-    On ARM oneDNN divides them among threads of its own, whatever torch is told, and ours would wait for
-    one another over those.
+    oneDNN divides them among threads of its own there, whatever torch.set_num_threads says, and our threads
+    would wait for one another.
     """
     library: Any = torch.backends.mkldnn
     before, on_arm = library.enabled, platform.machine() in ("aarch64", "arm64")
@@ -62,5 +62,5 @@ def _undivided() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _pool(workers: int) -> ThreadPoolExecutor:
-    """Threads that leave the other cores to one another."""
+    """Threads in each of which torch computes on one core."""
     return ThreadPoolExecutor(workers, "fedcom", lambda: torch.set_num_threads(1))

@@ -1,1 +1,1 @@
-"""Where clients' state lives between rounds: in memory, on the host or on disk."""
+"""Where clients' state is kept between rounds: on the device, on the host or on disk."""

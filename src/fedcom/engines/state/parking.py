@@ -1,4 +1,4 @@
-"""Where the work of a round waits until the mean is known: in memory, or where there is room for it."""
+"""Where the work of a round waits until the mean is known: where it is, on the host or on disk."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,49 +10,54 @@ from torch import Tensor
 from fedcom.engines.state.rows import Rows
 from fedcom.rounds.round import Work
 
-Waiting = Callable[[], Work]
-Parking = Callable[[slice, Work], Waiting]
+Waiting = Callable[[], Work]  # gives the work back
+Parking = Callable[[slice, Work], Waiting]  # takes the work of some rows
 
 
-def stay(rows: slice, work: Work) -> Waiting:
+def leave_in_place(rows: slice, work: Work) -> Waiting:
     """Leave work where it is."""
     return lambda: work
 
 
-class Park:
-    """Keeps the work of so many clients on the host, or in a file in a folder, until it is asked for."""
+class HostParking:
+    """Keeps the work of a round's clients on the host until it is asked for.
+
+    Args:
+        clients: how many take part in a round.
+        folder: of the file that holds the work; None: in memory.
+    """
 
     def __init__(self, clients: int, folder: Path | None) -> None:
         self._clients, self._folder = clients, folder
-        self._places: list[Rows] = []
+        self._fields: list[Rows] = []
 
     def __call__(self, rows: slice, work: Work) -> Waiting:
-        """Move the work of some rows out of the way."""
+        """Copy the work of some rows to the host."""
         tensors = _tensors(work)
-        if not self._places:
-            self._places = [Rows(x[0], x.dtype, self._clients, self._folder) for x in tensors]
-        for place, x in zip(self._places, tensors, strict=True):
-            place.reserve(self._clients)
+        if not self._fields:
+            self._fields = [Rows(x[0], x.dtype, self._clients, self._folder) for x in tensors]
+        for field, x in zip(self._fields, tensors, strict=True):
+            field.reserve(self._clients)
             for i, row in enumerate(x):
-                place.write(rows.start + i, row)
-        shape = _like(work, [x.new_empty((0, *x.shape[1:])) for x in tensors])  # no hold on their memory
+                field.write(rows.start + i, row)
+        shape = _like(work, [x.new_empty((0, *x.shape[1:])) for x in tensors])  # without rows: frees memory
         return partial(self._back, rows.start, len(work.q), shape)
 
     def _back(self, start: int, count: int, shape: Work) -> Work:
         """The work of some rows, as it was."""
-        pairs = zip(self._places, _tensors(shape), strict=True)
-        return _like(shape, [self._stack(place, like, start, count) for place, like in pairs])
+        pairs = zip(self._fields, _tensors(shape), strict=True)
+        return _like(shape, [self._stack(field, like, start, count) for field, like in pairs])
 
     @staticmethod
-    def _stack(place: Rows, like: Tensor, start: int, count: int) -> Tensor:
+    def _stack(field: Rows, like: Tensor, start: int, count: int) -> Tensor:
         out = torch.empty((count, *like.shape[1:]), dtype=like.dtype)
         for i, row in enumerate(out):
-            place.read(start + i, row)
+            field.read(start + i, row)
         return out.to(like.device)
 
 
 def _tensors(work: Work) -> list[Tensor]:
-    """The stacked vectors of some work; its q is small and stays."""
+    """The stacked vectors of some work; not its q, which is small."""
     return [*work.state, *work.memory.values(), *work.meant.values(), *work.sent.values()]
 
 

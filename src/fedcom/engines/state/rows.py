@@ -1,4 +1,4 @@
-"""Rows that exist from their first use on: in memory, or in a mapped file without a name."""
+"""Numbered rows that take memory once they are written: on the host, or in a mapped file without a name."""
 
 import errno
 import mmap
@@ -14,41 +14,41 @@ from torch import Tensor
 
 from fedcom.errors import ConfigError
 
-_AHEAD = 2**22  # bytes of a file that are asked of the disk at once
+_AHEAD = 2**22  # bytes of a file that are reserved on the disk ahead of need
 
 
 class Rows:
-    """Numbered rows of one shape, on the host; those planned for lie side by side, more can come.
+    """Numbered rows of one shape, on the host.
 
     Args:
-        like: a row.
-        dtype: how rows are kept.
-        planned: how many there will be, as far as one knows; a row costs nothing before it is written.
+        like: a tensor of a row's shape.
+        dtype: of the rows as they are kept.
+        planned: how many are expected; there may be more. A row costs nothing before it is written.
         folder: of the file; None: in memory.
     """
 
     def __init__(self, like: Tensor, dtype: torch.dtype, planned: int, folder: Path | None = None) -> None:
-        self._shape, self._dtype, self._each, self._folder = like.shape, dtype, max(1, planned), folder
-        self._parts: list[_Part] = []
+        self._shape, self._dtype, self._per_block, self._folder = like.shape, dtype, max(1, planned), folder
+        self._blocks: list[_Block] = []
 
     def reserve(self, rows: int) -> None:
-        """Make room for so many rows in all."""
-        while len(self._parts) * self._each < rows:
-            self._parts.append(_Part(self._shape, self._dtype, self._each, self._folder))
-        for i, part in enumerate(self._parts):
-            part.reserve(min(self._each, rows - i * self._each))
+        """Make room for the first `rows` rows."""
+        while len(self._blocks) * self._per_block < rows:
+            self._blocks.append(_Block(self._shape, self._dtype, self._per_block, self._folder))
+        for i, block in enumerate(self._blocks):
+            block.reserve(min(self._per_block, rows - i * self._per_block))
 
     def read(self, row: int, out: Tensor) -> None:
-        """Copy a row that was written."""
-        self._parts[row // self._each].read(row % self._each, out)
+        """Copy a row that was written into `out`."""
+        self._blocks[row // self._per_block].read(row % self._per_block, out)
 
     def write(self, row: int, value: Tensor) -> None:
-        """Keep a row that was reserved."""
-        self._parts[row // self._each].write(row % self._each, value)
+        """Write a row that was reserved."""
+        self._blocks[row // self._per_block].write(row % self._per_block, value)
 
 
-class _Part:
-    """Some rows as one tensor, whose memory the system provides as they are touched."""
+class _Block:
+    """Some rows as one tensor; the system provides its memory as rows are touched."""
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, rows: int, folder: Path | None) -> None:
         self._bytes, self._ready = dtype.itemsize * torch.Size(shape).numel(), 0
@@ -56,7 +56,7 @@ class _Part:
         if self._folder is None:
             self._rows = torch.empty((rows, *shape), dtype=dtype)
             return
-        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as the rows are
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as this block lives
         weakref.finalize(self, file.close)
         self._descriptor = file.fileno()
         os.truncate(self._descriptor, rows * self._bytes)
@@ -64,7 +64,7 @@ class _Part:
         self._rows = torch.frombuffer(self._map, dtype=dtype).view(rows, *shape)
 
     def reserve(self, rows: int) -> None:
-        """Ask the disk for the first so many rows: a full one would otherwise end the process."""
+        """Reserve the first `rows` rows on the disk: writing to a full one would kill the process."""
         if self._folder is None or rows <= self._ready or not hasattr(os, "posix_fallocate"):
             return
         start, rows = self._ready, min(len(self._rows), rows + _AHEAD // self._bytes)
@@ -73,7 +73,7 @@ class _Part:
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            raise full(self._folder, (rows - start) * self._bytes) from None
+            raise disk_full(self._folder, (rows - start) * self._bytes) from None
         self._ready = rows
 
     def read(self, row: int, out: Tensor) -> None:
@@ -85,17 +85,17 @@ class _Part:
         self._let_go(row)
 
     def _let_go(self, row: int) -> None:
-        """Leave a row to the system's cache: what is mapped counts as this process's memory."""
+        """Give a row's pages back to the system's cache: they would count as the process's memory."""
         if self._folder is None or not hasattr(mmap, "MADV_DONTNEED"):
             return
         start = row * self._bytes // mmap.PAGESIZE * mmap.PAGESIZE
         self._map.madvise(mmap.MADV_DONTNEED, start, (row + 1) * self._bytes - start)
 
 
-def full(folder: Path, needed: int) -> ConfigError:
-    """The error for a disk that cannot hold something."""
+def disk_full(folder: Path, needed: int) -> ConfigError:
+    """The error for a disk that cannot hold the bytes needed."""
     free = shutil.disk_usage(folder).free
     return ConfigError(
         f"clients' state may need {needed:,} bytes in {folder}, where {free:,} are free; choose another "
-        "run.store_folder, fewer rounds or clients a round, or run.store_dtype=bfloat16"
+        "run.store_folder, fewer rounds or clients per round, or run.store_dtype=bfloat16"
     )

@@ -1,4 +1,4 @@
-"""Where clients' state lives between rounds, a row each: on the model's device, on the host or on disk."""
+"""Clients' state between rounds, one row per client: on the model's device, on the host or on disk."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ from torch import Tensor
 from fedcom.engines.state.rows import Rows
 from fedcom.vectors import Vectors
 
-Sample = Callable[[int], Tensor]  # the clients of a round
+Sampler = Callable[[int], Tensor]  # from a round's index to the clients that take part in it
 
 
 @dataclass(frozen=True)
@@ -21,24 +21,30 @@ class Storage:
     """Where clients' state is to be kept.
 
     Args:
-        home: "memory"; "disk", a mapped file that goes with the process; "auto": what fits.
-        dtype: "model": as the model has it; "bfloat16": rounded to that whenever a round ends.
-        folder: of the file; None: the system's own for temporary files.
+        home: "memory"; "disk", a file that disappears with the process; "auto": where there is room.
+        dtype: "model": that of the model; "bfloat16": rows are rounded to it at the end of each round.
+        folder: of the file; None: the system's folder for temporary files.
     """
 
     home: Literal["auto", "memory", "disk"] = "auto"
     dtype: Literal["model", "bfloat16"] = "model"
     folder: str | Path | None = None
 
-    def kept(self, row: Tensor) -> torch.dtype:
-        """The dtype a row is kept in."""
+    def row_dtype(self, row: Tensor) -> torch.dtype:
+        """The dtype in which a row is kept."""
         return torch.bfloat16 if self.dtype == "bfloat16" and row.is_floating_point() else row.dtype
 
 
 class ClientStore:
-    """A row of every client, on the model's device; where all take part nothing is moved.
+    """A row for every client, on the model's device.
 
-    A round is: `open`, on the host; `take` and `put` of its rows, group by group; `commit`.
+    In a round: `open`, on the host; `take` and `put` of its rows, group by group; `commit`.
+
+    Args:
+        sampled: how many clients take part in a round.
+        state: of one client, before it first takes part.
+        memory: likewise.
+        storage: how rows are kept.
     """
 
     def __init__(
@@ -50,23 +56,28 @@ class ClientStore:
     def _shape(self, clients: int, sampled: int, state: Any, memory: Vectors, storage: Storage) -> None:
         self.clients, self.sampled = clients, sampled
         self._kind, self._names = type(state), tuple(memory)
-        self._fields = [(row, storage.kept(row)) for row in (*state, *memory.values())]
+        self._fields = [(row, storage.row_dtype(row)) for row in (*state, *memory.values())]
 
     @property
     def empty(self) -> bool:
         """Whether clients keep nothing."""
         return not self._fields
 
-    def open(self, turn: int, sample: Sample) -> None:
+    def open(self, round_index: int, sampler: Sampler) -> None:
         """Prepare for a round."""
 
     def take(self, rows: slice, clients: Tensor) -> tuple[Any, Vectors]:
-        """The state and memory of some clients, stacked; rows: where they are among the sampled."""
+        """The state and memory of some clients, stacked.
+
+        Args:
+            rows: where they are among the sampled clients.
+            clients: where they are among all clients.
+        """
         where = rows if self.sampled == self.clients else clients
         return self._give([field[where] for field in self._rows])
 
     def put(self, rows: slice, clients: Tensor, state: Any, memory: Vectors) -> None:
-        """Write some clients' rows back."""
+        """Write the state and memory of some clients back; `take` explains rows and clients."""
         where = rows if self.sampled == self.clients else clients
         for field, value in zip(self._rows, self._flat(state, memory), strict=True):
             if value.data_ptr() != field[rows].data_ptr():  # a compiled method writes in place
@@ -75,12 +86,12 @@ class ClientStore:
     def commit(self) -> None:
         """Make a round final."""
 
-    def look(self, clients: Tensor) -> tuple[Any, Vectors]:
-        """The state and memory of any clients, between rounds."""
+    def peek(self, clients: Tensor) -> tuple[Any, Vectors]:
+        """The state and memory of any clients, stacked, between rounds."""
         return self._give([field[clients.to(field.device)] for field in self._rows])
 
     def _give(self, fields: Sequence[Tensor]) -> tuple[Any, Vectors]:
-        """Stacked rows as the algorithm knows them."""
+        """Stacked fields as the algorithm's state and the memory."""
         back = [x.to(row.device, row.dtype) for x, (row, _) in zip(fields, self._fields, strict=True)]
         state = len(back) - len(self._names)
         return self._kind(*back[:state]), dict(zip(self._names, back[state:], strict=True))
@@ -90,31 +101,37 @@ class ClientStore:
 
 
 class SparseStore(ClientStore):
-    """Rows of those alone who have taken part, in the order in which they first did, on the host.
+    """Rows on the host, only for clients that have taken part, in the order in which they first did.
 
     Args:
         planned: how many will take part, at most.
-        folder: where the rows' file is; None: in memory.
+        folder: of the rows' file; None: in memory.
     """
 
     def __init__(
-        self, clients: int, sampled: int, state: Any, memory: Vectors, storage: Storage | None = None,
-        planned: int = 0, folder: Path | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        clients: int,
+        sampled: int,
+        state: Any,
+        memory: Vectors,
+        storage: Storage | None = None,
+        planned: int = 0,
+        folder: Path | None = None,
+    ) -> None:
         self._shape(clients, sampled, state, memory, storage or Storage())
-        self._places = [Rows(row, dtype, planned, folder) for row, dtype in self._fields]
+        self._stored = [Rows(row, dtype, planned, folder) for row, dtype in self._fields]
         self._slots: dict[int, int] = {}
         self._sample: list[int] = []
-        self._turn, self._lock = -1, Lock()
+        self._round, self._lock = -1, Lock()
 
     @property
     def taken_part(self) -> int:
         """How many clients have a row."""
         return len(self._slots)
 
-    def open(self, turn: int, sample: Sample) -> None:
-        if turn != self._turn:
-            self._sample, self._turn = sample(turn).tolist(), turn
+    def open(self, round_index: int, sampler: Sampler) -> None:
+        if round_index != self._round:
+            self._sample, self._round = sampler(round_index).tolist(), round_index
 
     def take(self, rows: slice, clients: Tensor) -> tuple[Any, Vectors]:
         return self._gather(self._sample[rows])
@@ -122,15 +139,15 @@ class SparseStore(ClientStore):
     def put(self, rows: slice, clients: Tensor, state: Any, memory: Vectors) -> None:
         self._write(self._flat(state, memory), self._enter(self._sample[rows]))
 
-    def look(self, clients: Tensor) -> tuple[Any, Vectors]:
+    def peek(self, clients: Tensor) -> tuple[Any, Vectors]:
         return self._gather(clients.tolist())
 
     def _enter(self, clients: Sequence[int]) -> list[int]:
-        """The slots of some clients; who has none is given one."""
+        """The slots of some clients; a client that has none yet is given the next one."""
         with self._lock:
             slots = [self._slots.setdefault(client, len(self._slots)) for client in clients]
-            for place in self._places:
-                place.reserve(len(self._slots))
+            for stored in self._stored:
+                stored.reserve(len(self._slots))
         return slots
 
     def _gather(self, clients: Sequence[int]) -> tuple[Any, Vectors]:
@@ -141,23 +158,26 @@ class SparseStore(ClientStore):
     def _windows(self, rows: int, pinned: bool = False) -> list[Tensor]:
         return [torch.empty((rows, *x.shape), dtype=dtype, pin_memory=pinned) for x, dtype in self._fields]
 
-    def _read(self, fields: Sequence[Tensor], places: Sequence[tuple[int, int | None]]) -> None:
-        """Fill rows from their slots; those who have none get the first row."""
-        for field, place, (first, _) in zip(fields, self._places, self._fields, strict=True):
-            for i, slot in places:
+    def _read(self, fields: Sequence[Tensor], slots: Sequence[tuple[int, int | None]]) -> None:
+        """Fill rows of the fields from slots; a row without a slot gets the initial state."""
+        for field, stored, (initial, _) in zip(fields, self._stored, self._fields, strict=True):
+            for i, slot in slots:
                 if slot is None:
-                    field[i].copy_(first)
+                    field[i].copy_(initial)
                 else:
-                    place.read(slot, field[i])
+                    stored.read(slot, field[i])
 
     def _write(self, fields: Sequence[Tensor], slots: Sequence[int]) -> None:
-        for field, place in zip(fields, self._places, strict=True):
+        for field, stored in zip(fields, self._stored, strict=True):
             for i, slot in enumerate(slots):
-                place.write(slot, field[i])
+                stored.write(slot, field[i])
 
 
 class PrefetchedStore(SparseStore):
-    """A store whose rows of a round lie in a window; a thread writes the last one and reads the next."""
+    """A sparse store with the rows of a round in a window of memory.
+
+    A thread writes the last round's window back and reads the next round's while the present one computes.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -168,21 +188,21 @@ class PrefetchedStore(SparseStore):
         self._thread = ThreadPoolExecutor(1, "fedcom-rows", lambda: torch.set_num_threads(1))
         self._reading = self._writing = self._thread.submit(lambda: None)
 
-    def open(self, turn: int, sample: Sample) -> None:
-        if turn == self._turn:
+    def open(self, round_index: int, sampler: Sampler) -> None:
+        if round_index == self._round:
             return
-        clients = sample(turn).tolist()
+        clients = sampler(round_index).tolist()
         if clients != self._coming:
             self._fetch(clients)
         self._reading.result()
         for i, client in enumerate(clients):
-            if client in self._present:  # the last round's own rows, which the thread did not read
+            if client in self._present:  # rows that the last round used, which the thread did not read
                 for new, old in zip(self._next, self._now, strict=True):
                     new[i] = old[self._present[client]]
-        self._now, self._next, self._turn = self._next, self._now, turn
+        self._now, self._next, self._round = self._next, self._now, round_index
         self._present = {client: i for i, client in enumerate(clients)}
         self._move(self._there, self._now)
-        self._fetch(sample(turn + 1).tolist())
+        self._fetch(sampler(round_index + 1).tolist())
 
     def take(self, rows: slice, clients: Tensor) -> tuple[Any, Vectors]:
         return self._give([field[rows] for field in self._there])
@@ -192,22 +212,22 @@ class PrefetchedStore(SparseStore):
             field[rows] = value.to(field.dtype)
 
     def commit(self) -> None:
-        self._writing.result()  # the round before last's, long done: only its error is of interest
+        self._writing.result()  # the round before last's, long done: raises its error, if any
         self._move(self._now, self._there)
         self._writing = self._thread.submit(self._write, self._now, self._enter(list(self._present)))
 
-    def look(self, clients: Tensor) -> tuple[Any, Vectors]:
+    def peek(self, clients: Tensor) -> tuple[Any, Vectors]:
         self._writing.result()
-        return super().look(clients)
+        return super().peek(clients)
 
     def _fetch(self, clients: list[int]) -> None:
-        """Have the thread read the rows of a round, but for those the present round has in hand."""
+        """Let the thread read the rows of a round, except those that the present round uses."""
         self._coming = clients
-        places = [(i, self._slots.get(c)) for i, c in enumerate(clients) if c not in self._present]
-        self._reading = self._thread.submit(self._read, self._next, places)
+        slots = [(i, self._slots.get(c)) for i, c in enumerate(clients) if c not in self._present]
+        self._reading = self._thread.submit(self._read, self._next, slots)
 
     def _move(self, there: list[Tensor], here: list[Tensor]) -> None:
-        """Bring the window to the device or back; on a CPU it is there."""
+        """Copy the window to the GPU or back; on a CPU there is nothing to copy."""
         if not self._on_gpu:
             self._there = self._now
             return
@@ -216,5 +236,5 @@ class PrefetchedStore(SparseStore):
 
 
 def _rows(clients: int, row: Tensor, dtype: torch.dtype) -> Tensor:
-    """The first row, once for each client."""
+    """A copy of the initial row for each client."""
     return torch.empty((clients, *row.shape), dtype=dtype, device=row.device).copy_(row)

@@ -17,7 +17,17 @@ from fedcom.algorithms.base import Round
 from fedcom.draws import Draw
 from fedcom.reproduce.tables.problems import Problem
 from fedcom.rounds.cohort import Steps
-from fedcom.rounds.round import Call, Heard, Work, client_finish, client_work, coin, facts, play, server_work
+from fedcom.rounds.round import (
+    Answer,
+    Assignment,
+    Work,
+    client_finish,
+    client_work,
+    coin,
+    facts,
+    play,
+    server_work,
+)
 from fedcom.rounds.rules import Rules
 from fedcom.traffic.channel import Channel
 from fedcom.traffic.ledger import Ledger
@@ -84,14 +94,14 @@ class StackedRuns:
         self.rules = Rules(algorithm, links, Layout.vector(d, problem.start.dtype), m, m)
         self.eta = torch.tensor(etas, dtype=torch.float64).repeat_interleave(len(seeds)).unsqueeze(-1)
         self._seeds = torch.stack([Draw.seeded(seed).key for seed in seeds]).repeat(len(etas))
-        self.kept = self.rules.first_kept(problem.start.expand(self.runs, -1))
-        self.client, self.memory = self.rules.first_row(problem.start.expand(self.runs * m, -1))
+        self.server_side = self.rules.init_server(problem.start.expand(self.runs, -1))
+        self.client, self.memory = self.rules.init_client(problem.start.expand(self.runs * m, -1))
         self.bill = Ledger(m)
 
     @property
     def server(self) -> Any:
         """The servers' state, one row per run."""
-        return self.kept.server
+        return self.server_side.state
 
     def step(self) -> None:
         """One round of every run."""
@@ -112,8 +122,8 @@ class StackedRuns:
         oracle = ProblemOracle(self.problem, self.problem.chance(draw, tau))
         down = {name: self._rows(x) for name, x in begun.down.items()}
         rnd = self._wide(begun.rnd)
-        call = Call(clients, self.client, self.memory, down, oracle, Steps(tau), rnd, draw)
-        yield client_work(self.rules, call, Channel("uplink", [self.bill]))
+        given = Assignment(clients, self.client, self.memory, down, oracle, Steps(tau), rnd, draw)
+        yield client_work(self.rules, given, Channel("uplink", [self.bill]))
 
     def collect(self, begun: Begun, works: Iterator[Work]) -> tuple[Vectors, Tensor]:
         """The means of what was sent and of q, one row per run."""
@@ -121,18 +131,18 @@ class StackedRuns:
         sent, q = self._work.sent, self._work.q.unsqueeze(-1)
         return {name: self._mean(x) for name, x in sent.items()}, self._mean(q)
 
-    def hear(self, begun: Begun, collected: tuple[Vectors, Tensor]) -> Heard:
+    def answer(self, begun: Begun, collected: tuple[Vectors, Tensor]) -> Answer:
         """Update the servers by the mean of what clients sent."""
         mean, q = collected
         channel = Channel("downlink", [self.bill])
-        heard = server_work(self.rules, self.kept, mean, q, begun.rnd, channel, begun.draw)
-        self.kept = heard.kept
-        return heard
+        answer = server_work(self.rules, self.server_side, mean, q, begun.rnd, channel, begun.draw)
+        self.server_side = answer.server_side
+        return answer
 
-    def finish(self, heard: Heard) -> None:
+    def finish(self, answer: Answer) -> None:
         """Update what clients keep."""
-        mean = {name: self._rows(x) for name, x in heard.mean.items()}
-        wide = heard._replace(mean=mean, rnd=self._wide(heard.rnd))
+        mean = {name: self._rows(x) for name, x in answer.mean.items()}
+        wide = answer._replace(mean=mean, rnd=self._wide(answer.rnd))
         self.client, self.memory = client_finish(self.rules, self._work, wide)
 
     def _rows(self, x: Tensor) -> Tensor:
