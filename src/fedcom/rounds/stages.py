@@ -141,7 +141,7 @@ class Pipeline:
     def of(cls, stages: tuple[Stage, ...], codec: Codec, layout: Layout) -> "Pipeline":
         """Stages around a codec.
 
-        Where a stage needs a contraction, what an unbiased codec sends is divided by 1 + q.
+        If a stage needs a contraction, what an unbiased codec sends is divided by 1 + q.
         """
         wanted = codec.unbiased and any(stage.contracts for stage in stages)
         return cls(stages, codec.kept(layout) if wanted else None)
