@@ -93,5 +93,5 @@ def test_a_cohort_has_the_weights_and_steps_of_its_clients() -> None:
     assert cohort.steps.per_client is not None
     assert cohort.steps.per_client.flatten().tolist() == [2, 4, 6]
     assert (cohort.steps.most, cohort.tau) == (6, 4.0)
-    with pytest.raises(ConfigError, match=r"sample a client; got 0\.1 of 3"):
+    with pytest.raises(ConfigError, match=r"at least one client; got 0\.1 of 3"):
         sample_size(0.1, 3)

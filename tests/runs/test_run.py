@@ -212,7 +212,10 @@ REFUSED = [
     ("data.partition=natural", "partition 'natural' needs a data set with authors"),
     ("data.classes_per_client=11", "classes_per_client is 11, but the data has 10 classes; lower it"),
     ("data.clients=5000", "clients must be from 1 to the number of samples, 1438; got 5000"),
-    ("run.participation=0", "participation must be in (0, 1] and sample a client; got 0 of 20 clients"),
+    (
+        "run.participation=0",
+        "participation must be in (0, 1] and sample at least one client; got 0 of 20 clients",
+    ),
     ("run.participation=1.5", "got 1.5 of 20 clients"),
     ("run.participation=nan", "participation must be a number; got nan"),
     ("run.participation=0.04", "got 0.04 of 20 clients"),

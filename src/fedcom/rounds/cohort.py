@@ -64,7 +64,8 @@ def sample_size(participation: float, clients: int) -> int:
     n = math.floor(participation * clients + 1e-9) if 0 < participation <= 1 else 0
     if n < 1:
         raise ConfigError(
-            f"participation must be in (0, 1] and sample a client; got {participation} of {clients} clients"
+            "participation must be in (0, 1] and sample at least one client; "
+            f"got {participation} of {clients} clients"
         )
     return n
 

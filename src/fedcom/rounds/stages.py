@@ -32,7 +32,7 @@ class Stage:
     Attributes:
         remembers: whether clients keep a vector between rounds for this stage.
         needs_mean: whether clients must hear the mean of the round for this stage.
-        contracts: whether the stage needs |Q(x) - x| < |x|.
+        contracts: whether the stage needs a contraction: E|Q(x) - x|^2 < |x|^2.
     """
 
     remembers: ClassVar[bool] = False
@@ -141,7 +141,7 @@ class Pipeline:
     def of(cls, stages: tuple[Stage, ...], codec: Codec, layout: Layout) -> "Pipeline":
         """Stages around a codec.
 
-        Where a stage needs a contraction, what an unbiased codec sends is divided by 1 + q.
+        If a stage needs a contraction, what an unbiased codec sends is divided by 1 + q.
         """
         wanted = codec.unbiased and any(stage.contracts for stage in stages)
         return cls(stages, codec.kept(layout) if wanted else None)
@@ -158,7 +158,7 @@ class Pipeline:
 
     @property
     def contracts(self) -> bool:
-        """Whether a stage needs |Q(x) - x| < |x|."""
+        """Whether a stage needs a contraction."""
         return any(stage.contracts for stage in self.stages)
 
     def send(self, x: Tensor, memory: Tensor, unit: Unit, codec: Callable[[Tensor], Tensor]) -> Delivery:

@@ -43,7 +43,7 @@ class ClientStore:
     Args:
         sampled: how many clients take part in a round.
         state: of one client, before it first takes part.
-        memory: likewise.
+        memory: of one client, before it first takes part.
         storage: how rows are kept.
     """
 
@@ -183,7 +183,7 @@ class PrefetchedStore(SparseStore):
         super().__init__(*args, **options)
         self._on_gpu = any(row.is_cuda for row, _ in self._fields)
         self._now, self._next = (self._windows(self.sampled, self._on_gpu) for _ in range(2))
-        self._there = [x.to(row.device) for x, (row, _) in zip(self._now, self._fields, strict=True)]
+        self._on_device = [x.to(row.device) for x, (row, _) in zip(self._now, self._fields, strict=True)]
         self._present, self._coming = dict[int, int](), list[int]()
         self._thread = ThreadPoolExecutor(1, "fedcom-rows", lambda: torch.set_num_threads(1))
         self._reading = self._writing = self._thread.submit(lambda: None)
@@ -201,19 +201,19 @@ class PrefetchedStore(SparseStore):
                     new[i] = old[self._present[client]]
         self._now, self._next, self._round = self._next, self._now, round_index
         self._present = {client: i for i, client in enumerate(clients)}
-        self._move(self._there, self._now)
+        self._move(self._on_device, self._now)
         self._fetch(sampler(round_index + 1).tolist())
 
     def take(self, rows: slice, clients: Tensor) -> tuple[Any, Vectors]:
-        return self._give([field[rows] for field in self._there])
+        return self._give([field[rows] for field in self._on_device])
 
     def put(self, rows: slice, clients: Tensor, state: Any, memory: Vectors) -> None:
-        for field, value in zip(self._there, self._flat(state, memory), strict=True):
+        for field, value in zip(self._on_device, self._flat(state, memory), strict=True):
             field[rows] = value.to(field.dtype)
 
     def commit(self) -> None:
         self._writing.result()  # the round before last's, long done: raises its error, if any
-        self._move(self._now, self._there)
+        self._move(self._now, self._on_device)
         self._writing = self._thread.submit(self._write, self._now, self._enter(list(self._present)))
 
     def peek(self, clients: Tensor) -> tuple[Any, Vectors]:
@@ -229,7 +229,7 @@ class PrefetchedStore(SparseStore):
     def _move(self, there: list[Tensor], here: list[Tensor]) -> None:
         """Copy the window to the GPU or back; on a CPU there is nothing to copy."""
         if not self._on_gpu:
-            self._there = self._now
+            self._on_device = self._now
             return
         for new, old in zip(there, here, strict=True):
             new.copy_(old)
