@@ -196,7 +196,7 @@ REFUSED = [
     ("algorithm.name=local-sgd algorithm.gamma=2", "local-sgd fixes gamma at 1.0; got 2"),
     ("uplink.bits=0", "uplink: bits must be between 1 and 16; got 0"),
     ("uplink.name=topk uplink.ratio=0", "uplink: ratio must be above 0 and at most 1; got 0"),
-    ("model.hidden=0", "hidden needs one positive width a layer, such as 200,200; got (0,)"),
+    ("model.hidden=0", "hidden needs one positive width per layer, such as 200,200; got (0,)"),
     ("data.clients=0", "data: clients must be 1 or more; got 0"),
     ("run.rounds=-1", "run: rounds must be 0 or more; got -1"),
     ("run.eval_every=0", "run: eval_every must be 1 or more; got 0"),

@@ -190,8 +190,9 @@ def test_train_loss_weights_clients_as_the_objective_does() -> None:
 
 
 def test_a_lossy_downlink_needs_its_memory() -> None:
+    """A method without tracking, one full step per round: gradient descent, but for the downlink."""
     task = quadratic_task(sigma=0.0, L=1.0, mu=0.3)
-    algorithm = FedGATE(eta=0.1, gamma=1.0, tau=5, batch="full", decay=1.0)
+    algorithm = FedCOM(eta=0.5, gamma=1.0, tau=1, batch="full", decay=1.0, option="I")
     down = Int(6, rounding="nearest")
     with_memory = after(task, algorithm, Links(Identity(), down), rounds=200).row()["train_loss"]
     with pytest.warns(UserWarning, match="downlink.memory=error-feedback"):
@@ -199,7 +200,7 @@ def test_a_lossy_downlink_needs_its_memory() -> None:
     assert with_memory < 1e-12 < 1e-9 < without.row()["train_loss"]
 
 
-def test_a_sparse_downlink_with_memory_still_reaches_the_optimum() -> None:
+def test_under_a_sparse_downlink_tracking_still_reaches_the_optimum() -> None:
     task = quadratic_task(sigma=0.0, L=1.0, mu=0.5)
     algorithm = FedGATE(eta=0.1, gamma=0.5, tau=2, batch="full", decay=1.0)
     for codec in (RandK(0.5), TopK(0.5)):

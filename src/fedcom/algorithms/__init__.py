@@ -5,6 +5,7 @@ from fedcom.algorithms.diana import Diana
 from fedcom.algorithms.fedavg import FedAvg
 from fedcom.algorithms.fedcom import FedCOM
 from fedcom.algorithms.fedcomgate import FedCOMGATE
+from fedcom.algorithms.fedcomgate_exact import FedCOMGATEExact
 from fedcom.algorithms.fedgate import FedGATE
 from fedcom.algorithms.fedpaq import FedPAQ
 from fedcom.algorithms.local_sgd import LocalSGD
@@ -14,7 +15,20 @@ from fedcom.algorithms.vr_diana import VRDiana
 from fedcom.algorithms.vrl_sgd import VRLSGD
 from fedcom.registry import Registry, derived_from
 
-_FAMILY = (LocalSGD, FedAvg, FedPAQ, FedCOM, FedGATE, FedCOMGATE, VRLSGD, Scaffold, Qsparse, Diana, VRDiana)
+_FAMILY = (
+    LocalSGD,
+    FedAvg,
+    FedPAQ,
+    FedCOM,
+    FedGATE,
+    FedCOMGATE,
+    FedCOMGATEExact,
+    VRLSGD,
+    Scaffold,
+    Qsparse,
+    Diana,
+    VRDiana,
+)
 ALGORITHMS: Registry[type[Algorithm]] = Registry(
     "algorithm", "fedcom.algorithms", {a.name: a for a in _FAMILY}, derived_from(Algorithm)
 )
@@ -27,6 +41,7 @@ __all__ = [
     "FedAvg",
     "FedCOM",
     "FedCOMGATE",
+    "FedCOMGATEExact",
     "FedGATE",
     "FedPAQ",
     "LocalSGD",

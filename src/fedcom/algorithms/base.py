@@ -43,6 +43,7 @@ class Round(NamedTuple):
     share: float | Tensor  # the weight of the sampled clients among all: n/m for uniform weights
     coin: float | Tensor = 0.0  # one random number in [0, 1) that all clients of this round share
     alpha: float | Tensor = 1.0  # how far tracking or shifts move; set once the server has all messages
+    q: float | Tensor = 0.0  # the mean over clients of their measured q, set with alpha; zero if nobody told
 
 
 class Stateless(NamedTuple):
@@ -101,7 +102,9 @@ class Algorithm:
     uplink: ClassVar[Mapping[str, Any]] = {"name": "identity"}
     compresses: ClassVar[str | None] = None
     uploads: ClassVar[tuple[str, ...]] = ("D",)
+    corrects_downlink: ClassVar[bool] = False  # does the server make up for what a lossy downlink drops?
     feedback: ClassVar[bool] = False
+    uses_q: ClassVar[bool] = False  # does client_step look at the measured q?
     uses_meant: ClassVar[bool] = False
     fixed: ClassVar[Mapping[str, Any]] = {}
 
@@ -156,6 +159,23 @@ class Algorithm:
     def server_step(self, server: Any, mean: Vectors, rnd: Round) -> Any:
         """The server's state after the round; mean is that of what the server heard."""
         return server._replace(w=server.w - rnd.eta * self.gamma * mean["D"])
+
+    def reply(self, server: Any, mean: Vectors, rnd: Round) -> Vectors:
+        """What the server sends down after a round through a lossy downlink: by default the mean.
+
+        Args:
+            mean: of what the server heard.
+        """
+        return mean
+
+    def settle_server(self, server: Any, mean: Vectors, heard: Vectors, rnd: Round) -> Any:
+        """The server's state after its step, knowing what clients heard through a lossy downlink.
+
+        Args:
+            mean: of what the server heard.
+            heard: what clients heard of the reply, which the server's step was taken with.
+        """
+        return server
 
     def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
         """The client's state after the round.

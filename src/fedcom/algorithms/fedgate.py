@@ -1,7 +1,7 @@
 """FedGATE (Algorithm 3): federated averaging with local gradient tracking."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -15,23 +15,45 @@ class Tracker(NamedTuple):
     delta: Tensor
 
 
+class TrackingServer(NamedTuple):
+    """The model, and H, the weighted sum of the clients' corrections: zero unless the downlink is lossy."""
+
+    w: Tensor
+    H: Tensor
+
+
 @dataclass(frozen=True, kw_only=True)
 class FedGATE(Algorithm):
-    """FedGATE: local steps corrected by gradient tracking, uncompressed (Algorithm 3)."""
+    """FedGATE: local steps corrected by gradient tracking, uncompressed (Algorithm 3).
+
+    Beyond the paper, the server makes up for a lossy downlink (docs/decisions/downlink.md). Clients then hear
+    D~ instead of the mean D, and the sum of their corrections, H, is no longer zero. The server knows H and
+    sends D + tau H instead of D.
+    """
 
     gamma: float = 4.0
 
     name: ClassVar[str] = "fedgate"
     compresses: ClassVar[str | None] = "fedcomgate"
     feedback: ClassVar[bool] = True
+    corrects_downlink: ClassVar[bool] = True
 
-    def init_client(self, w: Tensor) -> Tracker:
+    def init_server(self, w: Tensor) -> TrackingServer:
+        return TrackingServer(w=w, H=w.new_zeros(w.shape))
+
+    def init_client(self, w: Tensor) -> Any:
         return Tracker(delta=w.new_zeros(w.shape))
 
-    def local_step(self, w: Tensor, client: Tracker, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
+    def local_step(self, w: Tensor, client: Any, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
         return descend(w, rnd.eta, oracle.batch(w) - client.delta)
 
-    def client_step(
-        self, client: Tracker, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round
-    ) -> Tracker:
+    def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
         return client._replace(delta=client.delta + rnd.alpha * (sent["D"] - mean["D"]) / rnd.tau)
+
+    def reply(self, server: TrackingServer, mean: Vectors, rnd: Round) -> Vectors:
+        return {"D": mean["D"] + rnd.tau * server.H}
+
+    def settle_server(
+        self, server: TrackingServer, mean: Vectors, heard: Vectors, rnd: Round
+    ) -> TrackingServer:
+        return server._replace(H=server.H + rnd.share * rnd.alpha * (mean["D"] - heard["D"]) / rnd.tau)

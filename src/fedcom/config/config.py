@@ -10,7 +10,7 @@ from fedcom.config.build import build, keys, pick
 from fedcom.config.sections import DataConfig, DownlinkConfig, RunConfig, UplinkConfig
 from fedcom.config.tables import Table, check_sections, renamed
 from fedcom.registry import Registry
-from fedcom.rounds.rules import takes_no_codec
+from fedcom.rounds.rules import default_downlink_memory, takes_no_codec
 from fedcom.tasks.models import MODELS, Model
 from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network, over_preset
@@ -47,7 +47,7 @@ class Config:
             uplink=uplink,
             downlink=_codec("downlink", down, {"name": "identity"}),
             uplink_memory=around.memory or algorithm.uplink.get("memory", "none"),
-            downlink_memory=memory,
+            downlink_memory=memory or default_downlink_memory(algorithm),
             clip=around.clip,
             encode=run.encode,
             budgets=around.bits(uplink),

@@ -96,4 +96,4 @@ class UplinkConfig:
 class DownlinkConfig:
     """What a lossy downlink does with what it drops."""
 
-    memory: DownlinkMemory = "error-feedback"
+    memory: DownlinkMemory | None = None

@@ -233,14 +233,21 @@ def server_work(
         channel: the downlink.
         draw: the round's key.
     """
-    rnd, memory = rnd._replace(alpha=rules.alpha(q)), server_side.memory
-    if rules.sends_q:
-        scalar = q if q.dim() else q.reshape(1)
-        channel.send(_SCALAR, scalar, Layout.vector(1, q.dtype), _UNCOMPRESSED, draw, rules.sampled)
+    algorithm, (state, memory), heard, q_down = rules.algorithm, server_side, mean, None
     if rules.sends_mean_down:
-        mean, memory = _send_mean(rules, mean, memory, rnd, channel, draw)
-    state = rules.algorithm.server_step(server_side.state, mean, rnd)
-    return Answer(ServerSide(state, memory), mean, rnd)
+        reply = algorithm.reply(state, mean, rnd) if rules.corrects_downlink else mean
+        heard, memory = _send_mean(rules, reply, memory, rnd, channel, draw)
+        if rules.corrects_downlink and rules.links.downlink.unbiased:
+            q_down = torch.stack([rules.measure(heard[name], x) for name, x in reply.items()]).mean(0)
+    rnd = rnd._replace(alpha=rules.alpha(q, q_down), q=q if rules.sends_q else 0.0)
+    told = [*([q] if rules.sends_q else []), *([] if q_down is None else [q_down])]
+    for number in told:
+        scalar = number if number.dim() else number.reshape(1)
+        channel.send(_SCALAR, scalar, Layout.vector(1, q.dtype), _UNCOMPRESSED, draw, rules.sampled)
+    state = algorithm.server_step(state, heard, rnd)
+    if rules.corrects_downlink:
+        state = algorithm.settle_server(state, mean, heard, rnd)
+    return Answer(ServerSide(state, memory), heard, rnd)
 
 
 def _send_mean(

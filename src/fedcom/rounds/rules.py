@@ -13,7 +13,7 @@ from fedcom.algorithms import Algorithm
 from fedcom.errors import ConfigError
 from fedcom.rounds import stages
 from fedcom.rounds.stages import Pipeline
-from fedcom.traffic.links import Links, Memory
+from fedcom.traffic.links import DownlinkMemory, Links, Memory
 from fedcom.vectors import Layout, Vectors
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (heard, meant) to an error, one number per client
@@ -64,7 +64,13 @@ class Rules:
     @cached_property
     def downlink(self) -> Pipeline:
         """The stages around the mean that the server sends."""
-        return stages.downlink(self.links, self.layout, self.clients)
+        memory = self.links.downlink_memory or default_downlink_memory(self.algorithm)
+        return stages.downlink(self.links, memory, self.layout, self.clients)
+
+    @property
+    def corrects_downlink(self) -> bool:
+        """Whether the algorithm makes up for what the downlink drops."""
+        return self.algorithm.corrects_downlink and not self.links.downlink.lossless
 
     @property
     def clients_repeat_step(self) -> bool:
@@ -81,23 +87,34 @@ class Rules:
     @property
     def sends_q(self) -> bool:
         """Whether clients send their measured q, from which the server sets alpha."""
-        codec = self.links.uplink
-        wanted = self.algorithm.smoothing() == "auto" and not self.uplink.contracts
-        return wanted and codec.unbiased and not codec.lossless
+        return (self.damps or self.algorithm.uses_q) and not self.links.uplink.lossless
 
-    def alpha(self, q: Tensor) -> float | Tensor:
+    @property
+    def damps(self) -> bool:
+        """Whether alpha follows the measured q."""
+        wanted = self.algorithm.smoothing() == "auto" and not self.uplink.contracts
+        return wanted and self.links.uplink.unbiased
+
+    def alpha(self, q: Tensor, q_down: Tensor | None = None) -> float | Tensor:
         """How far tracking or shifts move this round.
 
         It is one number for all clients: with different ones the sum over clients would drift.
 
         Args:
             q: the mean over clients of their measured q.
+            q_down: the server's, if it makes up for what an unbiased downlink drops: what it makes up in a
+                round must be less than what it drops.
         """
+        if self.damps and not self.links.uplink.lossless:
+            return 1 / (1 + q) if q_down is None else 1 / (1 + q + q_down)
+        alpha = self._undamped()
+        return alpha if q_down is None else alpha / (1 + q_down)
+
+    def _undamped(self) -> float:
+        """How far tracking or shifts move where the measured q does not decide it."""
         setting = self.algorithm.smoothing()
         if setting != "auto":
             return setting
-        if self.sends_q:
-            return 1 / (1 + q)
         # Without a memory, tracking on a biased codec acts as error feedback and needs no damping. With a
         # memory, a coordinate that is sent every 1/kept rounds would move delta 1/kept times too far.
         return self.links.uplink.kept(self.layout) if self.uplink.contracts else 1.0
@@ -117,6 +134,11 @@ def memory_of(algorithm: Algorithm, links: Links) -> Memory:
     """What clients do with what their codec drops: as the links say, else as the method does by default."""
     default: Memory = algorithm.uplink.get("memory", "none")
     return default if links.uplink_memory is None else links.uplink_memory
+
+
+def default_downlink_memory(algorithm: Algorithm) -> DownlinkMemory:
+    """What the server does with what its codec drops, unless told; nothing if the method makes up for it."""
+    return "none" if algorithm.corrects_downlink else "error-feedback"
 
 
 def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> None:
@@ -144,7 +166,8 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
             f"a downlink codec compresses the mean, but {a.name} sends the model down, which is never "
             "compressed; set algorithm.option=I (full participation) to send the mean instead"
         )
-    if not links.downlink.lossless and links.downlink_memory == "none":
+    lost = not a.corrects_downlink and links.downlink_memory == "none"
+    if not links.downlink.lossless and lost:
         warnings.warn(
             f"downlink {links.downlink.name!r} without memory loses what it drops, which leaves an error "
             "floor; downlink.memory=error-feedback keeps it",

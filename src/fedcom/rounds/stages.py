@@ -207,7 +207,7 @@ def uplink(links: Links, memory: Memory, layout: Layout, clients: int) -> Pipeli
     return Pipeline.of((*clip, *_MEMORIES[memory](clients)), links.uplink, layout)
 
 
-def downlink(links: Links, layout: Layout, clients: int) -> Pipeline:
+def downlink(links: Links, memory: Memory, layout: Layout, clients: int) -> Pipeline:
     """The stages of the mean that the server sends; a lossless codec needs no memory."""
-    memory: Memory = "none" if links.downlink.lossless else links.downlink_memory
+    memory = "none" if links.downlink.lossless else memory
     return Pipeline.of(_MEMORIES[memory](clients), links.downlink, layout)

@@ -36,7 +36,7 @@ class Links:
     uplink: Codec
     downlink: Codec = field(default_factory=Identity)
     uplink_memory: Memory | None = field(default=None, kw_only=True)
-    downlink_memory: DownlinkMemory = field(default="error-feedback", kw_only=True)
+    downlink_memory: DownlinkMemory | None = field(default=None, kw_only=True)
     clip: float | None = field(default=None, kw_only=True)
     encode: bool = field(default=False, kw_only=True)
     budgets: tuple[float, ...] | None = field(default=None, kw_only=True)

@@ -158,8 +158,8 @@ class StackedRuns:
         def wide(x: float | Tensor) -> float | Tensor:
             return self._rows(x) if isinstance(x, Tensor) else x
 
-        eta, path, coin, alpha = map(wide, (rnd.eta, rnd.path, rnd.coin, rnd.alpha))
-        return rnd._replace(eta=eta, path=path, coin=coin, alpha=alpha)
+        eta, path, coin, alpha, q = map(wide, (rnd.eta, rnd.path, rnd.coin, rnd.alpha, rnd.q))
+        return rnd._replace(eta=eta, path=path, coin=coin, alpha=alpha, q=q)
 
 
 @dataclass(frozen=True)
