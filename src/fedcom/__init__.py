@@ -12,7 +12,9 @@ from fedcom.algorithms import (
     FedPAQ,
     LocalSGD,
     Qsparse,
+    Scafcom,
     Scaffold,
+    Scallion,
     VRDiana,
 )
 from fedcom.codecs import (
@@ -111,7 +113,9 @@ __all__ = [
     "RandK",
     "Rotated",
     "Row",
+    "Scafcom",
     "Scaffold",
+    "Scallion",
     "Sign",
     "Simulation",
     "Storage",

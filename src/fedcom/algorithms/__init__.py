@@ -9,12 +9,28 @@ from fedcom.algorithms.fedgate import FedGATE
 from fedcom.algorithms.fedpaq import FedPAQ
 from fedcom.algorithms.local_sgd import LocalSGD
 from fedcom.algorithms.qsparse import Qsparse
+from fedcom.algorithms.scafcom import Scafcom
 from fedcom.algorithms.scaffold import Scaffold
+from fedcom.algorithms.scallion import Scallion
 from fedcom.algorithms.vr_diana import VRDiana
 from fedcom.algorithms.vrl_sgd import VRLSGD
 from fedcom.registry import Registry, derived_from
 
-_FAMILY = (LocalSGD, FedAvg, FedPAQ, FedCOM, FedGATE, FedCOMGATE, VRLSGD, Scaffold, Qsparse, Diana, VRDiana)
+_FAMILY = (
+    LocalSGD,
+    FedAvg,
+    FedPAQ,
+    FedCOM,
+    FedGATE,
+    FedCOMGATE,
+    VRLSGD,
+    Scaffold,
+    Scallion,
+    Scafcom,
+    Qsparse,
+    Diana,
+    VRDiana,
+)
 ALGORITHMS: Registry[type[Algorithm]] = Registry(
     "algorithm", "fedcom.algorithms", {a.name: a for a in _FAMILY}, derived_from(Algorithm)
 )
@@ -31,6 +47,8 @@ __all__ = [
     "FedPAQ",
     "LocalSGD",
     "Qsparse",
+    "Scafcom",
     "Scaffold",
+    "Scallion",
     "VRDiana",
 ]

@@ -23,7 +23,9 @@ from fedcom.engines.state.stores import ClientStore, PrefetchedStore, SparseStor
 from fedcom.rounds.round import Work
 from tests.conftest import after, mlp_task
 
-STATEFUL = ["fedgate", "fedcomgate", "vrl-sgd", "scaffold", "qsparse", "diana", "vr-diana"]
+STATEFUL = [
+    *("fedgate", "fedcomgate", "vrl-sgd", "scaffold", "scallion", "scafcom", "qsparse", "diana", "vr-diana")
+]
 ROW = 66 * 8  # bytes of one vector of the small task
 HOMES = [("disk", 0.3, PrefetchedStore), ("disk", 0.0, SparseStore), ("memory", 0.0, SparseStore)]
 
