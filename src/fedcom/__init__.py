@@ -13,7 +13,9 @@ from fedcom.algorithms import (
     FedPAQ,
     LocalSGD,
     Qsparse,
+    Scafcom,
     Scaffold,
+    Scallion,
     VRDiana,
 )
 from fedcom.codecs import (
@@ -113,7 +115,9 @@ __all__ = [
     "RandK",
     "Rotated",
     "Row",
+    "Scafcom",
     "Scaffold",
+    "Scallion",
     "Sign",
     "Simulation",
     "Storage",

@@ -21,7 +21,9 @@ from fedcom import (
     Links,
     LocalSGD,
     Qsparse,
+    Scafcom,
     Scaffold,
+    Scallion,
     Task,
     TopK,
     VRDiana,
@@ -31,6 +33,7 @@ from fedcom.tasks.objective import Objective
 from tests.conftest import after, quadratic_task
 
 RATES: Any = {"eta": 0.1, "tau": 2, "decay": 1.0, "batch": "full"}
+ONE: Any = {**RATES, "gamma": 1.0}
 DIANA: Any = {"eta": 0.1, "decay": 1.0, "batch": "full", "shift_rate": 0.5}
 PLAIN = Links(Identity())
 
@@ -83,6 +86,21 @@ def test_damped_tracking() -> None:
     assert model_after(2, FedCOMGATE(damping=0.5, gamma=1.0, **RATES)) == pytest.approx(-0.1500625, abs=1e-15)
 
 
+@pytest.mark.parametrize(
+    "algorithm", [Scallion(alpha=0.5, **ONE), Scafcom(beta=0.5, **ONE)], ids=lambda a: a.name
+)
+def test_half_the_way_to_the_gradient_in_one_vector(algorithm: Any) -> None:
+    """g = -.95, 1.8 and d = half of it, mean .2125: w = -.2 (.2125), c_j = d_j.
+
+    Then -.0425 -> -.007 -> .02495 and -.0425 -> -.16525 -> -.26345: D/tau = -.33725, 1.10475. Half of
+    D/tau - c is d = -.274875, .446125, mean .085625: w -= .2 (.2125 + .085625).
+    """
+    simulation = after(two(), algorithm, PLAIN, rounds=2)
+    assert float(simulation.server.w) == pytest.approx(-0.102125, abs=1e-15)
+    assert float(simulation.server.c) == pytest.approx(0.298125, abs=1e-14)
+    assert simulation.client_states().c.flatten().tolist() == pytest.approx([-0.749875, 1.346125], abs=1e-14)
+
+
 def test_diana() -> None:
     """g = -1, 2 then -1.05, 1.9; shifts -.5, 1 after round 1; the second message is -.55, .9."""
     simulation = after(two(), Diana(**DIANA), PLAIN, rounds=2)
@@ -119,6 +137,21 @@ def test_error_feedback_keeps_what_top_1_dropped() -> None:
     simulation.step()
     # Client 1 means (-.185, -.19) and sends -.19; client 2 means .1 (-2.85, .1) and sends -.285.
     assert simulation.server.w.tolist() == pytest.approx([0.15 + 0.1425, 0.1 + 0.095], abs=1e-15)
+
+
+def test_scafcom_through_top_1() -> None:
+    """Round 1: v = (-.475, -.95) and (-1.425, 0), said (0, -.95) and (-1.425, 0), mean (-.7125, -.475).
+
+    Round 2: g = (-.779, -1.8335) and (-2.75025, .114), v = (-.627, -1.39175) and (-2.087625, .057), v - c =
+    (-.627, -.44175) and (-.662625, .057). Each says its first coordinate: the mean is (-.6448125, 0).
+    """
+    simulation = after(plane(), Scafcom(beta=0.5, **ONE), Links(TopK(0.5)), rounds=1)
+    assert simulation.server.w.tolist() == pytest.approx([0.1425, 0.095], abs=1e-15)
+    simulation.step()
+    assert simulation.server.w.tolist() == pytest.approx([0.1425 + 0.2714625, 0.095 + 0.095], abs=1e-15)
+    c, v = simulation.client_states()
+    assert c.flatten().tolist() == pytest.approx([-0.627, -0.95, -2.087625, 0], abs=1e-14)
+    assert v.flatten().tolist() == pytest.approx([-0.627, -1.39175, -2.087625, 0.057], abs=1e-14)
 
 
 def test_the_papers_memory_rule_as_printed() -> None:

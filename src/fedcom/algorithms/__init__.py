@@ -10,7 +10,9 @@ from fedcom.algorithms.fedgate import FedGATE
 from fedcom.algorithms.fedpaq import FedPAQ
 from fedcom.algorithms.local_sgd import LocalSGD
 from fedcom.algorithms.qsparse import Qsparse
+from fedcom.algorithms.scafcom import Scafcom
 from fedcom.algorithms.scaffold import Scaffold
+from fedcom.algorithms.scallion import Scallion
 from fedcom.algorithms.vr_diana import VRDiana
 from fedcom.algorithms.vrl_sgd import VRLSGD
 from fedcom.registry import Registry, derived_from
@@ -25,6 +27,8 @@ _FAMILY = (
     FedCOMGATEExact,
     VRLSGD,
     Scaffold,
+    Scallion,
+    Scafcom,
     Qsparse,
     Diana,
     VRDiana,
@@ -46,6 +50,8 @@ __all__ = [
     "FedPAQ",
     "LocalSGD",
     "Qsparse",
+    "Scafcom",
     "Scaffold",
+    "Scallion",
     "VRDiana",
 ]

@@ -49,6 +49,8 @@ COLOURS = {
     "fedcomgate": "#0b4a9b",
     "vrl-sgd": "#7c6fe0",
     "scaffold": "#009e73",
+    "scallion": "#3c7d1f",
+    "scafcom": "#004d3a",
     "diana": "#cc79a7",
     "vr-diana": "#8f2a6b",
 }

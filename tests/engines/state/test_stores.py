@@ -29,6 +29,8 @@ STATEFUL = [
     "fedcomgate-exact",
     "vrl-sgd",
     "scaffold",
+    "scallion",
+    "scafcom",
     "qsparse",
     "diana",
     "vr-diana",
