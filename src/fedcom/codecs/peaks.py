@@ -89,8 +89,9 @@ class Peaks(Codec):
         tops = torch.cat([tops for _, tops in found.values()], dim=-1)
         overlap = tops.double().sum(-1, keepdim=True)
         scale = torch.where(overlap > 0, power / overlap, 0 * power)
-        code = short_scale.to_code(scale, draw.fold("scale"))
-        return {"scale": code, **{name: codes for name, (codes, _) in found.items()}}
+        code, broken = short_scale.to_code(scale, draw.fold("scale")), ~power.isfinite()
+        # Of a vector that is not finite no peak is told: which one is found depends on the device.
+        return {"scale": code, **{name: codes.masked_fill(broken, 0) for name, (codes, _) in found.items()}}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         n = hadamard.padded(layout.size)
@@ -134,12 +135,11 @@ class Cut(NamedTuple):
     small: int
 
     @property
-    def runs(self) -> tuple[Run, Run]:
-        """The large blocks and the small ones; there may be none of either."""
-        return (
-            Run("large", 0, self.large, self.log + 1),
-            Run("small", self.large << (self.log + 1), self.small, self.log),
-        )
+    def runs(self) -> list[Run]:
+        """The large blocks and the small ones, where there are any."""
+        large = Run("large", 0, self.large, self.log + 1)
+        small = Run("small", self.large << (self.log + 1), self.small, self.log)
+        return [run for run in (large, small) if run.blocks]
 
 
 def least_bits(layout: Layout) -> float:

@@ -1,7 +1,7 @@
 """Scales of two bytes: nine bits of exponent, from 2^-256 to 2^255, and seven of mantissa.
 
 They are the high bits of a float64 without its sign, the exponent counted from another zero. Rounding is
-stochastic, so that the scale is right on average; it is off by 0.3% in root mean square.
+stochastic, so that the scale is right on average; it is off by less than 0.8%.
 """
 
 import torch
