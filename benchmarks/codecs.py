@@ -20,14 +20,20 @@ from time import thread_time
 import torch
 from torch import Tensor
 
-from fedcom.codecs import Codec, Dithered, Int, Rotated
+from fedcom.codecs import Codec, Dithered, Int, Peaks, Rotated
 from fedcom.draws import Draw
 from fedcom.vectors import Layout
 
 D = 200_000
 LAYOUT = Layout.vector(D)
 DRAW = Draw.seeded(0)
-CODECS: dict[str, Codec] = {"dithered q=0.1": Dithered(q=0.1), "rotated 2": Rotated(2.0), "int 8": Int(8)}
+CODECS: dict[str, Codec] = {
+    "dithered q=0.1": Dithered(q=0.1),
+    "rotated 2": Rotated(2.0),
+    "rotated 0.1": Rotated(0.1),
+    "peaks 0.02": Peaks(0.02),
+    "int 8": Int(8),
+}
 
 
 def min_max(x: Tensor) -> Tensor:
@@ -114,6 +120,7 @@ def main(repeats: int) -> None:
     report("heavy-tailed (x^3)", x**3, repeats)
     for d in (D, 1_797_010) if torch.cuda.is_available() else ():
         report_gpu(Rotated(2.0), d, repeats)
+        report_gpu(Peaks(0.02), d, repeats)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from fedcom.codecs import (
     Int,
     LowRank,
     Natural,
+    Peaks,
     PowerSgd,
     Qsgd,
     RandK,
@@ -35,7 +36,6 @@ from fedcom.codecs import (
     Sign,
     TernGrad,
     TopK,
-    wire,
 )
 from fedcom.draws import Draw
 from fedcom.errors import WireError
@@ -66,6 +66,8 @@ CASES: list[Codec] = [
     Rotated(3.0, "trellis"),
     Rotated(1.2, "trellis"),
     Rotated(3, "fixed"),
+    Peaks(0.2),
+    Peaks(0.5),
     LowRank(2, 2.5),
     LowRank(2, 5.0),
     Auto(4.0),
@@ -105,7 +107,7 @@ def bodies(codec: Codec, where: Layout, draw: Draw, rng: random.Random) -> Itera
     fresh = torch.Generator().manual_seed(rng.randrange(2**31))
     x = torch.randn(where.size, generator=fresh, dtype=torch.float64).to(where.dtype)
     kinds = [x, x**3, x * (torch.arange(where.size) % 50 == 0), torch.full_like(x, -0.7), 0 * x]
-    valid = [codec.encode(x, where, draw)[wire.HEADER :] for x in kinds]
+    valid = [codec.encode(x, where, draw)[codec.format.HEADER :] for x in kinds]
     damaged = [mutate.parts(codec, rng.choice(kinds), where, draw, rng) for _ in range(4)]
     while True:
         i = rng.randrange(len(valid))
@@ -159,7 +161,7 @@ def run(codec: Codec, messages: int, seed: int = 0) -> Iterator[Tally]:
         codec.decode(codec.encode(torch.ones(where.size, dtype=where.dtype), where, draw), where, draw)
         before = _peak()
         for i, body in zip(range(messages // len(WHERES)), bodies(codec, where, draw, rng), strict=False):
-            data = wire.frame(codec.id, codec.fingerprint(where), body)
+            data = codec.frame(body, where)
             if rng.random() < 0.02:  # the header too
                 data = rng.choice(mutate.ANYWHERE)(data, rng)
             attempt(codec, data, where, draw, tally, i % SAMPLE == 0)
@@ -190,7 +192,7 @@ def guided() -> None:
 
     def one(data: bytes) -> None:
         codec, tally = CASES[data[0] % len(CASES)] if data else CASES[0], Tally()
-        attempt(codec, wire.frame(codec.id, codec.fingerprint(where), data[1:]), where, draw, tally)
+        attempt(codec, codec.frame(data[1:], where), where, draw, tally)
         if tally.violations:
             raise AssertionError(tally.violations[0])
 

@@ -13,6 +13,7 @@ from fedcom.codecs import (
     Identity,
     Int,
     Natural,
+    Peaks,
     PowerSgd,
     Qsgd,
     RandK,
@@ -59,7 +60,8 @@ MATRIX: list[Codec] = [PowerSgd(1), PowerSgd(2)]  # those that draw only where t
 DITHERED: list[Codec] = [Dithered(q=q) for q in (1e-4, 0.1, 10.0)]  # by bits: test_dithered.py
 # A rotation makes a vector Gaussian, and these unbiased, only from about a thousand coordinates on.
 PACKED: list[Codec] = [Rotated(bits, "fixed") for bits in (1, 2, 3, 4)]
-ROTATED: list[Codec] = [*(Rotated(bits) for bits in (0.25, 1.0, 2.0, 6.0)), *PACKED]
+PEAKS: list[Codec] = [Peaks(50.0)]  # a rate that serves a single coordinate; lower ones: test_peaks.py
+ROTATED: list[Codec] = [*(Rotated(bits) for bits in (0.25, 1.0, 2.0, 6.0)), *PACKED, *PEAKS]
 CODECS_TESTED = FIXED + RANDOM + MATRIX + DITHERED + ROTATED
 
 LAYOUTS = {

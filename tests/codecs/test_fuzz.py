@@ -96,8 +96,7 @@ def test_a_small_message_does_not_grow(codec: Codec) -> None:
     tally, before = Tally(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for size in (1, 20, 60, 200):
         for byte in (b"\0", b"\1", b"\x7f", b"\xff"):
-            data = wire.frame(codec.id, codec.fingerprint(where), byte * size)
-            attempt(codec, data, where, draw, tally)
+            attempt(codec, codec.frame(byte * size, where), where, draw, tally)
     assert tally.violations == []
     unit = 1 if sys.platform == "darwin" else 1024
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * unit <= 80 * where.size

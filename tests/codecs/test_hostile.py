@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcom.codecs import Codec, Identity, Int, Natural, Qsgd, RandK, TopK, wire
+from fedcom.codecs import Codec, Identity, Int, Natural, Qsgd, RandK, TopK, compact, wire
 from fedcom.draws import Draw
 from fedcom.errors import WireError
 from fedcom.vectors import Layout
@@ -36,7 +36,11 @@ def refused(codec: Codec, data: bytes, where: Layout = WHERE) -> bool:
 
 
 def reframed(codec: Codec, body: bytes, where: Layout = WHERE) -> bytes:
-    return wire.frame(codec.id, codec.fingerprint(where), body)
+    return codec.frame(body, where)
+
+
+def body_of(codec: Codec, where: Layout = WHERE) -> bytes:
+    return message(codec, where)[codec.format.HEADER :]
 
 
 def packed(codec: Codec, where: Layout = WHERE, **changes: Tensor) -> bytes:
@@ -49,10 +53,11 @@ def packed(codec: Codec, where: Layout = WHERE, **changes: Tensor) -> bytes:
 @each_codec
 def test_truncated_messages(codec: Codec) -> None:
     data = message(codec)
-    for length in {0, 1, 15, 16, 17, len(data) // 2, len(data) - 2, len(data) - 1}:
+    for length in {0, 1, 2, 3, 15, 16, 17, len(data) // 2, len(data) - 2, len(data) - 1}:
         assert length >= len(data) or refused(codec, data[:length])
-    for cut in (1, 2, len(data) - 16):
-        assert refused(codec, reframed(codec, data[16:-cut]))
+    body = body_of(codec)
+    for cut in (1, 2, len(body)):
+        assert refused(codec, reframed(codec, body[:-cut]))
 
 
 @each_codec
@@ -60,14 +65,15 @@ def test_extended_messages(codec: Codec) -> None:
     data = message(codec)
     for tail in (b"\0", b"\xff", bytes(1000), data):
         assert refused(codec, data + tail)
-        assert refused(codec, reframed(codec, data[16:] + tail))
+        assert refused(codec, reframed(codec, body_of(codec) + tail))
 
 
 @each_codec
 def test_every_bit_of_the_header_and_some_of_the_body_matter(codec: Codec) -> None:
     data = message(codec)
-    body = range(128, 8 * len(data))
-    places = [*range(128), *random.Random(0).sample(body, min(64, len(body)))]
+    start = 8 * codec.format.HEADER
+    body = range(start, 8 * len(data))
+    places = [*range(start), *random.Random(0).sample(body, min(64, len(body)))]
     for place in places:
         flipped = bytearray(data)
         flipped[place // 8] ^= 1 << place % 8
@@ -101,7 +107,7 @@ def mutate(body: bytes, rng: random.Random) -> bytes:
 @each_codec
 def test_any_body_with_a_right_checksum(codec: Codec, dtype: torch.dtype) -> None:
     where, rng = layout("several", dtype), random.Random(label(codec))
-    body = message(codec, where)[16:]
+    body = body_of(codec, where)
     seen = Counter(refused(codec, reframed(codec, mutate(body, rng), where), where) for _ in range(60))
     assert seen[False] > 0  # not everything is refused: the test reaches expand
 
@@ -109,7 +115,7 @@ def test_any_body_with_a_right_checksum(codec: Codec, dtype: torch.dtype) -> Non
 @each_codec
 def test_any_body_of_a_single_coordinate(codec: Codec) -> None:
     where, rng = layout("single", torch.float32), random.Random(label(codec))
-    body = message(codec, where)[16:]
+    body = body_of(codec, where)
     for _ in range(40):
         refused(codec, reframed(codec, mutate(body, rng), where), where)
 
@@ -118,7 +124,9 @@ def test_any_body_of_a_single_coordinate(codec: Codec) -> None:
 def test_messages_of_other_codecs(codec: Codec) -> None:
     for other in CODECS_TESTED:
         if other.id != codec.id:
-            with pytest.raises(WireError, match=f"wrong codec id: got {other.id}, expected {codec.id}"):
+            told = f"wrong codec id: got {other.id}, expected {codec.id}"
+            told = told if codec.format is other.format is wire else "wrong (magic|tag)"
+            with pytest.raises(WireError, match=told):
                 codec.decode(message(other), WHERE, DRAW)
 
 
@@ -128,15 +136,18 @@ def test_messages_of_another_layout(codec: Codec) -> None:
     reshaped = Layout(WHERE.names, ((8, 7), (29,), (3, 3, 3)))
     wider = Layout(WHERE.names, WHERE.shapes, torch.float64)
     for other in (renamed, reshaped, wider):
-        with pytest.raises(WireError, match="wrong fingerprint"):
+        with pytest.raises(WireError, match=r"wrong (fingerprint|checksum) of .*settings, layout and tables"):
             codec.decode(message(codec), other, DRAW)
 
 
 @each_codec
 def test_messages_of_another_version(codec: Codec) -> None:
     data = bytearray(message(codec))
-    data[2] = 2
-    with pytest.raises(WireError, match="wrong version: got 2, expected 1"):
+    place, number, told = (2, 2, "version: got 2, expected 1")
+    if codec.format is compact:
+        place, number, told = (0, 0xC3, "tag of a compact message: got 195, expected 194")
+    data[place] = number
+    with pytest.raises(WireError, match=f"wrong {told}"):
         codec.decode(bytes(data), WHERE, DRAW)
 
 

@@ -21,6 +21,7 @@ from fedcom import (
     Int,
     Links,
     Natural,
+    Peaks,
     PowerSgd,
     Qsgd,
     RandK,
@@ -53,6 +54,7 @@ SOME: list[Codec] = [
     Dithered(q=0.1),
     Dithered(bits=8.0),
     Rotated(3.0),
+    Peaks(2.0),
     LowRank(bits=8.0),
     Auto(8.0),
 ]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedcom import ConfigError, FedCOMGATE, Int, Links, Natural, Rotated, Simulation
-from fedcom.codecs import Codec, Dithered, TopK
+from fedcom.codecs import Codec, Dithered, Peaks, TopK
 from fedcom.config import Config, read
 from fedcom.traffic.links import budgets_from
 from tests.conftest import after, close, mlp_task
@@ -40,6 +40,13 @@ def test_bits_are_proportional_to_bandwidths() -> None:
     assert budgets_from([1, 4, 8], Rotated(2.0)) == (0.25, 1.0, 2.0)
     with pytest.raises(ConfigError, match="above 0"):
         budgets_from([1, 0], Rotated(2.0))
+
+
+def test_bits_go_as_low_as_the_codec_does() -> None:
+    assert budgets_from([1, 40, 1000], Rotated(2.0)) == (0.05, 0.08, 2.0)
+    assert budgets_from([1, 30, 70, 1000], Peaks(0.05)) == (0.0001, 0.0015, 0.0035, 0.05)
+    codecs = [codec for codec, _ in Links(Peaks(0.05), budgets=(0.0015, 0.05)).uplinks(torch.arange(2))]
+    assert codecs == [Peaks(0.0015), Peaks(0.05)]
 
 
 @pytest.mark.parametrize("codec", [Natural(), TopK(), Dithered(q=0.1)])

@@ -10,6 +10,7 @@ from fedcom.codecs.identity import Identity
 from fedcom.codecs.integers import Int
 from fedcom.codecs.lowrank import LowRank
 from fedcom.codecs.natural import Natural
+from fedcom.codecs.peaks import Peaks
 from fedcom.codecs.powersgd import PowerSgd
 from fedcom.codecs.qsgd import Qsgd
 from fedcom.codecs.randk import RandK
@@ -20,7 +21,7 @@ from fedcom.codecs.topk import TopK
 from fedcom.errors import ConfigError
 from fedcom.registry import Registry, derived_from
 
-_CODED = (Dithered, Rotated, LowRank, Auto)
+_CODED = (Dithered, Rotated, LowRank, Auto, Peaks)
 _ALL = (Identity, Int, Qsgd, Natural, TopK, RandK, *_CODED, Sign, TernGrad, PowerSgd, CountSketch)
 OTHERS_IDS = range(128, 256)  # a message has one byte for the id; those below are fedcom's own
 
@@ -50,6 +51,7 @@ __all__ = [
     "Int",
     "LowRank",
     "Natural",
+    "Peaks",
     "PowerSgd",
     "Qsgd",
     "RandK",

@@ -39,11 +39,15 @@ class Codec(ABC):
         name: what a config calls the codec.
         id: the codec's byte in the message header; never used for another codec.
         lossless: whether the receiver sees exactly x.
+        format: that of the messages: wire, or compact for those of some dozen bytes.
+        lowest_rate: the least bits per coordinate of a budget that follows from a bandwidth.
     """
 
     name: ClassVar[str]
     id: ClassVar[int]
     lossless: ClassVar[bool] = False
+    format: ClassVar[wire.Format] = wire
+    lowest_rate: ClassVar[float] = 0.05
 
     def __post_init__(self) -> None:
         settings.check(self)
@@ -108,17 +112,17 @@ class Codec(ABC):
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         """The body of one message."""
-        return wire.pack(self.fields(layout), parts)
+        return self.format.pack(self.fields(layout), parts)
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
         """The parts of one message; raises WireError if no sender following the format makes them."""
-        parts = wire.unpack(self.fields(layout), body)
+        parts = self.format.unpack(self.fields(layout), body)
         self.check(parts, layout)
         return parts
 
     def itemise(self, parts: Parts, layout: Layout) -> Sizes:
         """The bytes of each message by part, header included; a codec of fixed sizes ignores the parts."""
-        return {"header": wire.HEADER, **{f.name: f.nbytes for f in self.fields(layout)}}
+        return {"header": self.format.HEADER, **self.format.sizes(self.fields(layout))}
 
     def fingerprint(self, layout: Layout) -> int:
         """A 32-bit checksum of codec, settings, layout and tables; a message with another one is refused."""
@@ -134,12 +138,15 @@ class Codec(ABC):
 
     def encode(self, x: Tensor, layout: Layout, draw: Draw) -> bytes:
         """The message of one vector."""
-        body = self.pack(self.compress(x, layout, draw), layout)
-        return wire.frame(self.id, self.fingerprint(layout), body)
+        return self.frame(self.pack(self.compress(x, layout, draw), layout), layout)
+
+    def frame(self, body: bytes, layout: Layout) -> bytes:
+        """The message that has this body."""
+        return self.format.frame(self.id, self.fingerprint(layout), body)
 
     def decode(self, data: bytes, layout: Layout, draw: Draw) -> Tensor:
         """The vector of one message; equals quantise(x) for the same draw."""
-        parts = self.unpack(wire.unframe(self.id, self.fingerprint(layout), data), layout)
+        parts = self.unpack(self.format.unframe(self.id, self.fingerprint(layout), data), layout)
         x = self.expand({name: part.to(draw.key.device) for name, part in parts.items()}, layout, draw)
         if not math.isfinite(x.sum()) and not math.isfinite(x.abs().max()):  # the sum is quicker
             raise WireError(f"a {self.name} message overflows: its scale is too large")

@@ -23,6 +23,7 @@ class EntropyCoded(Codec):
         highest_rate: the most bits per coordinate the codec can be set to.
     """
 
+    lowest_rate: ClassVar[float] = LOWEST_RATE
     highest_rate: ClassVar[float]
 
     @property

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from fedcom.codecs import wire
 from fedcom.codecs.base import Parts, Sizes
-from fedcom.codecs.coding import hadamard, lloyd_max, trellis, uniform
+from fedcom.codecs.coding import hadamard, lloyd_max, rotation, trellis, uniform
 from fedcom.codecs.coding.entropy import STATES
 from fedcom.codecs.coding.lloyd_max import LloydMax
 from fedcom.codecs.coding.trellis import Trellis
 from fedcom.codecs.coding.uniform import Uniform
 from fedcom.codecs.entropy_coded import EntropyCoded
 from fedcom.codecs.kernels import cpu, gpu
-from fedcom.codecs.kernels.jit import COMPILED, placed
+from fedcom.codecs.kernels.jit import placed
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
@@ -99,20 +99,9 @@ class Rotated(EntropyCoded):
         return {"scale": scale.to(torch.float32), "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
-        codes, scale, quantiser = parts["codes"], parts["scale"], self.quantiser(layout)
-        low, d, b = quantiser.coder.low, layout.size, hadamard.block_size(layout.size)
-        if layout.dtype == torch.float32 and cpu.ready(codes, draw):
-            centres = placed(quantiser.centres, codes.device, torch.float32)
-            x = cpu.unrotate(codes, low, centres, scale, d, b, draw)
-        elif layout.dtype == torch.float32 and gpu.ready(scale, draw, b):
-            centres = placed(quantiser.centres, codes.device, torch.float32)
-            x = gpu.unrotate(codes, low, centres, d, b, draw) * scale
-        else:
-            image = _image(codes, quantiser, layout.dtype)
-            x = hadamard.unrotate(image, d, draw) * scale.to(layout.dtype)
-        if not scale.is_cuda and scale.all():
-            return x
-        return x.masked_fill(scale == 0, 0.0)  # no minus zeros; on a GPU always, to save a wait
+        quantiser = self.quantiser(layout)
+        low, centres = quantiser.coder.low, quantiser.centres
+        return rotation.unrotate(parts["codes"], low, centres, parts["scale"], layout, draw)
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         scale = _SCALE.pack(parts["scale"])
@@ -141,10 +130,10 @@ def _codes(x: Tensor, quantiser: Quantiser, draw: Draw) -> tuple[Tensor, Tensor,
     The last two are columns in float64.
     """
     y = hadamard.rotate(x, draw)
-    fast = y.dtype == torch.float32 and cpu.ready(y, draw)
-    power = cpu.power(y) if fast else y.double().square().sum(-1, keepdim=True)
+    power = rotation.power_of(y, draw)
     codes = quantiser.codes(y, _deviation(power, y.shape[-1]))
-    image = _image(codes, quantiser, y.dtype)
+    image = rotation.image(codes, quantiser.coder.low, quantiser.centres, y.dtype)
+    fast = y.dtype == torch.float32 and cpu.ready(y, draw)
     return codes, power, cpu.product(y, image) if fast else (y.double() * image).sum(-1, keepdim=True)
 
 
@@ -161,11 +150,3 @@ def _codes_on_gpu(x: Tensor, quantiser: Uniform, draw: Draw) -> tuple[Tensor, Te
 def _deviation(power: Tensor, n: int) -> Tensor:
     """The standard deviation of n coordinates whose squares sum to `power`."""
     return (power / n).sqrt().to(torch.float32).clamp(min=torch.finfo(torch.float32).tiny)
-
-
-def _image(codes: Tensor, quantiser: Quantiser, dtype: torch.dtype) -> Tensor:
-    """What the codes mean: the centre of each one's cell."""
-    centres = placed(quantiser.centres, codes.device, dtype)
-    if COMPILED and codes.device.type == "cpu" and dtype == torch.float32:
-        return cpu.image(codes, quantiser.coder.low, centres)
-    return centres[(codes - quantiser.coder.low).to(torch.int64)]

@@ -11,15 +11,19 @@
 
 Numbers are little-endian. Integers of fewer than 8 bits, or of a width that is no machine type, are
 packed bit by bit, most significant bit first, and the last byte of a field is filled up with zeros.
+
+Messages of few bytes have the compact format of compact.py instead, which is version 2.
 """
 
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.errors import WireError
@@ -28,6 +32,8 @@ _HEADER = struct.Struct("<2sBBIII")
 HEADER = _HEADER.size
 VERSION = 1
 _TYPES = {8: "<u1", 16: "<u2", 32: "<u4"}
+
+Bits = NDArray[np.uint8]  # one bit per number
 
 
 @dataclass(frozen=True)
@@ -57,9 +63,13 @@ class Field:
             return array.astype(f"<f{self.bits // 8}").tobytes()
         if self.bits in _TYPES:
             return array.astype(_TYPES[self.bits]).tobytes()
+        return np.packbits(self.to_bits(values)).tobytes()
+
+    def to_bits(self, values: Tensor) -> Bits:
+        """The bits of integers, the most significant bit of each first."""
+        array = values.detach().cpu().reshape(-1).numpy().astype(np.uint32)
         shifts = np.arange(self.bits - 1, -1, -1, dtype=np.uint32)
-        bits = (array.astype(np.uint32)[:, None] >> shifts) & 1
-        return np.packbits(bits.astype(np.uint8)).tobytes()
+        return ((array[:, None] >> shifts) & 1).astype(np.uint8).reshape(-1)
 
     def unpack(self, data: memoryview) -> Tensor:
         """The field's values; floats that are not finite are refused."""
@@ -74,8 +84,33 @@ class Field:
         bits = np.unpackbits(np.frombuffer(data, np.uint8))
         if bits[total:].any():
             raise WireError(f"field {self.name!r} has stray bits in its padding")
+        return self.from_bits(bits[:total])
+
+    def from_bits(self, bits: Bits) -> Tensor:
+        """The integers that have these bits."""
         weights = 1 << np.arange(self.bits - 1, -1, -1, dtype=np.int64)
-        return torch.from_numpy(bits[:total].reshape(self.count, self.bits) @ weights)
+        return torch.from_numpy(bits.reshape(self.count, self.bits) @ weights)
+
+
+class Format(Protocol):
+    """What a format of messages has: this module is one, compact.py another."""
+
+    HEADER: int
+
+    def pack(self, fields: Sequence[Field], parts: Mapping[str, Tensor]) -> bytes:
+        """The body of one message."""
+
+    def unpack(self, fields: Sequence[Field], body: memoryview) -> dict[str, Tensor]:
+        """The parts of one message, whose length must be that of the receiver's own fields."""
+
+    def sizes(self, fields: Sequence[Field]) -> dict[str, int]:
+        """The bytes of each field."""
+
+    def frame(self, codec_id: int, fingerprint: int, body: bytes) -> bytes:
+        """A whole message: header and body."""
+
+    def unframe(self, codec_id: int, fingerprint: int, data: bytes) -> memoryview:
+        """The body of a message; raises WireError unless its header says what the receiver expects."""
 
 
 def pack(fields: Sequence[Field], parts: Mapping[str, Tensor]) -> bytes:
@@ -85,14 +120,17 @@ def pack(fields: Sequence[Field], parts: Mapping[str, Tensor]) -> bytes:
 
 def unpack(fields: Sequence[Field], body: memoryview) -> dict[str, Tensor]:
     """The parts of one message, whose length must be that of the receiver's own fields."""
-    expected = sum(field.nbytes for field in fields)
-    if len(body) != expected:
-        raise WireError(f"the body has {len(body)} bytes where the codec's format has {expected}")
+    check_length(body, sum(field.nbytes for field in fields))
     parts, start = {}, 0
     for field in fields:
         parts[field.name] = field.unpack(body[start : start + field.nbytes])
         start += field.nbytes
     return parts
+
+
+def sizes(fields: Sequence[Field]) -> dict[str, int]:
+    """The bytes of each field."""
+    return {field.name: field.nbytes for field in fields}
 
 
 def frame(codec_id: int, fingerprint: int, body: bytes) -> bytes:
@@ -103,8 +141,7 @@ def frame(codec_id: int, fingerprint: int, body: bytes) -> bytes:
 
 def unframe(codec_id: int, fingerprint: int, data: bytes) -> memoryview:
     """The body of a message; raises WireError unless its header says what the receiver expects."""
-    if len(data) < HEADER:
-        raise WireError(f"a message of {len(data)} bytes is shorter than its {HEADER}-byte header")
+    check_header(data, HEADER)
     magic, version, codec, spec, length, crc = _HEADER.unpack_from(data)
     body = memoryview(data)[HEADER:]
     expected = {
@@ -116,6 +153,23 @@ def unframe(codec_id: int, fingerprint: int, data: bytes) -> memoryview:
         "checksum": (crc, zlib.crc32(body)),
     }
     for what, (got, wanted) in expected.items():
-        if got != wanted:
-            raise WireError(f"wrong {what}: got {got!r}, expected {wanted!r}")
+        check(what, got, wanted)
     return body
+
+
+def check_header(data: bytes, size: int) -> None:
+    """Refuse a message too short for a header of that size."""
+    if len(data) < size:
+        raise WireError(f"a message of {len(data)} bytes is shorter than its {size}-byte header")
+
+
+def check_length(body: memoryview, expected: int) -> None:
+    """Refuse a body of another length."""
+    if len(body) != expected:
+        raise WireError(f"the body has {len(body)} bytes where the codec's format has {expected}")
+
+
+def check(what: str, got: object, wanted: object) -> None:
+    """Refuse a message of which one number, named by `what`, is not as expected."""
+    if got != wanted:
+        raise WireError(f"wrong {what}: got {got!r}, expected {wanted!r}")

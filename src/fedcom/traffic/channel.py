@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedcom.codecs import Codec, wire
+from fedcom.codecs import Codec
 from fedcom.draws import Draw
 from fedcom.traffic.ledger import Direction, Ledger
 from fedcom.vectors import Layout
@@ -71,7 +71,7 @@ class Channel:
     ) -> Tensor:
         def one(x: Tensor, draw: Draw) -> Tensor:
             message = codec.encode(x, layout, draw)
-            items = {"header": wire.HEADER, "body": len(message) - wire.HEADER}
+            items = {"header": codec.format.HEADER, "body": len(message) - codec.format.HEADER}
             next(ledgers).add(self.direction, vector, items, receivers=receivers)
             lengths.append(len(message))
             return codec.decode(message, layout, draw)

@@ -72,13 +72,15 @@ def at_budget(codec: Codec, bits: float) -> Codec:
     if found is None:
         raise ConfigError(
             f"codec {codec.name} has no setting of {bits:g} bits per coordinate; change that budget, or use "
-            "rotated (0.05 to 8 bits), dithered (0.05 to 16) or int (1 to 16, whole)"
+            "peaks (0.0001 to 1 bits), rotated (0.05 to 8), dithered (0.05 to 16) or int (1 to 16, whole)"
         )
     return found
 
 
 def budgets_from(bandwidths: Sequence[float], codec: Codec) -> tuple[float, ...]:
     """The bits per coordinate at which every client's message takes as long as the fastest client's.
+
+    None is below the codec's lowest rate.
 
     Args:
         bandwidths: one number per client, in any unit.
@@ -88,8 +90,14 @@ def budgets_from(bandwidths: Sequence[float], codec: Codec) -> tuple[float, ...]
     if bits is None or codec.at(bits) != codec:  # topk's bits are per value kept, not per coordinate
         raise ConfigError(
             f"bandwidths share out the codec's bits per coordinate, and {codec.name} is not set to any; "
-            "set uplink.bits (rotated, dithered, int), or give uplink.budgets instead"
+            "set uplink.bits (peaks, rotated, dithered, int), or give uplink.budgets instead"
         )
     if min(bandwidths, default=0) <= 0:
         raise ConfigError(f"bandwidths must be above 0; got {list(bandwidths)}")
-    return tuple(max(0.05, round(bits * b / max(bandwidths), 3)) for b in bandwidths)
+    shares = (bits * b / max(bandwidths) for b in bandwidths)
+    return tuple(max(codec.lowest_rate, _rounded(share)) for share in shares)
+
+
+def _rounded(bits: float) -> float:
+    """A rate to three places after the point; a low one to three digits."""
+    return round(bits, 3) if bits >= 0.05 else float(f"{bits:.3g}")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcom.codecs import Codec, Dithered, Rotated
+from fedcom.codecs import Codec, Dithered, Peaks, Rotated
 from fedcom.codecs.coding import hadamard, integer_stream
 from fedcom.codecs.kernels import butterflies, cpu, jit
 from fedcom.draws import Draw
@@ -19,9 +19,13 @@ CODECS: list[Codec] = [
     Dithered(q=1e-4),
     Dithered(q=1e-10),
     *map(Rotated, (0.5, 2.0, 7.9)),
+    Peaks(50.0),
 ]
 SIZES = (1, 5, 97, 5000, 199210)
-CASES = [*((codec, d) for codec in CODECS for d in SIZES), *((Dithered(bits=1.0), d) for d in SIZES[3:])]
+CASES = [
+    *((codec, d) for codec in CODECS for d in SIZES),
+    *((codec, d) for codec in (Dithered(bits=1.0), Peaks(0.02)) for d in SIZES[3:]),
+]
 
 
 def gaussian(d: int) -> Tensor:
@@ -40,7 +44,7 @@ def vectors(d: int) -> dict[str, Tensor]:
 def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the fused loops away."""
     monkeypatch.setattr(cpu, "ready", lambda *_: False)
-    for module in ("rotated", "coding.uniform", "coding.integer_stream"):
+    for module in ("coding.rotation", "coding.uniform", "coding.integer_stream"):
         monkeypatch.setattr(f"fedcom.codecs.{module}.COMPILED", False)
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from fedcom.codecs import Rotated
+from fedcom.codecs import Codec, Peaks, Rotated
 from fedcom.codecs.coding import hadamard
 from fedcom.codecs.coding.uniform import for_rate
 from fedcom.codecs.kernels import gpu
@@ -29,6 +29,7 @@ def check(clients: int, d: int, device: str) -> None:
     codes, overlap = gpu.second_half(half, b, sigma * quantiser.step, coder.low, coder.high, centres, draw)
     y = hadamard.rotate(x, draw)
     image = centres[(codes - coder.low).long()]
+    assert torch.equal(gpu.turn(half, b, draw), y)
     assert torch.equal(codes, quantiser.codes(y, sigma))
     assert torch.allclose(size, x.double().square().sum(-1, keepdim=True), rtol=1e-14)
     assert torch.allclose(overlap, (y.double() * image).sum(-1, keepdim=True), rtol=1e-12)
@@ -56,11 +57,31 @@ def test_kernels_on_a_gpu(d: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("bits", [0.1, 0.25, 1.0, 4.0, 8.0])
-def test_messages_of_the_gpu_are_those_of_the_cpu(bits: float) -> None:
-    codec, layout = Rotated(bits), Layout.vector(30_000)
+@pytest.mark.parametrize(
+    "codec", [*map(Rotated, (0.1, 0.25, 1.0, 4.0, 8.0)), *map(Peaks, (0.002, 0.02, 0.05, 1.0))], ids=repr
+)
+def test_messages_of_the_gpu_are_those_of_the_cpu(codec: Codec) -> None:
+    layout = Layout.vector(30_000)
     x, draw = torch.randn(2, 30_000), Draw.seeded(3).fold(torch.arange(2))
     there = codec.compress(x.cuda(), layout, Draw(draw.key.cuda()))
-    assert torch.equal(there["codes"].cpu(), codec.compress(x, layout, draw)["codes"])
+    for name, part in codec.compress(x, layout, draw).items():
+        same = torch.equal if name != "scale" or isinstance(codec, Peaks) else torch.allclose
+        assert same(there[name].cpu(), part)
     heard = codec.expand(there, layout, Draw(draw.key.cuda())).cpu()
     assert torch.allclose(heard, codec.quantise(x, layout, draw), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bits", [0.002, 0.02])
+def test_peaks_can_be_recorded_and_replayed(bits: float) -> None:
+    codec, layout = Peaks(bits), Layout.vector(50_000)
+    draw, x = Draw.seeded(0, "cuda").fold(torch.arange(3)), torch.randn(3, 50_000, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        codec.transmit(x, layout, draw)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        heard, _ = codec.transmit(x, layout, draw)
+    x.normal_()
+    graph.replay()
+    assert torch.equal(heard, codec.quantise(x, layout, draw))

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedcom import Links, Simulation, Task
 from fedcom.algorithms import ALGORITHMS, FedCOM, FedCOMGATE, Scaffold
-from fedcom.codecs import Dithered, Int, RandK, Rotated, TopK
+from fedcom.codecs import Dithered, Int, Peaks, RandK, Rotated, TopK
 from fedcom.engines.local.eager import EagerEngine, Rehearsal
 from fedcom.engines.local.groups import Groups
 from fedcom.engines.local.threads import map_on_threads
@@ -56,7 +56,7 @@ def test_runs_in_step_give_the_results_of_single_runs(name: str, participation: 
 
 
 @pytest.mark.parametrize(
-    "codec", [Dithered(q=0.1), Rotated(2.0), TopK(0.2), RandK(0.3)], ids=lambda c: c.name
+    "codec", [Dithered(q=0.1), Rotated(2.0), Peaks(2.0), TopK(0.2), RandK(0.3)], ids=lambda c: c.name
 )
 def test_each_run_of_a_stack_is_billed_its_own_bytes(codec: Any) -> None:
     runs = [
@@ -166,7 +166,9 @@ def test_a_rehearsal_leaves_no_trace() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("codec", [Int(8), Rotated(2.0), Dithered(q=0.1), TopK(0.2)], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "codec", [Int(8), Rotated(2.0), Peaks(), Dithered(q=0.1), TopK(0.2)], ids=lambda c: c.name
+)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_a_replayed_round_has_the_bits_of_a_played_one(codec: Any, participation: float) -> None:
     runs = [

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.codecs.kernels import butterflies
-from fedcom.codecs.kernels.arrays import Codes, Floats, Keys
+from fedcom.codecs.kernels.arrays import Codes, Floats, Ints, Keys
 from fedcom.codecs.kernels.jit import COMPILED, bits, jit, sum_jit
 from fedcom.draws import Draw
 
@@ -79,6 +79,20 @@ def unrotate(codes: Tensor, low: int, centres: Tensor, size: Tensor, d: int, b: 
     rows, points = _rows(codes), centres.numpy()
     butterflies.unrotate(rows, low, points, _each(x, size), _keys(x, draw), _blocks(z, b), _blocks(x, b))
     return x.narrow(-1, 0, d)
+
+
+def peaks(y: Tensor, start: int, count: int, size: int) -> tuple[Tensor, Tensor]:
+    """The largest magnitude in each block of each row: its code, and itself.
+
+    Args:
+        start: where the first block begins.
+        count: how many blocks there are; the last may reach beyond the row.
+        size: the coordinates of a block.
+    """
+    codes = torch.empty(*y.shape[:-1], count, dtype=torch.int64)
+    tops = torch.empty(*y.shape[:-1], count)
+    _peaks(_rows(y).view(np.int32), start, size, _rows(codes), _rows(tops).view(np.int32))
+    return codes, tops
 
 
 def _blocks(x: Tensor, b: int) -> Floats:
@@ -145,3 +159,19 @@ def _levels(y: Floats, step: Floats, low: F, high: F, codes: Codes) -> None:
             v = np.rint(row[i] / size)
             v = F(0) if v != v else v
             out[i] = np.int32(min(max(v, low), high))
+
+
+@jit
+def _peaks(y: Codes, start: int, size: int, codes: Ints, tops: Codes) -> None:
+    """The peaks of float32 numbers given as integers: without the sign bit, these have the same order."""
+    magnitude = np.int32(0x7FFFFFFF)
+    for r in range(len(y)):
+        for j in range(codes.shape[1]):
+            block, top = y[r, start + j * size : start + (j + 1) * size], np.int32(0)
+            for i in range(len(block)):
+                top = max(top, block[i] & magnitude)
+            place = 0
+            while block[place] & magnitude != top:
+                place += 1
+            codes[r, j] = 2 * place + (top > 0 and block[place] < 0)
+            tops[r, j] = top

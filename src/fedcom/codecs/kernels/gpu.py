@@ -43,6 +43,21 @@ def first_half(x: Tensor, n: int, b: int, draw: Draw) -> tuple[Tensor, Tensor]:
     return y, power.sum(-1, keepdim=True)
 
 
+def turn(y: Tensor, b: int, draw: Draw) -> Tensor:
+    """What the second of the two rotations makes of y.
+
+    Args:
+        y: what first_half made.
+        b: the coordinates of a row of the rotation.
+    """
+    from fedcom.codecs.kernels import triton_kernels
+
+    clients, n = y.shape
+    z = torch.empty_like(y)
+    triton_kernels.turn[(n // b, clients)](y, z, draw.key, salt("second"), n // b, **_shape(b))
+    return z
+
+
 def second_half(
     y: Tensor, b: int, step: Tensor, low: int, high: int, centres: Tensor, draw: Draw
 ) -> tuple[Tensor, Tensor]:

@@ -60,6 +60,16 @@ def first(x, y, power, keys, part, d, R, B: tl.constexpr, LEVELS: tl.constexpr, 
 
 
 @triton.jit
+def turn(y, z, keys, part, R, B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.constexpr):
+    """The second rotation of y into z."""
+    r, c = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    i = r * B + tl.arange(0, B)
+    v = tl.load(y + c * R * B + (i % R) * B + i // R)  # the matrix of rows, read column by column
+    v = _transform(_flip(v, i, _fold(tl.load(keys + c), part)), B, LEVELS, SCALE)
+    tl.store(z + c * R * B + i, v)
+
+
+@triton.jit
 def second(
     y,
     codes,
