@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedcom import Algorithm, FedAvg, FedCOMGATE, Links, Task
-from fedcom.codecs import CODECS, Auto, Codec, Dithered, LowRank, Rotated
+from fedcom.codecs import CODECS, Auto, Codec, Dithered, LowRank, Peaks, Rotated
 from fedcom.draws import Draw
 from fedcom.traffic.channel import Channel
 from fedcom.traffic.ledger import Ledger
@@ -103,3 +103,17 @@ def test_transmit_calls_the_methods_that_an_engine_compiles(codec: Codec) -> Non
     heard, _ = twin.transmit(gaussian(LONG), LONG, draw)
     assert called in ({"quantise"}, {"compress", "expand"})
     assert torch.equal(heard, codec.quantise(gaussian(LONG), LONG, draw))
+
+
+@pytest.mark.parametrize("encode", [False, True])
+def test_a_compact_message_holds_the_measured_q_itself(encode: bool) -> None:
+    """Two bytes inside a message instead of a message of its own, in both directions."""
+    codec = Peaks(0.5)
+    links = Links(codec, codec, encode=encode)
+    simulation = after(task(), FedCOMGATE(**RATES), links, rounds=1)  # type: ignore[arg-type]
+    books: Any = simulation.ledger.as_dict()
+    assert set(books["uplink"]["vectors"]) == {"D"}
+    assert books["uplink"]["vectors"]["D"]["q"] == 2 * CLIENTS
+    assert books["downlink"]["vectors"]["D"]["q"] == 2 * 2 * CLIENTS  # the clients' q, and the server's own
+    message = sum(codec.itemise({}, task().objective.layout).values())  # type: ignore[arg-type]
+    assert books["uplink"]["total"] == CLIENTS * (message + 2)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedcom.algorithms.base import Oracle, Round
-from fedcom.codecs import Identity
+from fedcom.codecs import Codec, Identity, compact
 from fedcom.draws import Draw
 from fedcom.rounds.cohort import Steps
 from fedcom.rounds.rules import Rules, ServerSide
@@ -154,7 +154,7 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
         memory if rules.uplink.remembers else {},
         meant if algorithm.uses_meant else {},
         sent,
-        _send_scalars(q, channel, given.draw) if rules.sends_q else q,
+        _send_scalar(q, next(iter(sent)), rules.links.uplink, channel, given.draw) if rules.sends_q else q,
     )
 
 
@@ -174,9 +174,20 @@ def _through(
     return send
 
 
-def _send_scalars(q: Tensor, channel: Channel, draw: Draw) -> Tensor:
-    column = channel.send(_SCALAR, q.unsqueeze(-1), Layout.vector(1, q.dtype), _UNCOMPRESSED, draw)
-    return column.squeeze(-1)
+def _send_scalar(
+    number: Tensor, vector: str, codec: Codec, channel: Channel, draw: Draw, receivers: int = 1
+) -> Tensor:
+    """Send one number per message: inside a message of a compact codec, else in a message of its own.
+
+    Args:
+        number: one number, or one number per message.
+        vector: the name of the vector that a compact message holds besides.
+        codec: of that vector.
+    """
+    if codec.format is compact:
+        return channel.append(vector, _SCALAR, number, receivers)
+    layout = Layout.vector(1, number.dtype)
+    return channel.send(_SCALAR, number.unsqueeze(-1), layout, _UNCOMPRESSED, draw, receivers).squeeze(-1)
 
 
 class Mean:
@@ -241,9 +252,10 @@ def server_work(
             q_down = torch.stack([rules.measure(heard[name], x) for name, x in reply.items()]).mean(0)
     rnd = rnd._replace(alpha=rules.alpha(q, q_down), q=q if rules.sends_q else 0.0)
     told = [*([q] if rules.sends_q else []), *([] if q_down is None else [q_down])]
+    codec = rules.links.downlink if rules.sends_mean_down else _UNCOMPRESSED
     for number in told:
-        scalar = number if number.dim() else number.reshape(1)
-        channel.send(_SCALAR, scalar, Layout.vector(1, q.dtype), _UNCOMPRESSED, draw, rules.sampled)
+        column = number.flatten() if number.dim() else number  # one number per run, or that of one run
+        _send_scalar(column, next(iter(mean)), codec, channel, draw, rules.sampled)
     state = algorithm.server_step(state, heard, rnd)
     if rules.corrects_downlink:
         state = algorithm.settle_server(state, mean, heard, rnd)

@@ -11,6 +11,8 @@ from fedcom.draws import Draw
 from fedcom.traffic.ledger import Direction, Ledger
 from fedcom.vectors import Layout
 
+_HALF = torch.float16
+
 
 @dataclass(frozen=True)
 class Channel:
@@ -58,6 +60,22 @@ class Channel:
         if self.meter is not None:
             self.meter[rows] += sum(sizes.values())
         return heard
+
+    def append(self, vector: str, part: str, numbers: Tensor, receivers: int = 1) -> Tensor:
+        """Add one number in half precision to each message just sent; what is heard of them.
+
+        Args:
+            vector: the name in the ledger of what the messages hold.
+            part: the name of the number in the ledger.
+            numbers: one number, or one per message.
+            receivers: how many hear each message.
+        """
+        messages = numbers.numel() // len(self.ledgers)
+        for ledger in self.ledgers:
+            ledger.add(self.direction, vector, {part: _HALF.itemsize}, messages, receivers)
+        if self.meter is not None:
+            self.meter.add_(_HALF.itemsize)
+        return numbers.clamp(max=torch.finfo(_HALF).max).to(_HALF).to(numbers.dtype)
 
     def _send_bytes(
         self,
