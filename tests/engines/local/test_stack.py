@@ -167,7 +167,7 @@ def test_a_rehearsal_leaves_no_trace() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "codec", [Int(8), Rotated(2.0), Peaks(), Dithered(q=0.1), TopK(0.2)], ids=lambda c: c.name
+    "codec", [Int(8), Rotated(2.0), Peaks(0.5), Dithered(q=0.1), TopK(0.2)], ids=lambda c: c.name
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_a_replayed_round_has_the_bits_of_a_played_one(codec: Any, participation: float) -> None:
