@@ -74,11 +74,10 @@ class Clip(Stage):
 
 
 @dataclass(frozen=True)
-class ErrorFeedback(Stage):
-    """Adds what the codec dropped to the next message; kept in the model's units, so that eta may decay."""
+class _Remembering(Stage):
+    """Adds what is remembered to the next message; kept in the model's units, so that eta may decay."""
 
     remembers: ClassVar[bool] = True
-    contracts: ClassVar[bool] = True
 
     def before(self, x: Tensor, memory: Tensor, unit: Unit) -> Tensor:
         return unit * x + memory
@@ -86,12 +85,19 @@ class ErrorFeedback(Stage):
     def after(self, heard: Tensor, unit: Unit) -> Tensor:
         return heard / unit
 
+
+@dataclass(frozen=True)
+class ErrorFeedback(_Remembering):
+    """Remembers what the codec dropped."""
+
+    contracts: ClassVar[bool] = True
+
     def remember(self, x: Tensor, passed: Tensor, heard: Tensor, memory: Tensor, unit: Unit) -> Tensor:
         return passed - heard
 
 
 @dataclass(frozen=True)
-class PaperMemory(Stage):
+class PaperMemory(_Remembering):
     """The paper's rule as printed: nu += u_j/m - mean u, with u = eta D (docs/decisions/memories.md).
 
     Args:
@@ -100,14 +106,7 @@ class PaperMemory(Stage):
 
     clients: int
 
-    remembers: ClassVar[bool] = True
     needs_mean: ClassVar[bool] = True
-
-    def before(self, x: Tensor, memory: Tensor, unit: Unit) -> Tensor:
-        return unit * x + memory
-
-    def after(self, heard: Tensor, unit: Unit) -> Tensor:
-        return heard / unit
 
     def remember(self, x: Tensor, passed: Tensor, heard: Tensor, memory: Tensor, unit: Unit) -> Tensor:
         return memory + unit * x / self.clients
