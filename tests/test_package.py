@@ -107,7 +107,7 @@ def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_shipped_config_runs_a_round(path: Path) -> None:
     """On digits, since the real sets may not be here; their own keys are all checked."""
-    settings = ["data.name=digits", "data.clients=10", "model.hidden=8", "run.rounds=1"]
+    settings = ["data.name=digits", "data.clients=10", "model.hidden=64", "run.rounds=1"]
     table = read(path, settings)
     if table["data"].get("partition") == "natural":  # digits have no authors
         table["data"]["partition"] = "iid"
