@@ -21,7 +21,7 @@ from tests.conftest import mlp_task
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 600  # seconds before a process that hangs is given up
-CONFIGS = sorted(p for p in ROOT.rglob("experiments/**/*.toml") if p.parent.name != "rates")
+CONFIGS = sorted(p for p in (ROOT / "experiments").rglob("*.toml") if p.parent.name != "rates")
 
 
 def build_wheel(source: Path, out: Path) -> Path:

@@ -47,7 +47,7 @@ COLOURS = {
     "qsparse": "#8a8a2b",
     "fedgate": "#2f97d8",
     "fedcomgate": "#0b4a9b",
-    "fedcomgate-exact": "#00214d",
+    "fedcomgate-exact": "#0a0a5c",
     "vrl-sgd": "#7c6fe0",
     "scaffold": "#009e73",
     "scallion": "#3c7d1f",
