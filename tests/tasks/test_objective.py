@@ -175,6 +175,22 @@ def test_the_users_module_is_not_changed_and_tasks_can_be_shared(draw: Draw) -> 
     assert not torch.equal(trained[0], trained[1])
 
 
+def test_a_call_leaves_the_module_alone_even_while_it_runs() -> None:
+    """Ctrl-C may end a call at any place; the module's parameters must be whole then."""
+    seen = []
+
+    class Looks(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(objective.module.weight.detach().clone())
+            return super().forward(x)
+
+    objective = Objective(Looks(2, 2))
+    before = objective.module.weight.detach().clone()
+    objective.outputs(torch.zeros(6), torch.zeros(1, 2))
+    assert len(seen) == 1
+    assert torch.equal(seen[0], before)
+
+
 def test_threads_do_not_see_one_anothers_parameters() -> None:
     """A call sets the module's parameters for a while; two calls at the same time must not share a module."""
     meeting = threading.Barrier(2, timeout=600)

@@ -64,12 +64,13 @@ class Objective:
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
         """The module's outputs for a batch, with parameters w."""
-        return cast(Tensor, functional_call(self._module_of_this_thread(), self.layout.tensors(w), (x,)))
+        return self._call(self._module_of_this_thread(), w, x)
+
+    def _call(self, module: nn.Module, w: Tensor, x: Tensor) -> Tensor:
+        return cast(Tensor, functional_call(module, self.layout.tensors(w), (x,)))
 
     def _module_of_this_thread(self) -> nn.Module:
-        """The module itself in the main thread, else a copy: a call sets its parameters for a while."""
-        if threading.current_thread() is threading.main_thread():
-            return self.module
+        """A copy: a call sets the parameters for a while, and Ctrl-C may come before they are put back."""
         if not hasattr(self._local, "module"):
             self._local.module = copy.deepcopy(self.module)
         return cast(nn.Module, self._local.module)
@@ -93,8 +94,7 @@ class Objective:
 
     def _weighted_loss(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         module = self._unfolded if torch.compiler.is_compiling() else self._module_of_this_thread()
-        outputs = cast(Tensor, functional_call(module, self.layout.tensors(w), (x,)))
-        return (self.losses(outputs, y) * weight).sum()
+        return (self.losses(self._call(module, w, x), y) * weight).sum()
 
     def to(self, device: torch.device) -> "Objective":
         """The same objective with its module and start on a device."""

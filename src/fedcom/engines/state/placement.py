@@ -1,5 +1,6 @@
 """What fits in a device's memory: how many stacked clients at once, and where their state is kept."""
 
+import copy
 import os
 import shutil
 import tempfile
@@ -52,7 +53,7 @@ def clients_that_fit(task: Task, algorithm: Algorithm, w: Tensor) -> int:
         w: the model, on the device that computes.
     """
     batch = task.longest if algorithm.batch == "full" else algorithm.batch
-    per_sample = task.x[0].numel() + _activations(task, w)
+    per_sample = task.x[0].numel() + _activations(task)
     per_client = w.element_size() * (_COPIES * w.numel() + 3 * batch * per_sample)
     return max(1, int(_SHARE * free_bytes(w.device) / per_client))
 
@@ -120,7 +121,7 @@ def free_bytes(device: torch.device) -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _activations(task: Task, w: Tensor) -> int:
+def _activations(task: Task) -> int:
     """How many numbers the module computes from one sample in a forward pass."""
     counts: list[int] = []
 
@@ -130,9 +131,9 @@ def _activations(task: Task, w: Tensor) -> int:
         if isinstance(output, Tensor) and isinstance(module, nn.Conv2d):  # the table of patches, if compiled
             counts.append(output.numel() // module.out_channels * module.weight[0].numel())
 
-    hooks = [module.register_forward_hook(count) for module in task.objective.module.modules()]
+    whole = copy.deepcopy(task.objective.module)
+    for module in whole.modules():
+        module.register_forward_hook(count)
     with torch.no_grad():
-        task.objective.outputs(w, task.x[:1])
-    for hook in hooks:
-        hook.remove()
+        whole(task.x[:1])
     return sum(counts)
