@@ -18,7 +18,7 @@ import pytest
 import fedcom
 from fedcom import cli
 from fedcom.config import DataConfig, RunConfig
-from fedcom.runs.run import FILES
+from fedcom.runs.record import FILES
 
 COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # these make rich treat a pipe as a terminal
 SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=2")

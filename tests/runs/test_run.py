@@ -1,7 +1,6 @@
 """A run's folder: its files, that they agree, that it can be run again, and how runs end."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ from fedcom.config import Config, read
 from fedcom.engines.simulation import Row
 from fedcom.errors import ConfigError, DataError, Diverged
 from fedcom.runs import prepare as preparing
-from fedcom.runs.folder import check_free, fresh_folder, make_folder, write_json
 from fedcom.runs.prepare import prepare
-from fedcom.runs.run import FILES, Outcome, execute
+from fedcom.runs.record import FILES, Outcome
+from fedcom.runs.run import execute
 
 SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=4", "run.eval_every=3", "run.target_accuracy=0.2")
 SCORES = ("train_loss", "test_accuracy", "worst_client_accuracy")
@@ -144,11 +143,11 @@ def test_an_interrupted_run_keeps_what_it_measured(tmp_path: Path) -> None:
         if row["round"] == 3:
             raise KeyboardInterrupt
 
-    outcome = run(tmp_path / "a", callbacks=[stop])
-    assert isinstance(outcome.error, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "a", callbacks=[stop])
     summary = loaded(tmp_path / "a" / "summary.json")
-    assert (summary["status"], summary["round"], summary["rounds_done"]) == ("interrupted", 0, 3)
-    assert [row["round"] for row in rows_of(tmp_path / "a")] == [0]
+    assert (summary["status"], summary["round"], summary["rounds_done"]) == ("interrupted", 3, 3)
+    assert [row["round"] for row in rows_of(tmp_path / "a")] == [0, 3]
     assert (tmp_path / "a" / "model.safetensors").is_file()
 
 
@@ -161,37 +160,10 @@ def test_a_diverged_run_keeps_what_it_measured_as_json(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "a")[0]["round"] == 0
 
 
-def test_json_holds_no_nan(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(tmp_path / "a.json", {"loss": math.nan})
-
-
-def test_a_fresh_folder_does_not_exist_yet(tmp_path: Path) -> None:
-    first = fresh_folder("fedavg-digits", tmp_path)
-    first.mkdir()
-    assert [first.name, fresh_folder("fedavg-digits", tmp_path).name] == [
-        "fedavg-digits-001",
-        "fedavg-digits-002",
-    ]
-
-
-def test_a_folder_that_holds_something_is_refused_unless_forced(tmp_path: Path) -> None:
-    check_free(tmp_path / "new", force=False)
-    check_free(tmp_path, force=False)
-    (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="is not empty; choose another --out, or --force"):
-        check_free(tmp_path, force=False)
-    check_free(tmp_path, force=True)
-    with pytest.raises(ConfigError, match=r"mine\.txt is a file, not a folder"):
-        check_free(tmp_path / "mine.txt", force=True)
-    with pytest.raises(ConfigError, match=r"cannot write to .*; choose another --out"):
-        make_folder(tmp_path / "mine.txt" / "below", FILES)
-
-
 def test_a_second_run_replaces_the_first_ones_files_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     (tmp_path / "summary.json").write_text("old")
-    run(tmp_path, "run.rounds=0")
+    run(tmp_path, "run.rounds=0", start="over")
     assert (tmp_path / "mine.txt").read_text() == "mine"
     assert loaded(tmp_path / "summary.json")["round"] == 0
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedcom.codecs import CODECS, Codec, Identity, Int, Natural, RandK, TopK, wire
-from fedcom.errors import ConfigError, DataError
+from fedcom.errors import ConfigError, DataError, Stopped
 from fedcom.reports.figures import _between, rate_distortion
 from fedcom.studies import card_vectors
 from fedcom.studies import codec_card as card
@@ -375,7 +376,7 @@ def test_an_interrupt_keeps_what_was_measured(
     def measure_three(*arguments: Any) -> Any:
         calls.append(arguments)
         if len(calls) > 3:
-            raise KeyboardInterrupt
+            raise Stopped(signal.SIGINT)
         return measure(*arguments)
 
     monkeypatch.setattr(card, "measure", measure_three)

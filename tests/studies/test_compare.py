@@ -2,6 +2,7 @@
 
 import csv
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 from fedcom.codecs import Identity, Int, TopK
 from fedcom.config import read
 from fedcom.engines.simulation import Simulation
-from fedcom.errors import ConfigError, DataError
-from fedcom.runs.run import FILES
+from fedcom.errors import ConfigError, DataError, Stopped
+from fedcom.runs.record import FILES
 from fedcom.studies import compare as comparing
 from fedcom.studies.compare import METHODS, Comparison, compare, variant, variants
 
@@ -171,12 +172,12 @@ def test_an_interrupted_comparison_tabulates_what_it_has(
     def stop(self: Simulation) -> None:
         steps.append(self)
         if len(steps) == 5:
-            raise KeyboardInterrupt
+            raise Stopped(signal.SIGINT)
         step(self)
 
     monkeypatch.setattr(Simulation, "step", stop)
     found = run(tmp_path, "fedavg,fedpaq,fedcom")
-    assert found.interrupted
+    assert found.stopped is not None
     assert [(entry["method"], entry["status"]) for entry in found.table] == [
         ("fedavg", "done"),
         ("fedpaq", "interrupted"),
@@ -195,17 +196,17 @@ def test_an_interrupt_between_two_runs_counts_too(
     def stop(*args: Any, **options: Any) -> Any:
         calls.append(args)
         if len(calls) > finished:
-            raise KeyboardInterrupt
+            raise Stopped(signal.SIGINT)
         return execute(*args, **options)
 
     monkeypatch.setattr(comparing, "execute", stop)
     if labels is None:  # nothing to tabulate
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Stopped):
             run(tmp_path, "fedavg,fedpaq")
         assert list(tmp_path.iterdir()) == []
     else:
         found = run(tmp_path, "fedavg,fedpaq")
-        assert found.interrupted
+        assert found.stopped is not None
         assert list(entries(tmp_path)) == labels
 
 

@@ -355,9 +355,9 @@ def _is_override(argument: str) -> bool:
 def main() -> None:
     """The entry point: an error the user can fix is printed as one line; any other also writes a file."""
     warnings.showwarning = lambda message, *_: _complain(message)
-    stops.listen()
     try:
-        _run_app()
+        with stops.listening():
+            _run_app()
     finally:
         _end_output()
 

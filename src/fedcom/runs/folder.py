@@ -93,21 +93,14 @@ def clear(out: Path, names: Iterable[str]) -> None:
 def _lock(out: Path) -> IO[str]:
     """Open and lock a folder's lock file, or raise ConfigError that says who holds it."""
     until = time.monotonic() + _PATIENCE
-    while True:
-        file = (out / LOCK).open("a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _same(file, out / LOCK):  # its last holder deletes it
-                break
-        except BlockingIOError:
-            if time.monotonic() > until:
-                who = _who(out)
-                raise ConfigError(
-                    f"{out} is in use by process {who.get('pid', '?')} on {who.get('host', '?')} since "
-                    f"{who.get('since', '?')}; choose another --out, or wait for it"
-                ) from None
-            time.sleep(0.02)
-        file.close()
+    while (file := _try_lock(out)) is None:
+        if time.monotonic() > until:
+            who = _who(out)
+            raise ConfigError(
+                f"{out} is in use by process {who.get('pid', '?')} on {who.get('host', '?')} since "
+                f"{who.get('since', '?')}; choose another --out, or wait for it"
+            )
+        time.sleep(0.02)
     file.truncate(0)
     since = datetime.now().astimezone().isoformat(timespec="seconds")
     file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n")
@@ -115,10 +108,15 @@ def _lock(out: Path) -> IO[str]:
     return file
 
 
-def _same(file: IO[str], path: Path) -> bool:
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    return False
+def _try_lock(out: Path) -> IO[str] | None:
+    """The locked lock file of a folder, or None if another process has it."""
+    file = (out / LOCK).open("a+")
+    with suppress(BlockingIOError, FileNotFoundError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), (out / LOCK).stat()):  # its last holder deletes it
+            return file
+    file.close()
+    return None
 
 
 def _who(out: Path) -> dict[str, Any]:

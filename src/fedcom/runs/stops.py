@@ -13,11 +13,20 @@ _deferring = False
 _asked: int | None = None
 
 
-def listen() -> None:
-    """Raise Stopped at a signal to stop; signals that are ignored, as SIGHUP is under nohup, stay ignored."""
-    for number in SIGNALS:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _obey)
+@contextmanager
+def listening() -> Iterator[None]:
+    """Within this block, a signal to stop raises Stopped; ignored ones, as SIGHUP under nohup, stay ignored."""
+    global _asked
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    heard = [number for number, handler in before.items() if handler != signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, _obey)
+    try:
+        yield
+    finally:
+        _asked = None
+        for number in heard:
+            signal.signal(number, before[number])
 
 
 @contextmanager

@@ -1,0 +1,36 @@
+"""Files are whole or not there."""
+
+import errno
+import math
+from pathlib import Path
+
+import pytest
+
+from fedcom.errors import StorageError
+from fedcom.saving.whole import check_room, write_json, write_whole
+
+
+def test_json_holds_no_nan_and_the_old_file_stays(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"loss": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "a.json", {"loss": math.nan})
+    assert (tmp_path / "a.json").read_text() == '{\n  "loss": 1\n}\n'
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+
+    def half(path: Path) -> None:
+        path.write_text("ne")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(StorageError, match="the disk is full; free some space") as caught:
+        write_whole(tmp_path / "a", half)
+    assert caught.value.exit_code == 5
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old"}
+
+
+def test_too_little_room_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    check_room(tmp_path, 1)
+    with pytest.raises(StorageError, match="has room for .* bytes, and "):
+        check_room(tmp_path, 2**60)
