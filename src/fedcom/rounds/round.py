@@ -83,7 +83,8 @@ def coin(draw: Draw) -> Tensor:
 def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bool) -> Vectors:
     """Send clients what they need to begin a round.
 
-    Clients that repeat the server's steps know it already: they are sent nothing after the first round.
+    Clients that repeat the server's steps know it already: they are sent nothing after the first round, but
+    for what they missed (traffic/receipts.py).
 
     Args:
         server: the algorithm's state on the server.
@@ -97,6 +98,12 @@ def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bo
         name: channel.send(name, x, rules.layout, _UNCOMPRESSED, draw, rules.sampled)
         for name, x in vectors.items()
     }
+
+
+def uncompressed_bytes(vectors: Vectors, layout: Layout) -> int:
+    """The bytes of some vectors of the model's size that are sent uncompressed."""
+    fields = _UNCOMPRESSED.fields(layout)
+    return len(vectors) * (_UNCOMPRESSED.format.HEADER + sum(field.nbytes for field in fields))
 
 
 class Assignment(NamedTuple):

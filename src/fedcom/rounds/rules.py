@@ -77,7 +77,14 @@ class Rules:
         """Whether clients repeat the server's step themselves, so that only the mean goes down."""
         if self.algorithm.option is not None:
             return self.algorithm.option == "I"
-        return self.algorithm.feedback and self.sampled == self.clients
+        if self.sampled == self.clients:
+            return self.algorithm.feedback
+        return not self.links.downlink.lossless  # means are then shorter than the model
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether clients that missed rounds are sent what they missed."""
+        return self.clients_repeat_step and self.sampled < self.clients
 
     @property
     def sends_mean_down(self) -> bool:
@@ -157,14 +164,10 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
         raise ConfigError(
             f"{a.name} tracks differences between clients and needs two per round; got {n} of {m}"
         )
-    if a.option == "I" and n < m:
-        raise ConfigError(
-            f"with option I clients repeat the server's step, which needs full participation; got {n} of {m}"
-        )
     if not (links.downlink.lossless or a.feedback or a.option == "I" or memory == "paper"):
         raise ConfigError(
             f"a downlink codec compresses the mean, but {a.name} sends the model down, which is never "
-            "compressed; set algorithm.option=I (full participation) to send the mean instead"
+            "compressed; set algorithm.option=I to send the mean instead"
         )
     lost = not a.corrects_downlink and links.downlink_memory == "none"
     if not links.downlink.lossless and lost:

@@ -33,6 +33,7 @@ from fedcom.rounds.round import (
     facts,
     play,
     server_work,
+    uncompressed_bytes,
 )
 from fedcom.rounds.rules import ServerSide
 from fedcom.rounds.state import RunState
@@ -41,6 +42,7 @@ from fedcom.tasks.task import Task
 from fedcom.traffic.channel import Channel
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.network import clock_of
+from fedcom.traffic.receipts import Receipts
 from fedcom.vectors import Vectors
 
 
@@ -90,6 +92,7 @@ class EagerEngine:
         self.inputs = Inputs.empty(len(runs), rows, w.device)
         self.gauges = Gauges(len(runs), w.device)
         self.clock = clock_of(first.network, [run.draw for run in runs], n, w.device)
+        self.receipts = Receipts(len(runs), m if rules.catches_up else 0, n, w.device)
         self._weights = torch.cat([run.cohort.weights for run in runs])
         self._bills: list[Ledger] = []
         self._waiting: list[tuple[slice, Waiting]] = []
@@ -134,8 +137,10 @@ class EagerEngine:
     def play(self) -> list[Ledger]:
         """Play the round that the inputs describe; returns the bytes sent, one ledger per run."""
         self.clock.start()
+        self.receipts.start()
         play(self)
-        self.clock.stop(self.inputs.client, *self.runs[0].cohort.steps)
+        down = self.receipts.stop(self.inputs.client)
+        self.clock.stop(self.inputs.client, down, *self.runs[0].cohort.steps)
         return self._bills
 
     def begin(self) -> list[Begun]:
@@ -149,6 +154,9 @@ class EagerEngine:
         run, inputs = self.runs[i], self.inputs
         draw = Draw(inputs.key[i])
         down = broadcast(run.rules, run.server, self._downlink(i), draw, first=self.round == 0)
+        if run.rules.catches_up and self.round > 0:
+            whole = uncompressed_bytes(run.rules.algorithm.replica(run.server), run.rules.layout)
+            self.receipts.catch_up(i, self.stack.rows_of(inputs.client, i), whole, self._bills[i])
         rnd = facts(inputs.eta[i], run.cohort.tau, share, inputs.coin[i])
         return Begun(draw, down, rnd, p.to(run.server.w.dtype))
 
@@ -234,7 +242,7 @@ class EagerEngine:
         return self.stack.finished(partial(client_finish, self.runs[0].rules), work, answers)
 
     def _downlink(self, i: int) -> Channel:
-        encode, meter = self.runs[i].rules.links.encode, self.clock.downlink_meter(i)
+        encode, meter = self.runs[i].rules.links.encode, self.receipts.meter(i)
         return Channel("downlink", [self._bills[i]], encode, meter)
 
     def _sampled(self, round_index: int) -> Tensor:

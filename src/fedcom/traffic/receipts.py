@@ -1,0 +1,61 @@
+"""The bytes that clients receive: what all of a round are told, and what those who missed rounds catch up on.
+
+Clients that repeat the server's step need every mean. One that missed some is sent those, or what it would
+have made of them (the model), whichever is shorter.
+"""
+
+import torch
+from torch import Tensor
+
+from fedcom.traffic.ledger import Ledger
+
+
+class Receipts:
+    """What clients of runs played in step receive, on their device, where a replayed round adds to it.
+
+    Args:
+        clients: how many each run has; 0 if none ever has to catch up.
+        sampled: how many of them take part in a round.
+
+    Attributes:
+        sent: the bytes of the first model and of all means so far, one number per run.
+        heard: what `sent` was when a client last took part, one row per run; zero before it first does.
+    """
+
+    def __init__(self, runs: int, clients: int, sampled: int, device: torch.device) -> None:
+        self.sent = torch.zeros(runs, 1, dtype=torch.int64, device=device)
+        self.heard = self.sent.repeat(1, clients)
+        self._told = torch.zeros_like(self.sent)  # this round, to each sampled client
+        self._caught_up = self.sent.repeat(1, sampled)  # this round, by each of them
+
+    def start(self) -> None:
+        """A round begins."""
+        self._told.zero_()
+        self._caught_up.zero_()
+
+    def meter(self, run: int) -> Tensor:
+        """Where the bytes that a run's server sends to each sampled client are to be added up."""
+        return self._told[run]
+
+    def catch_up(self, run: int, clients: Tensor, model: int, ledger: Ledger) -> None:
+        """Enter what the sampled clients of a run are sent so that they are where the server is.
+
+        Args:
+            clients: their numbers.
+            model: the bytes of all that they would make of the means they missed.
+        """
+        missed = self.sent[run] - self.heard[run, clients]
+        means, models = (torch.where(chosen, missed, 0) for chosen in (missed <= model, missed > model))
+        ledger.add("downlink", "catch-up", {"means": means, "model": models.clamp(max=model)})
+        self._caught_up[run] = missed.clamp(max=model)
+
+    def stop(self, clients: Tensor) -> Tensor:
+        """A round is over; returns the bytes that each sampled client received in it, one row per run.
+
+        Args:
+            clients: those that took part, of all runs in order.
+        """
+        self.sent += self._told
+        if self.heard.numel():
+            self.heard.scatter_(1, clients.view_as(self._caught_up), self.sent.expand_as(self._caught_up))
+        return self._told + self._caught_up
