@@ -1,15 +1,24 @@
-"""Clients that missed rounds are sent the means they missed or the model, whichever is shorter."""
+"""What goes down: the first model or its seed, and means or the model to clients that missed rounds."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from fedcom import Algorithm, Diana, FedAvg, FedCOMGATE, FedGATE, Links, Network, Scaffold, Simulation
+from fedcom import Algorithm, Diana, FedAvg, FedCOMGATE, FedGATE, Links, Network, Scaffold, Simulation, Task
 from fedcom.codecs import Codec, Dithered, Identity, Int, Peaks
+from fedcom.config import Config, read
 from fedcom.engines.local.eager import Rehearsal
 from fedcom.engines.simulation import stack_runs
+from fedcom.errors import ConfigError
 from fedcom.rounds.round import play
+from fedcom.runs.prepare import prepare
+from fedcom.runs.run import execute
+from fedcom.tasks.objective import Objective
 from tests.conftest import after, mlp_task
 
 BYTES_DOWN = Network(uplink=1e15, downlink=8e-6)  # a byte down takes a second, and nothing else does
@@ -19,9 +28,14 @@ MEAN = 16 + 32 + 66 + 24  # a message of int 8, and the server's measured q
 LOSSY = Links(Identity(), Int(8))
 
 
+def drawn_task() -> Task:
+    task = mlp_task(clients=4)
+    return replace(task, objective=Objective(task.objective.module, dtype=torch.float64, seed=0))
+
+
 def half(algorithm: Algorithm, links: Links, rounds: int = len(SAMPLES), **options: Any) -> Simulation:
     """A run of four clients, of which those in SAMPLES take part."""
-    return after(mlp_task(clients=4), algorithm, links, rounds, participation=0.5, seed=2, **options)
+    return after(drawn_task(), algorithm, links, rounds, participation=0.5, seed=2, **options)
 
 
 def down(simulation: Simulation) -> dict[str, dict[str, int]]:
@@ -35,7 +49,7 @@ def test_bytes_and_modelled_time_by_hand(encode: bool) -> None:
     links = Links(Identity(), Int(8), encode=encode)
     simulation = half(FedGATE(tau=2, gamma=1.0), links, network=BYTES_DOWN)
     assert [simulation.state.sample(i).tolist() for i in range(len(SAMPLES))] == SAMPLES
-    assert down(simulation)["catch-up"] == {"means": (2 + 1) * MEAN, "model": 3 * MODEL}
+    assert down(simulation)["catch-up"] == {"first model": 0, "means": (2 + 1) * MEAN, "model": 3 * MODEL}
     assert simulation.ledger.total("downlink") == 2 * MODEL + 2 * 7 * MEAN + 3 * MEAN + 3 * MODEL
     slowest = [MODEL, 0, MODEL, 0, 2 * MEAN, MEAN, MODEL]
     assert simulation.row()["modelled_seconds"] == pytest.approx(sum(slowest) + 7 * MEAN, abs=1e-6)
@@ -64,8 +78,64 @@ def test_a_mean_that_is_compressed_is_what_clients_catch_up_on_unless_told() -> 
     chosen = {option: half(FedGATE(option=option), LOSSY) for option in (None, "I", "II")}
     assert down(chosen[None]) == down(chosen["I"])
     assert chosen[None].ledger.total("downlink") < chosen["II"].ledger.total("downlink")
-    assert down(chosen["II"])["w"] == {"header": 2 * 7 * 16, "values": 2 * 7 * 528}
+    assert down(chosen["II"])["first model"] == {"header": 2 * 16, "values": 2 * 528}
+    assert down(chosen["II"])["w"] == {"header": 2 * 6 * 16, "values": 2 * 6 * 528}
     assert torch.equal(chosen["I"].server.w, chosen["II"].server.w)
+
+
+SEED = 16 + 8
+DRAWN = Links(Identity(), Int(8), first="seed")
+
+
+@pytest.mark.parametrize("encode", [False, True])
+def test_a_seed_in_place_of_the_first_model_by_hand(encode: bool) -> None:
+    """Clients 1 and 3 begin with the seed and two means: in all less than the model."""
+    seeded = half(FedGATE(tau=2, gamma=1.0), replace(DRAWN, encode=encode))
+    dense = half(FedGATE(tau=2, gamma=1.0), LOSSY)
+    assert down(seeded)["first model"] == {"header": 2 * 16, "seed": 2 * 8}
+    late = {"first model": 2 * SEED, "means": (2 * 2 + 2 + 1) * MEAN, "model": MODEL}
+    assert down(seeded)["catch-up"] == late
+    assert seeded.ledger.total("downlink") == 2 * SEED + 2 * 7 * MEAN + sum(late.values())
+    assert torch.equal(seeded.server.w, dense.server.w)
+
+
+@pytest.mark.parametrize(("kind", "vectors"), [(FedAvg, 1), (Scaffold, 2)])
+def test_where_the_server_sends_its_vectors_a_seed_replaces_those_of_the_first_round(
+    kind: type[Algorithm], vectors: int
+) -> None:
+    seeded, dense = (half(kind(), Links(Identity(), first=first)) for first in ("seed", "dense"))
+    saved = 2 * (vectors * MODEL - SEED)
+    assert dense.ledger.total("downlink") - seeded.ledger.total("downlink") == saved
+    assert dense.ledger.total("downlink") == 2 * 7 * vectors * MODEL
+    assert torch.equal(seeded.server.w, dense.server.w)
+
+
+def test_with_all_clients_the_seed_travels_once() -> None:
+    simulation = after(drawn_task(), FedGATE(tau=2, gamma=1.0), DRAWN, rounds=3, network=BYTES_DOWN)
+    assert simulation.ledger.total("downlink") == 4 * (SEED + 3 * MEAN)
+    assert simulation.row()["modelled_seconds"] == pytest.approx(SEED + 3 * MEAN, abs=1e-6)
+
+
+def test_a_seed_that_is_not_known_cannot_travel() -> None:
+    with pytest.raises(ConfigError, match=r"leave run.init out or set downlink.first=dense"):
+        Simulation(mlp_task(), FedGATE(), DRAWN, device="cpu")
+    with pytest.raises(ConfigError, match=r"from 0 to 2\^64 - 1; got -1"):
+        Objective(nn.Linear(2, 1), seed=-1)
+
+
+def test_a_pretrained_model_travels_dense(tmp_path: Path) -> None:
+    overrides = ["run.rounds=1", "data.clients=4", "model.hidden=4", "downlink.first=seed"]
+    first = Config.of(read(None, overrides))
+    assert Config.of(first.table()) == first
+    execute(first, tmp_path / "first", device="cpu", quiet=True)
+    pretrained = f"run.init={tmp_path / 'first' / 'model.safetensors'}"
+    with pytest.raises(ConfigError, match=r"leave run.init out"):
+        prepare(Config.of(read(None, [*overrides, pretrained])), "cpu")
+    dense = Config.of(read(None, [*overrides[:3], pretrained]))
+    execute(dense, tmp_path / "second", device="cpu", quiet=True)
+    books = json.loads((tmp_path / "second" / "ledger.json").read_text())["downlink"]["vectors"]
+    d = json.loads((tmp_path / "second" / "summary.json").read_text())["parameters"]
+    assert books["first model"] == {"header": 4 * 16, "values": 4 * 4 * d}
 
 
 def test_with_all_clients_nobody_catches_up() -> None:

@@ -7,7 +7,7 @@ from fedcom.codecs import Codec
 from fedcom.engines.choice import AUTO, check_name
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError
-from fedcom.traffic.links import DownlinkMemory, Memory, at_budget, budgets_from
+from fedcom.traffic.links import DownlinkMemory, First, Memory, at_budget, budgets_from
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,12 @@ class UplinkConfig:
 
 @dataclass(frozen=True)
 class DownlinkConfig:
-    """What a lossy downlink does with what it drops."""
+    """What surrounds the downlink's codec.
+
+    Args:
+        memory: what the server does with what its codec drops; None: what suits the method.
+        first: how the first model travels.
+    """
 
     memory: DownlinkMemory | None = None
+    first: First = "dense"

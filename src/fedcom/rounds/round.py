@@ -21,10 +21,11 @@ from fedcom.codecs import Codec, Identity, compact
 from fedcom.draws import Draw
 from fedcom.rounds.cohort import Steps
 from fedcom.rounds.rules import Rules, ServerSide
-from fedcom.traffic.channel import Channel
+from fedcom.traffic.channel import SEED_BYTES, Channel
 from fedcom.vectors import Layout, Vectors
 
 _SCALAR = "q"  # the name in the ledger of the measured q, which travels where damping needs it
+_FIRST = "first model"  # the name in the ledger of what the clients of the first round begin from
 _UNCOMPRESSED = Identity()
 
 B = TypeVar("B")
@@ -94,16 +95,21 @@ def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bo
     vectors = rules.algorithm.broadcast(server)
     if rules.clients_repeat_step and not first:
         return vectors
+    if first and rules.first_seed is not None:
+        channel.send_seed(_FIRST, rules.first_seed, rules.layout, rules.sampled)
+        return vectors
     return {
-        name: channel.send(name, x, rules.layout, _UNCOMPRESSED, draw, rules.sampled)
+        name: channel.send(_FIRST if first else name, x, rules.layout, _UNCOMPRESSED, draw, rules.sampled)
         for name, x in vectors.items()
     }
 
 
-def uncompressed_bytes(vectors: Vectors, layout: Layout) -> int:
-    """The bytes of some vectors of the model's size that are sent uncompressed."""
-    fields = _UNCOMPRESSED.fields(layout)
-    return len(vectors) * (_UNCOMPRESSED.format.HEADER + sum(field.nbytes for field in fields))
+def server_bytes(rules: Rules, server: Any) -> tuple[int, int]:
+    """The bytes of the first model, and of all that a client which repeats the server's step must have."""
+    fields, algorithm = _UNCOMPRESSED.fields(rules.layout), rules.algorithm
+    vector = _UNCOMPRESSED.format.HEADER + sum(field.nbytes for field in fields)
+    first = len(algorithm.broadcast(server)) * vector if rules.first_seed is None else SEED_BYTES
+    return first, len(algorithm.replica(server)) * vector
 
 
 class Assignment(NamedTuple):

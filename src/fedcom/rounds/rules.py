@@ -41,6 +41,7 @@ class Rules:
         clients: m, how many there are.
         sampled: n, how many take part in a round.
         measure: how far what was heard is from what was meant; clients send it where damping needs it.
+        seed: from which the first model was drawn; None: it cannot be drawn again.
     """
 
     algorithm: Algorithm
@@ -49,9 +50,15 @@ class Rules:
     clients: int
     sampled: int
     measure: Measure = relative_error
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         check(self.algorithm, self.links, self.clients, self.sampled)
+        if self.links.first == "seed" and self.seed is None:
+            raise ConfigError(
+                "downlink.first=seed needs a model that is drawn from a seed: leave run.init out or set "
+                "downlink.first=dense; in the library give the task its model_seed"
+            )
         codecs = [codec for codec, _ in self.links.uplinks(torch.arange(self.clients))]
         for codec in (*codecs, self.links.downlink):
             codec.variance(self.layout)  # raises now, before round 0, if the codec cannot serve this model
@@ -66,6 +73,11 @@ class Rules:
         """The stages around the mean that the server sends."""
         memory = self.links.downlink_memory or default_downlink_memory(self.algorithm)
         return stages.downlink(self.links, memory, self.layout, self.clients)
+
+    @property
+    def first_seed(self) -> int | None:
+        """The seed that travels in place of the first model; None: the model does."""
+        return self.seed if self.links.first == "seed" else None
 
     @property
     def corrects_downlink(self) -> bool:

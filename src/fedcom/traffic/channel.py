@@ -6,12 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedcom.codecs import Codec
+from fedcom.codecs import Codec, wire
 from fedcom.draws import Draw
 from fedcom.traffic.ledger import Direction, Ledger
 from fedcom.vectors import Layout
 
 _HALF = torch.float16
+_SEED = 8  # bytes of a seed
+_SEED_ID = 127  # where other messages have the id of their codec
+SEED_BYTES = wire.HEADER + _SEED
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,24 @@ class Channel:
         if self.meter is not None:
             self.meter.add_(_HALF.itemsize)
         return numbers.clamp(max=torch.finfo(_HALF).max).to(_HALF).to(numbers.dtype)
+
+    def send_seed(self, vector: str, seed: int, layout: Layout, receivers: int = 1) -> None:
+        """Send the seed of a model in place of the model.
+
+        Args:
+            vector: the name of the model in the ledger.
+            layout: of the model.
+            receivers: how many receive it.
+        """
+        if self.encode:
+            message = wire.frame(_SEED_ID, layout.fingerprint, seed.to_bytes(_SEED, "little"))
+            heard = wire.unframe(_SEED_ID, layout.fingerprint, message)
+            wire.check("seed", int.from_bytes(heard, "little"), seed)
+        for ledger in self.ledgers:
+            items = {"header": wire.HEADER, "seed": _SEED}
+            ledger.add(self.direction, vector, items, receivers=receivers)
+        if self.meter is not None:
+            self.meter.add_(SEED_BYTES)
 
     def _send_bytes(
         self,

@@ -15,6 +15,7 @@ from fedcom.errors import ConfigError
 
 Memory = Literal["none", "error-feedback", "paper"]
 DownlinkMemory = Literal["none", "error-feedback"]
+First = Literal["dense", "seed"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Links:
         uplink_memory: what a client does with what its codec dropped: "none"; "error-feedback", which adds it
             to the next message; "paper", the rule as the paper prints it. None: the method's default.
         downlink_memory: the same for the server.
+        first: how clients get the first model: "dense", or from the "seed" that it was drawn from.
         clip: the largest norm, in the model's units, of what a client sends; longer vectors are scaled down
             to it before memory and codec. None: no limit.
         encode: make the real bytes of every message and decode them, instead of only counting them.
@@ -37,6 +39,7 @@ class Links:
     downlink: Codec = field(default_factory=Identity)
     uplink_memory: Memory | None = field(default=None, kw_only=True)
     downlink_memory: DownlinkMemory | None = field(default=None, kw_only=True)
+    first: First = field(default="dense", kw_only=True)
     clip: float | None = field(default=None, kw_only=True)
     encode: bool = field(default=False, kw_only=True)
     budgets: tuple[float, ...] | None = field(default=None, kw_only=True)

@@ -1,7 +1,7 @@
 """The bytes that clients receive: what all of a round are told, and what those who missed rounds catch up on.
 
-Clients that repeat the server's step need every mean. One that missed some is sent those, or what it would
-have made of them (the model), whichever is shorter.
+Clients that repeat the server's step need the first model and every mean. One that missed some of them is
+sent those, or what it would have made of them (the model as it is now), whichever is shorter.
 """
 
 import torch
@@ -37,16 +37,23 @@ class Receipts:
         """Where the bytes that a run's server sends to each sampled client are to be added up."""
         return self._told[run]
 
-    def catch_up(self, run: int, clients: Tensor, model: int, ledger: Ledger) -> None:
+    def catch_up(self, run: int, clients: Tensor, first: int, model: int, ledger: Ledger) -> None:
         """Enter what the sampled clients of a run are sent so that they are where the server is.
 
         Args:
             clients: their numbers.
-            model: the bytes of all that they would make of the means they missed.
+            first: the bytes of the first model.
+            model: the bytes of all that clients would make of the first model and the means.
         """
-        missed = self.sent[run] - self.heard[run, clients]
-        means, models = (torch.where(chosen, missed, 0) for chosen in (missed <= model, missed > model))
-        ledger.add("downlink", "catch-up", {"means": means, "model": models.clamp(max=model)})
+        heard = self.heard[run, clients]
+        missed, start = self.sent[run] - heard, torch.where(heard == 0, first, 0)
+        whole = missed > model
+        parts = {
+            "first model": start.masked_fill(whole, 0),
+            "means": (missed - start).masked_fill(whole, 0),
+            "model": model * whole,
+        }
+        ledger.add("downlink", "catch-up", parts)
         self._caught_up[run] = missed.clamp(max=model)
 
     def stop(self, clients: Tensor) -> Tensor:

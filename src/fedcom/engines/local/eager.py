@@ -32,8 +32,8 @@ from fedcom.rounds.round import (
     client_work,
     facts,
     play,
+    server_bytes,
     server_work,
-    uncompressed_bytes,
 )
 from fedcom.rounds.rules import ServerSide
 from fedcom.rounds.state import RunState
@@ -155,8 +155,8 @@ class EagerEngine:
         draw = Draw(inputs.key[i])
         down = broadcast(run.rules, run.server, self._downlink(i), draw, first=self.round == 0)
         if run.rules.catches_up and self.round > 0:
-            whole = uncompressed_bytes(run.rules.algorithm.replica(run.server), run.rules.layout)
-            self.receipts.catch_up(i, self.stack.rows_of(inputs.client, i), whole, self._bills[i])
+            clients, sizes = self.stack.rows_of(inputs.client, i), server_bytes(run.rules, run.server)
+            self.receipts.catch_up(i, clients, *sizes, self._bills[i])
         rnd = facts(inputs.eta[i], run.cohort.tau, share, inputs.coin[i])
         return Begun(draw, down, rnd, p.to(run.server.w.dtype))
 
