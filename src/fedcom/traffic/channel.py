@@ -64,7 +64,14 @@ class Channel:
             self.meter[rows] += sum(sizes.values())
         return heard
 
-    def append(self, vector: str, part: str, numbers: Tensor, receivers: int = 1) -> Tensor:
+    def append(
+        self,
+        vector: str,
+        part: str,
+        numbers: Tensor,
+        receivers: int = 1,
+        rows: Tensor | slice = slice(None),
+    ) -> Tensor:
         """Add one number in half precision to each message just sent; what is heard of them.
 
         Args:
@@ -72,12 +79,13 @@ class Channel:
             part: the name of the number in the ledger.
             numbers: one number, or one per message.
             receivers: how many hear each message.
+            rows: where the senders are in the meter.
         """
         messages = numbers.numel() // len(self.ledgers)
         for ledger in self.ledgers:
             ledger.add(self.direction, vector, {part: _HALF.itemsize}, messages, receivers)
         if self.meter is not None:
-            self.meter.add_(_HALF.itemsize)
+            self.meter[rows] += _HALF.itemsize
         return numbers.clamp(max=torch.finfo(_HALF).max).to(_HALF).to(numbers.dtype)
 
     def send_seed(self, vector: str, seed: int, layout: Layout, receivers: int = 1) -> None:

@@ -75,7 +75,8 @@ def at_budget(codec: Codec, bits: float) -> Codec:
     if found is None:
         raise ConfigError(
             f"codec {codec.name} has no setting of {bits:g} bits per coordinate; change that budget, or use "
-            "peaks (0.0001 to 1 bits), rotated (0.05 to 8), dithered (0.05 to 16) or int (1 to 16, whole)"
+            "auto (0.0001 to 8 bits), peaks (0.0001 to 1), rotated (0.05 to 8), dithered (0.05 to 16) or "
+            "int (1 to 16, whole)"
         )
     return found
 
@@ -93,7 +94,7 @@ def budgets_from(bandwidths: Sequence[float], codec: Codec) -> tuple[float, ...]
     if bits is None or codec.at(bits) != codec:  # topk's bits are per value kept, not per coordinate
         raise ConfigError(
             f"bandwidths share out the codec's bits per coordinate, and {codec.name} is not set to any; "
-            "set uplink.bits (peaks, rotated, dithered, int), or give uplink.budgets instead"
+            "set uplink.bits (auto, peaks, rotated, dithered, int), or give uplink.budgets instead"
         )
     if min(bandwidths, default=0) <= 0:
         raise ConfigError(f"bandwidths must be above 0; got {list(bandwidths)}")
