@@ -50,6 +50,7 @@ class Auto(EntropyCoded):
 
     name: ClassVar[str] = "auto"
     id: ClassVar[int] = 9
+    dithers: ClassVar[bool] = True
     lowest_rate: ClassVar[float] = Peaks.lowest_rate
     highest_rate: ClassVar[float] = 8.0
 
@@ -58,6 +59,7 @@ class Auto(EntropyCoded):
         self.take_q_or_bits(self.q, self.bits, default=("bits", 1.0))
         if self._only_peaks:
             object.__setattr__(self, "format", compact)
+            object.__setattr__(self, "dithers", False)
 
     @property
     def _only_peaks(self) -> bool:
@@ -101,7 +103,7 @@ class Auto(EntropyCoded):
         for i, codec in enumerate(codecs):
             rows = (choice == i).squeeze(-1)
             if rows.any():
-                chosen = codec.compress(x[rows], layout, Draw(draw.key[rows]))
+                chosen = codec.compress(x[rows], layout, draw[rows])
                 parts |= {f"{i} {name}": part for name, part in chosen.items()}
         return parts
 
@@ -131,7 +133,7 @@ class Auto(EntropyCoded):
         for i, codec in enumerate(self.candidates(layout)):
             rows = choice == i
             if rows.any():
-                x[rows] = codec.expand(_parts_of(parts, i), layout, Draw(draw.key[rows]))
+                x[rows] = codec.expand(_parts_of(parts, i), layout, draw[rows])
         return x
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:

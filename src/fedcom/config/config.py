@@ -52,6 +52,7 @@ class Config:
             clip=around.clip,
             encode=run.encode,
             budgets=around.bits(uplink),
+            correlated=around.correlated,
         )
         data = build(DataConfig, table.get("data", {}), "data")
         network = build(Network, over_preset(table["network"]), "network") if "network" in table else None
@@ -60,7 +61,8 @@ class Config:
     def table(self) -> Table:
         """The config as plain data, every default spelled out."""
         links = self.links
-        up = {"memory": links.uplink_memory, "clip": links.clip, "budgets": links.budgets}
+        up: Table = {"memory": links.uplink_memory, "clip": links.clip, "budgets": links.budgets}
+        up["correlated"] = links.correlated or None
         down = {"memory": links.downlink_memory, "first": links.first}
         table: Table = {
             "data": asdict(self.data),

@@ -73,12 +73,14 @@ class UplinkConfig:
         clip: the largest norm of what a client sends; None: no limit.
         budgets: bits per coordinate of each client.
         bandwidths: of each client, to share out the codec's bits by.
+        correlated: spread the numbers that the clients of a round round with evenly over them.
     """
 
     memory: Memory | None = None
     clip: float | None = None
     budgets: tuple[float, ...] | None = None
     bandwidths: tuple[float, ...] | None = None
+    correlated: bool = False
 
     def __post_init__(self) -> None:
         if self.budgets is not None and self.bandwidths is not None:

@@ -124,7 +124,7 @@ class Assignment(NamedTuple):
     oracle: Oracle
     steps: Steps
     rnd: Round
-    draw: Draw  # one key per client
+    draw: Draw  # one key per client, and the clients' strata, if any
 
 
 class Work(NamedTuple):
@@ -201,7 +201,7 @@ def _by_budget(
     for codec, rows in rules.links.uplinks(clients):
         if len(rows) == len(x):
             return send(x, codec, draw, slice(None))
-        heard[rows] = send(x[rows], codec, Draw(draw.key[rows]), rows)
+        heard[rows] = send(x[rows], codec, draw[rows], rows)
     return heard
 
 

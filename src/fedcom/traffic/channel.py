@@ -136,4 +136,4 @@ def _one_by_one(one: Callable[[Tensor, Draw], Tensor], x: Tensor, draw: Draw) ->
     """Apply a function to every vector of a stack, each with its own key."""
     if x.dim() == 1:
         return one(x, draw)
-    return torch.stack([one(row, Draw(key)) for row, key in zip(x, draw.key, strict=True)])
+    return torch.stack([one(row, draw[i]) for i, row in enumerate(x)])

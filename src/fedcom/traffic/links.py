@@ -33,6 +33,8 @@ class Links:
             to it before memory and codec. None: no limit.
         encode: make the real bytes of every message and decode them, instead of only counting them.
         budgets: the uplink's bits per coordinate, one number per client; None: as the codec is set.
+        correlated: spread the numbers that the clients of a round round with evenly over them. Each message
+            is as long and as random as without, but in the mean the errors cancel in part.
     """
 
     uplink: Codec
@@ -43,11 +45,17 @@ class Links:
     clip: float | None = field(default=None, kw_only=True)
     encode: bool = field(default=False, kw_only=True)
     budgets: tuple[float, ...] | None = field(default=None, kw_only=True)
+    correlated: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         settings.check(self)
         if self.clip is not None and self.clip <= 0:
             raise ConfigError(f"clip must be above 0; got {self.clip}")
+        if self.correlated and not (self.uplink.dithers and self.uplink.unbiased):
+            raise ConfigError(
+                f"correlated spreads over clients the numbers a codec rounds with, and {self.uplink.name} "
+                "as set has none; use int (stochastic), qsgd, dithered, lowrank or auto, or leave it out"
+            )
 
     def uplinks(self, clients: Tensor) -> list[tuple[Codec, Tensor]]:
         """The codecs of some clients, each with the positions in `clients` of those that use it."""

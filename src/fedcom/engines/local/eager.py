@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedcom.algorithms.base import Round
-from fedcom.draws import Draw
+from fedcom.draws import Draw, Strata
 from fedcom.engines.base import Gauge, Options
 from fedcom.engines.local.gauges import Gauges
 from fedcom.engines.local.groups import Groups
@@ -95,6 +95,7 @@ class EagerEngine:
         self.receipts = Receipts(len(runs), m if rules.catches_up else 0, n, w.device)
         self._weights = torch.cat([run.cohort.weights for run in runs])
         self._bills: list[Ledger] = []
+        self._strata: Strata | None = None
         self._waiting: list[tuple[slice, Waiting]] = []
         self._clients_filled = False
 
@@ -146,6 +147,7 @@ class EagerEngine:
     def begin(self) -> list[Begun]:
         """What the clients of each run start the round from."""
         self._bills = [Ledger(self.stack.clients) for _ in self.runs]
+        self._strata = self._spread() if self.runs[0].rules.links.correlated else None
         weights = self._weights[self.stack.places(self.inputs.client)]
         p, share = mean_weights(weights.reshape(len(self.runs), self.stack.sampled))
         return [self._begin(i, p[i], share[i]) for i in range(len(self.runs))]
@@ -185,7 +187,7 @@ class EagerEngine:
             DataOracle.of(self.task, places, draw, algorithm),
             steps._replace(most=most or steps.most, per_client=per_client),
             self.stack.facts_per_row([each.rnd for each in begun], rows, run.server.w.dtype),
-            draw,
+            Draw(draw.key, self._strata and self._strata.at(rows)),
         )
         return Done(rows, client_work(run.rules, given, channel), bills)
 
@@ -240,6 +242,12 @@ class EagerEngine:
     def finished(self, answers: Sequence[Answer], work: Work) -> tuple[Any, Vectors]:
         """The state and memory of some rows after the round."""
         return self.stack.finished(partial(client_finish, self.runs[0].rules), work, answers)
+
+    def _spread(self) -> Strata:
+        """How the clients of each run spread the numbers they round with; ranks are new in every round."""
+        keys, n = Draw(self.inputs.key), self.stack.sampled
+        ranks = torch.cat([keys[i].fold("ranks").permutation(n) for i in range(len(self.runs))])
+        return Strata(keys[0] if len(self.runs) == 1 else keys[self.stack.run_of_row], ranks, n)
 
     def _downlink(self, i: int) -> Channel:
         encode, meter = self.runs[i].rules.links.encode, self.receipts.meter(i)
