@@ -199,3 +199,15 @@ def test_a_replayed_round_catches_up_as_a_played_one() -> None:
     assert graph.engine.refused is None  # type: ignore[attr-defined]
     assert eager.ledger.as_dict() == graph.ledger.as_dict()
     assert eager.row()["modelled_seconds"] == pytest.approx(graph.row()["modelled_seconds"], rel=1e-12)
+
+
+def test_a_run_that_is_resumed_knows_who_missed_what(tmp_path: Path) -> None:
+    method = FedGATE(tau=2, gamma=1.0)
+    half(method, DRAWN, rounds=4, network=BYTES_DOWN).save(tmp_path)
+    resumed = half(method, DRAWN, rounds=0, network=BYTES_DOWN)
+    assert resumed.restore(tmp_path)
+    for _ in range(3):
+        resumed.step()
+    whole = half(method, DRAWN, network=BYTES_DOWN)
+    assert down(resumed) == down(whole)
+    assert resumed.row()["modelled_seconds"] == whole.row()["modelled_seconds"]

@@ -8,7 +8,6 @@ from fedcom.config import Table, dumps
 from fedcom.errors import unknown
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.study import panel
-from fedcom.runs.folder import make_folder
 from fedcom.studies import sweep, sweep_report
 
 SEED = 100  # the first seed of tuning; results are reported on other seeds
@@ -39,7 +38,7 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
     base = panel(f"{data}.toml", scale, TUNED, tuned=False)
     table = {**base.table, "methods": {}}
     table["run"] = {**table["run"], "seed": SEED}
-    make_folder(out / data, ())
+    (out / data).mkdir(parents=True, exist_ok=True)
     best: dict[str, Any] = {}
     for method in TUNED:
         best[method] = _tune_one(table, method, GRIDS[data], out / data / f"{method}.jsonl", device, quiet)

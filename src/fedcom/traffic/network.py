@@ -14,6 +14,7 @@ from torch import Tensor
 from fedcom import settings
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, unknown
+from fedcom.vectors import Vectors
 
 _MEGABITS = 8e-6  # in a byte
 
@@ -97,6 +98,10 @@ class Clock:
         """Where the bytes that some sampled clients send are to be added up; None: nowhere."""
         return None
 
+    def tensors(self) -> Vectors:
+        """What is kept between rounds, by name."""
+        return {}
+
     def start(self) -> None:
         """A round begins."""
 
@@ -131,6 +136,9 @@ class Stopwatch(Clock):
 
     def uplink_meter(self, rows: slice) -> Tensor:
         return self._sent[rows]
+
+    def tensors(self) -> Vectors:
+        return {"clock.seconds": self._seconds}
 
     def start(self) -> None:
         self._sent.zero_()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedcom.traffic.ledger import Ledger
+from fedcom.vectors import Vectors
 
 
 class Receipts:
@@ -27,6 +28,10 @@ class Receipts:
         self.heard = self.sent.repeat(1, clients)
         self._told = torch.zeros_like(self.sent)  # this round, to each sampled client
         self._caught_up = self.sent.repeat(1, sampled)  # this round, by each of them
+
+    def tensors(self) -> Vectors:
+        """What is kept between rounds, by name."""
+        return {"receipts.sent": self.sent, "receipts.heard": self.heard}
 
     def start(self) -> None:
         """A round begins."""
