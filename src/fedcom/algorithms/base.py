@@ -141,7 +141,7 @@ class Algorithm:
         return {"w": server.w}
 
     def replica(self, server: Any) -> Vectors:
-        """The vectors of the server's that a client which repeats its step must have, by name."""
+        """The vectors that clients need to repeat the server's step, by name."""
         return self.broadcast(server)
 
     def begin(self, client: Any, down: Vectors, oracle: Oracle, rnd: Round) -> Any:
