@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedcom.draws import Draw
+from fedcom.draws import Draw, Strata
 
 N = 2**17
 ROOT = Draw.seeded(2024)
@@ -333,3 +333,69 @@ def test_subsets_are_uniform() -> None:
     for seed in range(4000):
         counts[Draw.seeded(seed).subset(10, 3)] += 1
     assert float(((counts - 1200) ** 2 / 840).sum()) < 30  # nine degrees of freedom
+
+
+# Numbers spread over clients
+
+
+def spread(n: int, seed: int = 3) -> Draw:
+    root = Draw.seeded(seed)
+    return Draw(root.fold(torch.arange(n)).key, Strata(root, root.permutation(n), n)).fold("uplink")
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 100])
+def test_each_client_has_its_own_part_at_every_place(n: int) -> None:
+    u = spread(n).dither(1000, torch.float64)
+    assert torch.equal((u * n).long().sort(0).values, torch.arange(n).unsqueeze(-1).expand(-1, 1000))
+    assert u.dtype == torch.float64
+
+
+def test_each_clients_numbers_are_uniform() -> None:
+    draw = spread(7)
+    for i in range(7):
+        u = draw[i].dither(N, torch.float64)
+        uniform_over(torch.bincount((u * 1000).long(), minlength=1000))
+        uniform_over(cells(u[::2], u[1::2]))
+    rounds = ROOT.fold(torch.arange(N))
+    u = Draw(rounds.fold(5).key, Strata(rounds, torch.full((N,), 4), 7)).dither(1)[:, 0]
+    uniform_over(torch.bincount((u * 1000).long(), minlength=1000))  # at one place, over rounds
+
+
+def test_alone_or_without_strata_they_are_plain_numbers() -> None:
+    plain = Draw(spread(5).key)
+    assert torch.equal(plain.dither(50), plain.uniform(50))
+    assert torch.equal(spread(1).dither(50), Draw(spread(1).key).uniform(50))
+    assert torch.equal(spread(5).uniform(50), plain.uniform(50))
+
+
+def test_some_of_the_clients_have_the_numbers_they_have_among_all() -> None:
+    draw = spread(9)
+    u = draw.dither(40)
+    some = torch.tensor([4, 0, 7])
+    assert torch.equal(draw[some].dither(40), u[some])
+    assert torch.equal(draw[2:5].dither(40), u[2:5])
+    assert torch.equal(torch.stack([draw[i].dither(40) for i in range(9)]), u)
+
+
+def test_a_key_for_each_client_is_one_for_all() -> None:
+    draw = spread(6)
+    assert draw.strata is not None
+    each = draw.strata._replace(shared=Draw(draw.strata.shared.key.expand(6)))
+    assert torch.equal(Draw(draw.key, each).dither(30), draw.dither(30))
+    assert torch.equal(Draw(draw.key, each)[2:4].dither(30), draw[2:4].dither(30))
+
+
+def test_what_is_shared_has_purposes_folded_in_but_no_clients() -> None:
+    draw, ids = spread(4), torch.arange(4)
+    folded = draw.fold("residual", ids, 3)
+    assert torch.equal(folded.key, Draw(draw.key).fold("residual", ids, 3).key)
+    assert draw.strata is not None
+    assert folded.strata is not None
+    assert torch.equal(folded.strata.shared.key, draw.strata.shared.fold("residual", 3).key)
+
+
+def test_spread_numbers_have_the_precision_of_their_kind() -> None:
+    u = spread(1000).dither(20000)
+    assert u.dtype == torch.float32
+    assert float(u.min()) >= 0
+    assert float(u.max()) <= 1

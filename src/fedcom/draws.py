@@ -2,13 +2,16 @@
 
 A `Draw` is a key, or a stack of keys with one per client. `fold` mixes something into it (a seed, a round,
 client ids, a purpose) and returns a new Draw; the other methods turn it into numbers. There is no state.
+
+With `Strata`, the numbers that clients round with (`dither`) are spread evenly over [0, 1): at each
+coordinate every client has a part of it to itself. Those of one client are as random as without.
 """
 
 import math
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -59,9 +62,11 @@ class Draw:
 
     Args:
         key: int64; one key, or one per client.
+        strata: how clients spread the numbers they round with, if they do.
     """
 
     key: Tensor
+    strata: "Strata | None" = None
 
     @classmethod
     def seeded(cls, seed: int, device: torch.device | str = "cpu") -> "Draw":
@@ -79,7 +84,11 @@ class Draw:
                 key = mix(key, salt(part))
             else:  # for one number Python is quicker than torch
                 key = torch.tensor(_signed(mix(int(key), salt(part))))
-        return Draw(key)
+        return Draw(key, self.strata and self.strata.fold(*parts))
+
+    def __getitem__(self, rows: int | slice | Tensor) -> "Draw":
+        """The draws of some of the clients."""
+        return Draw(self.key[rows], self.strata and self.strata.at(rows))
 
     def bits(self, n: int | Tensor) -> Tensor:
         """n uniform 32-bit integers per key, signed.
@@ -99,6 +108,11 @@ class Draw:
     def uniform(self, n: int | Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """n numbers per key, uniform on [0, 1), multiples of 2^-24; `bits` explains n."""
         return (self.bits(n) >> 8).bitwise_and_(2**24 - 1).to(dtype).mul_(2.0**-24)
+
+    def dither(self, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """n numbers per key, uniform on [0, 1), to round with; with strata, each client's in its parts."""
+        u = self.uniform(n, dtype)
+        return u if self.strata is None else (self.strata.parts(n) + u) * (1 / self.strata.clients)
 
     def integers(self, high: int | Tensor, n: int) -> Tensor:
         """n integers per key, uniform on 0..high-1; high is one number, or one per key."""
@@ -130,3 +144,26 @@ class Draw:
         """n standard normal numbers per key (Box and Muller); `bits` explains n."""
         radius = torch.sqrt(-2.0 * torch.log(1.0 - self.fold("radius").uniform(n, dtype)))
         return radius * torch.cos(2.0 * math.pi * self.fold("angle").uniform(n, dtype))
+
+
+class Strata(NamedTuple):
+    """As many equal parts of [0, 1) as there are clients; at each coordinate every client has another one."""
+
+    shared: Draw  # one key for all clients of a round; one per client if they are of several runs
+    rank: Tensor  # the number of each client among them, from 0 on
+    clients: int
+
+    def fold(self, *parts: int | str | Tensor) -> "Strata":
+        """Mix in what distinguishes this use from others, except ids of clients: they share the key."""
+        kept = (part for part in parts if not isinstance(part, Tensor))
+        return self._replace(shared=self.shared.fold(*kept))
+
+    def at(self, rows: int | slice | Tensor) -> "Strata":
+        """Those of some of the clients."""
+        shared = self.shared[rows] if self.shared.key.dim() else self.shared
+        return self._replace(shared=shared, rank=self.rank[rows])
+
+    def parts(self, n: int) -> Tensor:
+        """Which part each client has at each of n coordinates: its rank, plus a number that all share."""
+        part = self.shared.integers(self.clients, n).int() + self.rank.int().unsqueeze(-1)
+        return torch.where(part < self.clients, part, part - self.clients)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedcom import FedCOMGATE, Links, Simulation
-from fedcom.codecs import Auto, Codec, Dithered, LowRank, Rotated
+from fedcom.codecs import Auto, Codec, Dithered, LowRank, Peaks, Rotated
 from fedcom.config import Config
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
@@ -76,6 +76,33 @@ def test_every_candidate_promises_q_with_no_bits_to_spare(q: float) -> None:
     rotated = [codec for codec in Auto(q=q).candidates(LARGE) if isinstance(codec, Rotated)]
     assert [codec.variance(LARGE) <= q for codec in rotated] == [True]
     assert Rotated(rotated[0].bits - 0.001).variance(LARGE) > q
+
+
+@pytest.mark.parametrize("bits", [0.0015, 0.01, 0.0499])
+def test_at_the_lowest_rates_it_is_peaks(bits: float) -> None:
+    codec, x, draw = Auto(bits=bits), large_vector("heavy-tailed"), Draw.seeded(1)
+    message, alone = codec.encode(x, LARGE, draw), Peaks(bits).encode(x, LARGE, draw)
+    assert message[3:] == alone[3:]  # the header has another checksum, for the codec's id is in it
+    assert 8 * len(message) <= bits * LARGE.size
+    assert torch.equal(codec.decode(message, LARGE, draw), Peaks(bits).decode(alone, LARGE, draw))
+    assert codec.variance(LARGE) == Peaks(bits).variance(LARGE)
+    with pytest.raises(WireError, match="checksum"):
+        Peaks(bits).decode(message, LARGE, draw)
+
+
+def test_a_model_too_small_for_the_lowest_rates_is_refused_with_what_is_possible() -> None:
+    with pytest.raises(ConfigError, match=r"peaks needs 0.00107 bits"):
+        Auto(bits=0.0005).variance(LARGE)
+    with pytest.raises(ConfigError, match=r"between 0.0001 and 8; got 5e-05"):
+        Auto(bits=5e-5)
+
+
+@pytest.mark.parametrize("q", [25.0, 100.0, 1000.0])
+def test_a_large_variance_is_had_for_the_bits_of_peaks(q: float) -> None:
+    (peaks,) = (codec for codec in Auto(q=q).candidates(LARGE) if isinstance(codec, Peaks))
+    assert peaks.variance(LARGE) <= q < Peaks(peaks.bits - 2e-4).variance(LARGE)
+    message = Auto(q=q).encode(large_vector("gaussian"), LARGE, Draw.seeded(1))
+    assert len(message) <= 16 + 1 + peaks.bits * LARGE.size / 8
 
 
 def test_short_vectors_are_not_rotated() -> None:

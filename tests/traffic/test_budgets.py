@@ -1,13 +1,16 @@
 """Budgets: each client sends at its own number of bits, and all share one damping."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from fedcom import ConfigError, FedCOMGATE, Int, Links, Natural, Rotated, Simulation
-from fedcom.codecs import Codec, Dithered, Peaks, TopK
+from fedcom.codecs import Auto, Codec, Dithered, Peaks, TopK
 from fedcom.config import Config, read
 from fedcom.traffic.links import budgets_from
 from tests.conftest import after, close, mlp_task
+from tests.traffic.test_both_directions import task
 
 RATES = {"eta": 0.05, "gamma": 1.0, "tau": 3, "batch": 5}
 BUDGETS = (2.0, 8.0, 2.0, 4.0, 8.0, 4.0)
@@ -45,8 +48,21 @@ def test_bits_are_proportional_to_bandwidths() -> None:
 def test_bits_go_as_low_as_the_codec_does() -> None:
     assert budgets_from([1, 40, 1000], Rotated(2.0)) == (0.05, 0.08, 2.0)
     assert budgets_from([1, 30, 70, 1000], Peaks(0.05)) == (0.0001, 0.0015, 0.0035, 0.05)
+    assert budgets_from([1, 30, 70, 1000], Auto(0.05)) == (0.0001, 0.0015, 0.0035, 0.05)
     codecs = [codec for codec, _ in Links(Peaks(0.05), budgets=(0.0015, 0.05)).uplinks(torch.arange(2))]
     assert codecs == [Peaks(0.0015), Peaks(0.05)]
+
+
+@pytest.mark.parametrize("encode", [False, True])
+def test_a_client_of_few_bits_sends_its_q_inside_its_message(encode: bool) -> None:
+    """Two clients send 8 bytes (0.03 bits of 2163 coordinates) and 2 for q; q of the others is a message."""
+    links = Links(Auto(1.0), budgets=(0.03, 1.0, 0.03, 1.0), encode=encode)
+    simulation = after(task(0), FedCOMGATE(**RATES), links, rounds=1)  # type: ignore[arg-type]
+    books: Any = simulation.ledger.as_dict()["uplink"]
+    assert books["vectors"]["D"]["q"] == 2 * 2
+    assert books["vectors"]["q"] == {"header": 2 * 16, "body" if encode else "values": 2 * 4}
+    ends = after(task(0), FedCOMGATE(**RATES), Links(Auto(0.03), encode=encode), rounds=1)  # type: ignore[arg-type]
+    assert ends.ledger.total("uplink") == 4 * (8 + 2)
 
 
 @pytest.mark.parametrize("codec", [Natural(), TopK(), Dithered(q=0.1)])

@@ -74,9 +74,9 @@ class Algorithm:
         decay: eta is multiplied by this after every round.
         weights: of the clients in the mean: "uniform", or by "size" of their data.
         weight_decay: this times w is added to every gradient.
-        option: what the server sends. "I": only the mean, and clients repeat the server's step (needs full
-            participation). "II": its vectors. None: I at full participation for methods that need the mean,
-            else II.
+        option: what the server sends. "I": only the mean, and clients repeat the server's step; those that
+            missed rounds catch up. "II": its vectors. None: I for methods that need the mean if all clients
+            take part or the downlink is lossy, else II.
 
     Attributes:
         name: what a config calls the method.
@@ -139,6 +139,10 @@ class Algorithm:
     def broadcast(self, server: Any) -> Vectors:
         """The vectors that clients need to begin a round, by name."""
         return {"w": server.w}
+
+    def replica(self, server: Any) -> Vectors:
+        """The vectors that clients need to repeat the server's step, by name."""
+        return self.broadcast(server)
 
     def begin(self, client: Any, down: Vectors, oracle: Oracle, rnd: Round) -> Any:
         """The client's state when its local steps begin."""

@@ -50,6 +50,9 @@ class Diana(Algorithm):
     def init_client(self, w: Tensor) -> Any:
         return Shift(h=w.new_zeros(w.shape))
 
+    def replica(self, server: DianaServer) -> Vectors:
+        return {"w": server.w, "h": server.h}
+
     def upload(self, client: Any, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         g = super().upload(client, down, w, rnd)["D"]
         return {"D": g - client.h}

@@ -64,4 +64,9 @@ class FedCOMGATEExact(FedCOMGATE):
 
     def _beta(self, rnd: Round) -> float | Tensor:
         """A client keeps the noise of its last mean for (1 - s)/s rounds on average, of size q."""
-        return 1 / (1 + rnd.q * (1 - rnd.share) / rnd.share) if self.beta == "auto" else self.beta
+        if self.beta != "auto":
+            return self.beta
+        q, s = rnd.q, rnd.share
+        if isinstance(q, Tensor) and isinstance(s, Tensor):
+            s = s.to(q.dtype)  # as it is in a stack of runs, for the same bits
+        return 1 / (1 + q * (1 - s) / s)

@@ -40,7 +40,8 @@ _PARAGRAPHS = (
     "method's own keys, such as damping",
     "uplink, downlink: name and the codec's own keys, such as bits or ratio; memory (of what the codec "
     "drops: none, error-feedback or, for uplink only, paper); uplink also clip (largest norm of what a "
-    "client sends), budgets (bits for each client) or bandwidths",
+    "client sends), budgets (bits for each client) or bandwidths, correlated (spread the dither of a round "
+    "over its clients); downlink also first (how the first model travels: dense or seed)",
     "run: rounds, participation (share of clients per round), seed, eval_every, dtype, target_accuracy, init "
     "(a model.safetensors to start from), chunk (clients computed at once), engine (eager, graph or "
     "compiled), tf32 (fast matrix products of less precision on a GPU), store (where clients' state is kept: "

@@ -3,6 +3,8 @@
 Each candidate is tried on the vector. At a rate the one with the least error is chosen, at a variance the one
 with the fewest bytes. The trial has draws of its own: the choice does not depend on the draws with which the
 chosen codec then makes the message, so the message stays unbiased.
+
+At the lowest rates peaks is the only candidate, and messages are compact, without a tag for the choice.
 """
 
 from bisect import bisect_left
@@ -13,11 +15,12 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs import wire
+from fedcom.codecs import compact, peaks
 from fedcom.codecs.base import Codec, Parts, Sizes
 from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.entropy_coded import LOWEST_RATE, EntropyCoded
 from fedcom.codecs.lowrank import LowRank
+from fedcom.codecs.peaks import Peaks
 from fedcom.codecs.rotated import Rotated
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
@@ -35,6 +38,8 @@ _GAIN = 1.01  # by this factor a trial must be shorter than dithered's, for the 
 class Auto(EntropyCoded):
     """The best of dithered, rotated and lowrank for each message: nearest at a rate, shortest at a variance.
 
+    Below 0.05 bits, and for a variance that needs fewer, it is peaks.
+
     Args:
         bits: the bits per coordinate; 1 if neither bits nor q is given.
         q: the variance |Q(x) - x|^2 / |x|^2, at most.
@@ -45,11 +50,20 @@ class Auto(EntropyCoded):
 
     name: ClassVar[str] = "auto"
     id: ClassVar[int] = 9
+    dithers: ClassVar[bool] = True
+    lowest_rate: ClassVar[float] = Peaks.lowest_rate
     highest_rate: ClassVar[float] = 8.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.take_q_or_bits(self.q, self.bits, default=("bits", 1.0))
+        if self._only_peaks:
+            object.__setattr__(self, "format", compact)
+            object.__setattr__(self, "dithers", False)
+
+    @property
+    def _only_peaks(self) -> bool:
+        return self.bits is not None and self.bits < LOWEST_RATE
 
     def at(self, bits: float) -> Self | None:
         return replace(self, bits=bits, q=None) if self.has_rate(bits) else None
@@ -59,11 +73,13 @@ class Auto(EntropyCoded):
 
     def candidates(self, layout: Layout) -> list[Codec]:
         """The codecs that are tried: lowrank only if the model has matrices and the rate allows factors."""
+        if self.bits is not None and self._only_peaks:
+            return [Peaks(self.bits)]
         bits = None if self.bits is None else max(LOWEST_RATE, self.bits - 8 * _CHOICE.nbytes / layout.size)
         low_rank = [LowRank(rank, bits, self.q) for rank in _RANKS]
         matrices = [codec for codec in low_rank if codec.matrices(layout) and _affords(codec, layout)]
         if bits is None:
-            return [Dithered(self.q), *_rotated_at(self.q or 0.0, layout), *matrices]
+            return [Dithered(self.q), *_gaussian_at(self.q or 0.0, layout), *matrices]
         rotated: list[Codec] = [Rotated(bits)] if layout.size >= _GAUSSIAN else []
         dithered = Dithered(bits=bits)
         if not rotated:
@@ -74,17 +90,20 @@ class Auto(EntropyCoded):
         return b"".join(codec.tables(layout) for codec in self.candidates(layout))
 
     def fields(self, layout: Layout) -> list[Field]:
-        return [_CHOICE]
+        return [] if self._only_peaks else [_CHOICE]
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         codecs, score = self.candidates(layout), self._error if self.q is None else self._length
-        scores = [score(codec, x, layout, draw.fold("trial")) for codec in codecs]
-        choice = torch.stack(scores, -1).nan_to_num(torch.inf).argmin(-1, keepdim=True)
+        if len(codecs) > 1:
+            scores = [score(codec, x, layout, draw.fold("trial")) for codec in codecs]
+            choice = torch.stack(scores, -1).nan_to_num(torch.inf).argmin(-1, keepdim=True)
+        else:
+            choice = torch.zeros((*x.shape[:-1], 1), dtype=torch.int64, device=x.device)
         parts: Parts = {"choice": choice}
         for i, codec in enumerate(codecs):
             rows = (choice == i).squeeze(-1)
             if rows.any():
-                chosen = codec.compress(x[rows], layout, Draw(draw.key[rows]))
+                chosen = codec.compress(x[rows], layout, draw[rows])
                 parts |= {f"{i} {name}": part for name, part in chosen.items()}
         return parts
 
@@ -114,16 +133,19 @@ class Auto(EntropyCoded):
         for i, codec in enumerate(self.candidates(layout)):
             rows = choice == i
             if rows.any():
-                x[rows] = codec.expand(_parts_of(parts, i), layout, Draw(draw.key[rows]))
+                x[rows] = codec.expand(_parts_of(parts, i), layout, draw[rows])
         return x
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         i = int(parts["choice"])
         chosen = {name: part[0] for name, part in _parts_of(parts, i).items()}
-        return _CHOICE.pack(parts["choice"]) + self.candidates(layout)[i].pack(chosen, layout)
+        tag = b"" if self._only_peaks else _CHOICE.pack(parts["choice"])
+        return tag + self.candidates(layout)[i].pack(chosen, layout)
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
         codecs = self.candidates(layout)
+        if self._only_peaks:
+            body = memoryview(b"\0" + body)
         if len(body) < 1 or body[0] >= len(codecs):
             raise WireError(f"an auto message names one of {len(codecs)} codecs; got {bytes(body[:1])!r}")
         chosen = codecs[body[0]].unpack(body[1:], layout)
@@ -132,7 +154,7 @@ class Auto(EntropyCoded):
 
     def itemise(self, parts: Parts, layout: Layout) -> Sizes:
         choice = parts["choice"].squeeze(-1)
-        items: Sizes = {"header": wire.HEADER, "choice": _CHOICE.nbytes}
+        items: Sizes = {"header": self.format.HEADER, **self.format.sizes(self.fields(layout))}
         for i, codec in enumerate(self.candidates(layout)):
             sizes = codec.itemise(chosen, layout) if (chosen := _parts_of(parts, i)) else {}
             for part, size in sizes.items():
@@ -159,9 +181,21 @@ def _affords(codec: LowRank, layout: Layout) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _rotated_at(q: float, layout: Layout) -> list[Codec]:
-    """Rotated at the lowest rate that promises q, a multiple of 0.001 bits; empty if there is none."""
-    rates = range(50, 8001)
-    found = bisect_left(rates, -q, key=lambda rate: -Rotated(rate / 1000).variance(layout))
-    large = layout.size >= _GAUSSIAN
-    return [Rotated(rates[found] / 1000)] if large and found < len(rates) else []
+def _gaussian_at(q: float, layout: Layout) -> list[Codec]:
+    """Rotated at the lowest rate that promises q, a multiple of 0.001 bits; empty if there is none.
+
+    Where q needs less than rotated's lowest rate it is peaks, at a multiple of 0.00001 bits.
+    """
+    if layout.size < _GAUSSIAN:
+        return []
+    if q > Rotated(LOWEST_RATE).variance(layout):
+        return _cheapest(Peaks, q, layout, range(round(1e5 * peaks.least_bits(layout)), 5001), 1e5)
+    return _cheapest(Rotated, q, layout, range(50, 8001), 1e3)
+
+
+def _cheapest(
+    kind: type[Peaks] | type[Rotated], q: float, layout: Layout, rates: range, unit: float
+) -> list[Codec]:
+    """The codec at the lowest of some rates, in parts of a bit, that promises q; empty if none does."""
+    found = bisect_left(rates, -q, key=lambda rate: -kind(rate / unit).variance(layout))
+    return [kind(rates[found] / unit)] if found < len(rates) else []

@@ -39,6 +39,7 @@ class Codec(ABC):
         name: what a config calls the codec.
         id: the codec's byte in the message header; never used for another codec.
         lossless: whether the receiver sees exactly x.
+        dithers: whether it rounds with Draw.dither, which clients can spread so that errors cancel.
         format: that of the messages: wire, or compact for those of some dozen bytes.
         lowest_rate: the least bits per coordinate of a budget that follows from a bandwidth.
     """
@@ -46,6 +47,7 @@ class Codec(ABC):
     name: ClassVar[str]
     id: ClassVar[int]
     lossless: ClassVar[bool] = False
+    dithers: ClassVar[bool] = False
     format: ClassVar[wire.Format] = wire
     lowest_rate: ClassVar[float] = 0.05
 

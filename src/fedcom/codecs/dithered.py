@@ -51,6 +51,7 @@ class Dithered(EntropyCoded):
 
     name: ClassVar[str] = "dithered"
     id: ClassVar[int] = 7
+    dithers: ClassVar[bool] = True
     highest_rate: ClassVar[float] = 16.0
 
     def __post_init__(self) -> None:
@@ -95,7 +96,7 @@ class Dithered(EntropyCoded):
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         codes = parts["codes"]
-        if layout.dtype == torch.float32 and cpu.ready(codes, draw):
+        if layout.dtype == torch.float32 and draw.strata is None and cpu.ready(codes, draw):
             return cpu.undithered(codes, parts["step"], draw)
         codes = codes.to(layout.dtype)
         return (codes - _dither(codes, draw)) * parts["step"].to(layout.dtype)
@@ -123,7 +124,7 @@ class Dithered(EntropyCoded):
         Args:
             sigma: the standard deviation of each vector, as a column.
         """
-        d, rate, draw = layout.size, self.bits_left(layout), draw.fold("search")
+        d, rate, draw = layout.size, self.bits_left(layout), Draw(draw.key).fold("search")
         some = torch.arange(min(d, _SAMPLE), device=x.device) * d // min(d, _SAMPLE)
         step = _bisected(x[..., some], sigma, rate, draw)
         # The coarsest step known to be too fine, and the finest known to be coarse enough.
@@ -183,7 +184,7 @@ def _bisected(x: Tensor, sigma: Tensor, rate: float, draw: Draw) -> Tensor:
 def _codes(x: Tensor, step: Tensor, draw: Draw) -> Tensor:
     """round(x/step + u); the zero vector has a step of zero, and codes of zero."""
     safe = step.clamp(min=torch.finfo(torch.float32).tiny).to(x.dtype)
-    if x.dtype == torch.float32 and cpu.ready(x, draw):
+    if x.dtype == torch.float32 and draw.strata is None and cpu.ready(x, draw):
         return cpu.dithered(x, safe, _LARGEST_CODE, draw)
     codes = (x / safe + _dither(x, draw)).round_().nan_to_num_(0).clamp_(-_LARGEST_CODE, _LARGEST_CODE)
     return codes.to(torch.int32)
@@ -191,4 +192,4 @@ def _codes(x: Tensor, step: Tensor, draw: Draw) -> Tensor:
 
 def _dither(like: Tensor, draw: Draw) -> Tensor:
     """u, uniform in [-1/2, 1/2), for each coordinate of a vector."""
-    return draw.uniform(like.shape[-1], like.dtype) - 0.5
+    return draw.dither(like.shape[-1], like.dtype) - 0.5

@@ -10,7 +10,7 @@ from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
 
-LOWEST_RATE = 0.05  # bits per coordinate, the least these codecs can be set to
+LOWEST_RATE = 0.05  # bits per coordinate, the least that an entropy coder can be set to
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class EntropyCoded(Codec):
 
     def has_rate(self, bits: float) -> bool:
         """Whether the codec can be set to so many bits per coordinate."""
-        return LOWEST_RATE <= bits <= self.highest_rate
+        return self.lowest_rate <= bits <= self.highest_rate
 
     def check_rate(self, bits: float) -> None:
         """Refuse a number of bits per coordinate that is outside the codec's range."""
-        check_range("bits", bits, LOWEST_RATE, self.highest_rate)
+        check_range("bits", bits, self.lowest_rate, self.highest_rate)
 
     def take_q_or_bits(self, q: float | None, bits: float | None, default: tuple[str, float]) -> None:
         """Check the variance q or the rate in bits that a codec was given, or set its default.

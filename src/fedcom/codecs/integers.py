@@ -32,6 +32,7 @@ class Int(Codec):
 
     name: ClassVar[str] = "int"
     id: ClassVar[int] = 1
+    dithers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +76,7 @@ class Int(Codec):
         low = -float32_above(-low) if x.dtype == torch.float64 else low
         step = float32_above((high - low) / self.top)
         z = (x - self._spread(low, layout)) / self._spread(step, layout)
-        u = draw.uniform(x.shape[-1], x.dtype) if self.unbiased else 0.5
+        u = draw.dither(x.shape[-1], x.dtype) if self.unbiased else 0.5
         floor = z.floor()
         codes = (floor + (u < z - floor)).clamp_(0, self.top).to(torch.int32)
         if self.zero_point_noise:

@@ -44,6 +44,7 @@ class LowRank(EntropyCoded):
 
     name: ClassVar[str] = "lowrank"
     id: ClassVar[int] = 8
+    dithers: ClassVar[bool] = True
     highest_rate: ClassVar[float] = 16.0
 
     def __post_init__(self) -> None:

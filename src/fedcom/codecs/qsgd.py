@@ -28,6 +28,7 @@ class Qsgd(Codec):
 
     name: ClassVar[str] = "qsgd"
     id: ClassVar[int] = 2
+    dithers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,7 +59,7 @@ class Qsgd(Codec):
         norms = [torch.linalg.vector_norm(b, dim=-1, dtype=torch.float64) for b in blocks.split(x)]
         norm = float32_above(torch.stack(norms, -1))
         codes = torch.empty_like(x, dtype=torch.int32)
-        u = draw.uniform(x.shape[-1], x.dtype)
+        u = draw.dither(x.shape[-1], x.dtype)
         for i, (block, out, v) in enumerate(zip(*map(blocks.split, (x, codes, u)), strict=True)):
             z = block / norm[..., i : i + 1] * self.levels
             floor = z.floor()

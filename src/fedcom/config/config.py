@@ -37,7 +37,7 @@ class Config:
         algorithm = _named("algorithm", ALGORITHMS, "fedcomgate", table)
         run = build(RunConfig, table.get("run", {}), "run")
         down = dict(table.get("downlink", {}))
-        memory = build(DownlinkConfig, {k: down.pop(k) for k in ("memory",) if k in down}, "downlink").memory
+        below = build(DownlinkConfig, {k: down.pop(k) for k in keys(DownlinkConfig) if k in down}, "downlink")
         up = dict(table.get("uplink", {}))
         if algorithm.compresses is not None and "name" not in up and set(up) - {"memory"}:
             raise takes_no_codec(algorithm, f"got uplink settings {up}")
@@ -47,10 +47,12 @@ class Config:
             uplink=uplink,
             downlink=_codec("downlink", down, {"name": "identity"}),
             uplink_memory=around.memory or algorithm.uplink.get("memory", "none"),
-            downlink_memory=memory or default_downlink_memory(algorithm),
+            downlink_memory=below.memory or default_downlink_memory(algorithm),
+            first=below.first,
             clip=around.clip,
             encode=run.encode,
             budgets=around.bits(uplink),
+            correlated=around.correlated,
         )
         data = build(DataConfig, table.get("data", {}), "data")
         network = build(Network, over_preset(table["network"]), "network") if "network" in table else None
@@ -59,13 +61,15 @@ class Config:
     def table(self) -> Table:
         """The config as plain data, every default spelled out."""
         links = self.links
-        up = {"memory": links.uplink_memory, "clip": links.clip, "budgets": links.budgets}
+        up: Table = {"memory": links.uplink_memory, "clip": links.clip, "budgets": links.budgets}
+        up["correlated"] = links.correlated or None
+        down = {"memory": links.downlink_memory, "first": links.first}
         table: Table = {
             "data": asdict(self.data),
             "model": plain(self.model, MODELS),
             "algorithm": plain(self.algorithm, ALGORITHMS),
             "uplink": plain(links.uplink, CODECS) | up,
-            "downlink": plain(links.downlink, CODECS) | {"memory": links.downlink_memory},
+            "downlink": plain(links.downlink, CODECS) | down,
             "run": asdict(self.run),
             **({} if self.network is None else {"network": asdict(self.network)}),
         }

@@ -7,7 +7,7 @@ from fedcom.codecs import Codec
 from fedcom.engines.choice import AUTO, check_name
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError
-from fedcom.traffic.links import DownlinkMemory, Memory, at_budget, budgets_from
+from fedcom.traffic.links import DownlinkMemory, First, Memory, at_budget, budgets_from
 
 _LEAST = {  # of the settings under [run]
     "rounds": 0,
@@ -84,12 +84,14 @@ class UplinkConfig:
         clip: the largest norm of what a client sends; None: no limit.
         budgets: bits per coordinate of each client.
         bandwidths: of each client, to share out the codec's bits by.
+        correlated: spread the numbers that the clients of a round round with evenly over them.
     """
 
     memory: Memory | None = None
     clip: float | None = None
     budgets: tuple[float, ...] | None = None
     bandwidths: tuple[float, ...] | None = None
+    correlated: bool = False
 
     def __post_init__(self) -> None:
         if self.budgets is not None and self.bandwidths is not None:
@@ -105,6 +107,12 @@ class UplinkConfig:
 
 @dataclass(frozen=True)
 class DownlinkConfig:
-    """What a lossy downlink does with what it drops."""
+    """What surrounds the downlink's codec.
+
+    Args:
+        memory: what the server does with what its codec drops; None: what suits the method.
+        first: how the first model travels.
+    """
 
     memory: DownlinkMemory | None = None
+    first: First = "dense"

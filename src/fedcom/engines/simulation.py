@@ -82,7 +82,7 @@ class Simulation:
         self.options = Options(chunk, rounds, storage or Storage(), tf32)
         links, layout = links or Links.of(algorithm), task.objective.layout
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
-        rules = Rules(algorithm, links, layout, cohort.clients, cohort.sampled, measure)
+        rules = Rules(algorithm, links, layout, cohort.clients, cohort.sampled, measure, task.objective.seed)
         draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)
         self.state = RunState(rules, cohort, rules.init_server(w), draw, ledger, network)
         check_engine(engine, w.device)

@@ -11,6 +11,7 @@ run: on stacked clients, threads, a GPU, other processes or real devices.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -21,12 +22,14 @@ from fedcom.codecs import Codec, Identity, compact
 from fedcom.draws import Draw
 from fedcom.rounds.cohort import Steps
 from fedcom.rounds.rules import Rules, ServerSide
-from fedcom.traffic.channel import Channel
+from fedcom.traffic.channel import SEED_BYTES, Channel
 from fedcom.vectors import Layout, Vectors
 
 _SCALAR = "q"  # the name in the ledger of the measured q, which travels where damping needs it
+_FIRST = "first model"  # the name in the ledger of what the clients of the first round begin from
 _UNCOMPRESSED = Identity()
 
+Rows = Tensor | slice  # of some clients, among those that are computed at once
 B = TypeVar("B")
 W = TypeVar("W")
 M = TypeVar("M")
@@ -83,7 +86,8 @@ def coin(draw: Draw) -> Tensor:
 def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bool) -> Vectors:
     """Send clients what they need to begin a round.
 
-    Clients that repeat the server's steps know it already: they are sent nothing after the first round.
+    Clients that repeat the server's steps know it already: they are sent nothing after the first round, but
+    for what they missed (traffic/receipts.py).
 
     Args:
         server: the algorithm's state on the server.
@@ -93,10 +97,21 @@ def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bo
     vectors = rules.algorithm.broadcast(server)
     if rules.clients_repeat_step and not first:
         return vectors
+    if first and rules.first_seed is not None:
+        channel.send_seed(_FIRST, rules.first_seed, rules.layout, rules.sampled)
+        return vectors
     return {
-        name: channel.send(name, x, rules.layout, _UNCOMPRESSED, draw, rules.sampled)
+        name: channel.send(_FIRST if first else name, x, rules.layout, _UNCOMPRESSED, draw, rules.sampled)
         for name, x in vectors.items()
     }
+
+
+def server_bytes(rules: Rules, server: Any) -> tuple[int, int]:
+    """The bytes of the first model, and of all that a client which repeats the server's step must have."""
+    fields, algorithm = _UNCOMPRESSED.fields(rules.layout), rules.algorithm
+    vector = _UNCOMPRESSED.format.HEADER + sum(field.nbytes for field in fields)
+    first = len(algorithm.broadcast(server)) * vector if rules.first_seed is None else SEED_BYTES
+    return first, len(algorithm.replica(server)) * vector
 
 
 class Assignment(NamedTuple):
@@ -109,7 +124,7 @@ class Assignment(NamedTuple):
     oracle: Oracle
     steps: Steps
     rnd: Round
-    draw: Draw  # one key per client
+    draw: Draw  # one key per client, and the clients' strata, if any
 
 
 class Work(NamedTuple):
@@ -139,7 +154,7 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     meant = algorithm.upload(state, given.down, w, rnd)
     memory, sent, errors = {}, {}, []
     for name, x in meant.items():
-        through = _through(rules, name, given.clients, channel, given.draw.fold("uplink", name))
+        through = partial(_send_up, rules, name, given.clients, channel, given.draw.fold("uplink", name))
         delivery = rules.uplink.send(
             x, given.memory.get(name, x[..., :0]), algorithm.unit(name, rnd), through
         )
@@ -149,33 +164,55 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
             x.new_zeros(len(x)) if lossless else rules.measure(delivery.out_of_codec, delivery.into_codec)
         )
     q = torch.stack(errors).mean(0)
+    if rules.sends_q:
+        q = _send_q(rules, next(iter(sent)), given.clients, channel, given.draw, q)
     return Work(
         state,
         memory if rules.uplink.remembers else {},
         meant if algorithm.uses_meant else {},
         sent,
-        _send_scalar(q, next(iter(sent)), rules.links.uplink, channel, given.draw) if rules.sends_q else q,
+        q,
     )
 
 
-def _through(
-    rules: Rules, name: str, clients: Tensor, channel: Channel, draw: Draw
-) -> Callable[[Tensor], Tensor]:
-    """A function that sends one vector per client to the server, each by the codec of its client's budget."""
+def _send_up(rules: Rules, name: str, clients: Tensor, channel: Channel, draw: Draw, x: Tensor) -> Tensor:
+    """Send one vector per client to the server, each by the codec of its client's budget."""
 
-    def send(x: Tensor) -> Tensor:
-        heard = torch.empty_like(x)
-        for codec, rows in rules.links.uplinks(clients):
-            if len(rows) == len(x):
-                return channel.send(name, x, rules.layout, codec, draw)
-            heard[rows] = channel.send(name, x[rows], rules.layout, codec, Draw(draw.key[rows]), rows=rows)
-        return heard
+    def send(x: Tensor, codec: Codec, draw: Draw, rows: Rows) -> Tensor:
+        return channel.send(name, x, rules.layout, codec, draw, rows=rows)
 
-    return send
+    return _by_budget(rules, clients, x, draw, send)
+
+
+def _send_q(rules: Rules, vector: str, clients: Tensor, channel: Channel, draw: Draw, q: Tensor) -> Tensor:
+    """Send the measured q of each client to the server, beside the vector that it just sent."""
+
+    def send(q: Tensor, codec: Codec, draw: Draw, rows: Rows) -> Tensor:
+        return _send_scalar(q, vector, codec, channel, draw, rows=rows)
+
+    return _by_budget(rules, clients, q, draw, send)
+
+
+def _by_budget(
+    rules: Rules, clients: Tensor, x: Tensor, draw: Draw, send: Callable[[Tensor, Codec, Draw, Rows], Tensor]
+) -> Tensor:
+    """What is heard of the clients' rows, those with the same codec sent at once."""
+    heard = torch.empty_like(x)
+    for codec, rows in rules.links.uplinks(clients):
+        if len(rows) == len(x):
+            return send(x, codec, draw, slice(None))
+        heard[rows] = send(x[rows], codec, draw[rows], rows)
+    return heard
 
 
 def _send_scalar(
-    number: Tensor, vector: str, codec: Codec, channel: Channel, draw: Draw, receivers: int = 1
+    number: Tensor,
+    vector: str,
+    codec: Codec,
+    channel: Channel,
+    draw: Draw,
+    receivers: int = 1,
+    rows: Rows = slice(None),
 ) -> Tensor:
     """Send one number per message: inside a message of a compact codec, else in a message of its own.
 
@@ -185,9 +222,9 @@ def _send_scalar(
         codec: of that vector.
     """
     if codec.format is compact:
-        return channel.append(vector, _SCALAR, number, receivers)
-    layout = Layout.vector(1, number.dtype)
-    return channel.send(_SCALAR, number.unsqueeze(-1), layout, _UNCOMPRESSED, draw, receivers).squeeze(-1)
+        return channel.append(vector, _SCALAR, number, receivers, rows)
+    x, layout = number.unsqueeze(-1), Layout.vector(1, number.dtype)
+    return channel.send(_SCALAR, x, layout, _UNCOMPRESSED, draw, receivers, rows).squeeze(-1)
 
 
 class Mean:

@@ -41,6 +41,7 @@ class Rules:
         clients: m, how many there are.
         sampled: n, how many take part in a round.
         measure: how far what was heard is from what was meant; clients send it where damping needs it.
+        seed: from which the first model was drawn; None: it cannot be drawn again.
     """
 
     algorithm: Algorithm
@@ -49,9 +50,15 @@ class Rules:
     clients: int
     sampled: int
     measure: Measure = relative_error
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         check(self.algorithm, self.links, self.clients, self.sampled)
+        if self.links.first == "seed" and self.seed is None:
+            raise ConfigError(
+                "downlink.first=seed needs a model that is drawn from a seed: leave run.init out or set "
+                "downlink.first=dense; in the library give the task its model_seed"
+            )
         codecs = [codec for codec, _ in self.links.uplinks(torch.arange(self.clients))]
         for codec in (*codecs, self.links.downlink):
             codec.variance(self.layout)  # raises now, before round 0, if the codec cannot serve this model
@@ -68,6 +75,11 @@ class Rules:
         return stages.downlink(self.links, memory, self.layout, self.clients)
 
     @property
+    def first_seed(self) -> int | None:
+        """The seed that travels in place of the first model; None: the model does."""
+        return self.seed if self.links.first == "seed" else None
+
+    @property
     def corrects_downlink(self) -> bool:
         """Whether the algorithm makes up for what the downlink drops."""
         return self.algorithm.corrects_downlink and not self.links.downlink.lossless
@@ -77,7 +89,14 @@ class Rules:
         """Whether clients repeat the server's step themselves, so that only the mean goes down."""
         if self.algorithm.option is not None:
             return self.algorithm.option == "I"
-        return self.algorithm.feedback and self.sampled == self.clients
+        if self.sampled == self.clients:
+            return self.algorithm.feedback
+        return not self.links.downlink.lossless  # means are then shorter than the model
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether clients that missed rounds are sent what they missed."""
+        return self.clients_repeat_step and self.sampled < self.clients
 
     @property
     def sends_mean_down(self) -> bool:
@@ -157,14 +176,10 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
         raise ConfigError(
             f"{a.name} tracks differences between clients and needs two per round; got {n} of {m}"
         )
-    if a.option == "I" and n < m:
-        raise ConfigError(
-            f"with option I clients repeat the server's step, which needs full participation; got {n} of {m}"
-        )
     if not (links.downlink.lossless or a.feedback or a.option == "I" or memory == "paper"):
         raise ConfigError(
             f"a downlink codec compresses the mean, but {a.name} sends the model down, which is never "
-            "compressed; set algorithm.option=I (full participation) to send the mean instead"
+            "compressed; set algorithm.option=I to send the mean instead"
         )
     lost = not a.corrects_downlink and links.downlink_memory == "none"
     if not links.downlink.lossless and lost:

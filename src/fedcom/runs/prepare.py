@@ -137,8 +137,9 @@ def _objective(config: Config, data: Dataset) -> Objective:
         torch.manual_seed(config.run.seed)
         module = config.model.module(tuple(data.x.shape[1:]), data.classes)
     dtype: torch.dtype = getattr(torch, config.run.dtype)
-    if config.run.init is not None:
-        load_model(module.to(dtype), Path(config.run.init))
+    if config.run.init is None:
+        return Objective(module, config.model.loss(), dtype, config.run.seed)
+    load_model(module.to(dtype), Path(config.run.init))
     return Objective(module, config.model.loss(), dtype)
 
 

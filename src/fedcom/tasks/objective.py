@@ -32,6 +32,8 @@ class Objective:
         loss: loss(outputs, targets) of a batch, as in torch.nn.functional; for a batch of one sample it must
             be that sample's loss. None: cross-entropy.
         dtype: of parameters and data.
+        seed: from which the module's parameters were drawn, so that it can travel in their place; None: they
+            cannot be drawn again.
 
     Attributes:
         layout: of the parameters in the flat vector.
@@ -39,11 +41,19 @@ class Objective:
         same_in_any_stack: whether, on a CPU, a client's gradient has the same bits in any stack of clients.
     """
 
-    def __init__(self, module: nn.Module, loss: Loss | None = None, dtype: torch.dtype = torch.float32):
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss | None = None,
+        dtype: torch.dtype = torch.float32,
+        seed: int | None = None,
+    ) -> None:
         _refuse_unsuitable(module)
+        if seed is not None and not 0 <= seed < 2**64:
+            raise ConfigError(f"the seed of a model must be from 0 to 2^64 - 1; got {seed}")
         self.module = copy.deepcopy(module).to(dtype)
         self._local, self._unfolded = threading.local(), unfolded(self.module)
-        self.loss = loss
+        self.loss, self.seed = loss, seed
         self.layout = Layout.of(module, dtype)
         self.start = flatten(module, dtype)
         dense = Dense.of(module, self.layout) if loss is None else None
@@ -98,7 +108,7 @@ class Objective:
 
     def to(self, device: torch.device) -> "Objective":
         """The same objective with its module and start on a device."""
-        there = Objective(self.module, self.loss, self.layout.dtype)
+        there = Objective(self.module, self.loss, self.layout.dtype, self.seed)
         there.module.to(device)
         there.start = self.start.to(device)
         return there

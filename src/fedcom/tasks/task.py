@@ -110,6 +110,7 @@ class Task:
         loss: Loss | None = None,
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
+        model_seed: int | None = None,
     ) -> "Task":
         """A task from a module and arrays (numpy or torch), split among clients by a partition.
 
@@ -126,6 +127,7 @@ class Task:
             loss: loss(outputs, targets) of a batch, as in torch.nn.functional; None: cross-entropy.
             dtype: of parameters and data.
             seed: of the partition.
+            model_seed: from which the module's parameters were drawn, for `Links(first="seed")`.
         """
         data = from_arrays(x, y, test_x, test_y, groups)
         draw = Draw.seeded(seed).fold("partition")
@@ -138,7 +140,7 @@ class Task:
             classes_per_client=classes_per_client,
             alpha=alpha,
         )
-        return cls.build(Objective(module, loss, dtype), data, parts)
+        return cls.build(Objective(module, loss, dtype, model_seed), data, parts)
 
     @classmethod
     def stacked(cls, tasks: Sequence["Task"]) -> "Task":

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedcom.codecs import Codec
+from fedcom.codecs import Codec, wire
 from fedcom.draws import Draw
 from fedcom.traffic.ledger import Direction, Ledger
 from fedcom.vectors import Layout
 
 _HALF = torch.float16
+_SEED = 8  # bytes of a seed
+_SEED_ID = 127  # where other messages have the id of their codec
+SEED_BYTES = wire.HEADER + _SEED
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,14 @@ class Channel:
             self.meter[rows] += sum(sizes.values())
         return heard
 
-    def append(self, vector: str, part: str, numbers: Tensor, receivers: int = 1) -> Tensor:
+    def append(
+        self,
+        vector: str,
+        part: str,
+        numbers: Tensor,
+        receivers: int = 1,
+        rows: Tensor | slice = slice(None),
+    ) -> Tensor:
         """Add one number in half precision to each message just sent; what is heard of them.
 
         Args:
@@ -69,13 +79,32 @@ class Channel:
             part: the name of the number in the ledger.
             numbers: one number, or one per message.
             receivers: how many hear each message.
+            rows: where the senders are in the meter.
         """
         messages = numbers.numel() // len(self.ledgers)
         for ledger in self.ledgers:
             ledger.add(self.direction, vector, {part: _HALF.itemsize}, messages, receivers)
         if self.meter is not None:
-            self.meter.add_(_HALF.itemsize)
+            self.meter[rows] += _HALF.itemsize
         return numbers.clamp(max=torch.finfo(_HALF).max).to(_HALF).to(numbers.dtype)
+
+    def send_seed(self, vector: str, seed: int, layout: Layout, receivers: int = 1) -> None:
+        """Send the seed of a model in place of the model.
+
+        Args:
+            vector: the name of the model in the ledger.
+            layout: of the model.
+            receivers: how many receive it.
+        """
+        if self.encode:
+            message = wire.frame(_SEED_ID, layout.fingerprint, seed.to_bytes(_SEED, "little"))
+            heard = wire.unframe(_SEED_ID, layout.fingerprint, message)
+            wire.check("seed", int.from_bytes(heard, "little"), seed)
+        for ledger in self.ledgers:
+            items = {"header": wire.HEADER, "seed": _SEED}
+            ledger.add(self.direction, vector, items, receivers=receivers)
+        if self.meter is not None:
+            self.meter.add_(SEED_BYTES)
 
     def _send_bytes(
         self,
@@ -107,4 +136,4 @@ def _one_by_one(one: Callable[[Tensor, Draw], Tensor], x: Tensor, draw: Draw) ->
     """Apply a function to every vector of a stack, each with its own key."""
     if x.dim() == 1:
         return one(x, draw)
-    return torch.stack([one(row, Draw(key)) for row, key in zip(x, draw.key, strict=True)])
+    return torch.stack([one(row, draw[i]) for i, row in enumerate(x)])

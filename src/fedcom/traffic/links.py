@@ -15,6 +15,7 @@ from fedcom.errors import ConfigError
 
 Memory = Literal["none", "error-feedback", "paper"]
 DownlinkMemory = Literal["none", "error-feedback"]
+First = Literal["dense", "seed"]
 
 
 @dataclass(frozen=True)
@@ -27,24 +28,34 @@ class Links:
         uplink_memory: what a client does with what its codec dropped: "none"; "error-feedback", which adds it
             to the next message; "paper", the rule as the paper prints it. None: the method's default.
         downlink_memory: the same for the server.
+        first: how clients get the first model: "dense", or from the "seed" that it was drawn from.
         clip: the largest norm, in the model's units, of what a client sends; longer vectors are scaled down
             to it before memory and codec. None: no limit.
         encode: make the real bytes of every message and decode them, instead of only counting them.
         budgets: the uplink's bits per coordinate, one number per client; None: as the codec is set.
+        correlated: spread the numbers that the clients of a round round with evenly over them. Each message
+            is as long and as random as without, but in the mean the errors cancel in part.
     """
 
     uplink: Codec
     downlink: Codec = field(default_factory=Identity)
     uplink_memory: Memory | None = field(default=None, kw_only=True)
     downlink_memory: DownlinkMemory | None = field(default=None, kw_only=True)
+    first: First = field(default="dense", kw_only=True)
     clip: float | None = field(default=None, kw_only=True)
     encode: bool = field(default=False, kw_only=True)
     budgets: tuple[float, ...] | None = field(default=None, kw_only=True)
+    correlated: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         settings.check(self)
         if self.clip is not None and self.clip <= 0:
             raise ConfigError(f"clip must be above 0; got {self.clip}")
+        if self.correlated and not (self.uplink.dithers and self.uplink.unbiased):
+            raise ConfigError(
+                f"correlated spreads over clients the numbers a codec rounds with, and {self.uplink.name} "
+                "as set has none; use int (stochastic), qsgd, dithered, lowrank or auto, or leave it out"
+            )
 
     def uplinks(self, clients: Tensor) -> list[tuple[Codec, Tensor]]:
         """The codecs of some clients, each with the positions in `clients` of those that use it."""
@@ -72,7 +83,8 @@ def at_budget(codec: Codec, bits: float) -> Codec:
     if found is None:
         raise ConfigError(
             f"codec {codec.name} has no setting of {bits:g} bits per coordinate; change that budget, or use "
-            "peaks (0.0001 to 1 bits), rotated (0.05 to 8), dithered (0.05 to 16) or int (1 to 16, whole)"
+            "auto (0.0001 to 8 bits), peaks (0.0001 to 1), rotated (0.05 to 8), dithered (0.05 to 16) or "
+            "int (1 to 16, whole)"
         )
     return found
 
@@ -90,7 +102,7 @@ def budgets_from(bandwidths: Sequence[float], codec: Codec) -> tuple[float, ...]
     if bits is None or codec.at(bits) != codec:  # topk's bits are per value kept, not per coordinate
         raise ConfigError(
             f"bandwidths share out the codec's bits per coordinate, and {codec.name} is not set to any; "
-            "set uplink.bits (peaks, rotated, dithered, int), or give uplink.budgets instead"
+            "set uplink.bits (auto, peaks, rotated, dithered, int), or give uplink.budgets instead"
         )
     if min(bandwidths, default=0) <= 0:
         raise ConfigError(f"bandwidths must be above 0; got {list(bandwidths)}")

@@ -98,10 +98,6 @@ class Clock:
         """Where the bytes that some sampled clients send are to be added up; None: nowhere."""
         return None
 
-    def downlink_meter(self, run: int) -> Tensor | None:
-        """Where the bytes that each client of a run receives are to be added up; None: nowhere."""
-        return None
-
     def tensors(self) -> Vectors:
         """What is kept between rounds, by name."""
         return {}
@@ -109,11 +105,12 @@ class Clock:
     def start(self) -> None:
         """A round begins."""
 
-    def stop(self, clients: Tensor, most: int, per_client: Tensor | None) -> None:
+    def stop(self, clients: Tensor, down: Tensor, most: int, per_client: Tensor | None) -> None:
         """A round is over.
 
         Args:
             clients: those that took part, of all runs in order.
+            down: the bytes that each of them received, one row per run.
             most: the largest number of local steps.
             per_client: a column with every client's number of steps; None: all took the most.
         """
@@ -136,26 +133,20 @@ class Stopwatch(Clock):
         self._keys = torch.stack([draw.fold("network").key for draw in draws]).to(device).unsqueeze(-1)
         self._seconds = torch.zeros(len(draws), dtype=torch.float64, device=device)
         self._sent = torch.zeros(len(draws) * sampled, dtype=torch.int64, device=device)
-        self._heard = torch.zeros(len(draws), dtype=torch.int64, device=device)
 
     def uplink_meter(self, rows: slice) -> Tensor:
         return self._sent[rows]
-
-    def downlink_meter(self, run: int) -> Tensor:
-        return self._heard[run : run + 1]
 
     def tensors(self) -> Vectors:
         return {"clock.seconds": self._seconds}
 
     def start(self) -> None:
         self._sent.zero_()
-        self._heard.zero_()
 
-    def stop(self, clients: Tensor, most: int, per_client: Tensor | None) -> None:
+    def stop(self, clients: Tensor, down: Tensor, most: int, per_client: Tensor | None) -> None:
         steps = most if per_client is None else per_client[clients, 0]
-        by_run = (len(self._keys), -1)
-        draw, down, up = Draw(self._keys).fold(clients.view(by_run)), self._heard.unsqueeze(-1), self._sent
-        self._seconds.add_(self.network.seconds(draw, down, steps, up.view(by_run)).amax(-1))
+        draw, up = Draw(self._keys).fold(clients.view_as(down)), self._sent.view_as(down)
+        self._seconds.add_(self.network.seconds(draw, down, steps, up).amax(-1))
 
     def read(self, run: int) -> dict[str, float]:
         return {"modelled_seconds": float(self._seconds[run])}

@@ -165,17 +165,21 @@ def test_a_rehearsal_leaves_no_trace() -> None:
     assert simulation.ledger.as_dict() == before[2]
 
 
+SENT = [
+    *(Links(codec) for codec in (Int(8), Rotated(2.0), Peaks(0.5), Dithered(q=0.1), TopK(0.2))),
+    *(Links(codec, correlated=True) for codec in (Int(2), Dithered(q=0.5))),
+]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "codec", [Int(8), Rotated(2.0), Peaks(0.5), Dithered(q=0.1), TopK(0.2)], ids=lambda c: c.name
-)
+@pytest.mark.parametrize("links", SENT, ids=lambda links: f"{links.uplink.name} {links.correlated}")
 @pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_a_replayed_round_has_the_bits_of_a_played_one(codec: Any, participation: float) -> None:
+def test_a_replayed_round_has_the_bits_of_a_played_one(links: Links, participation: float) -> None:
     runs = [
         Simulation(
             digits(),
             FedCOMGATE(tau=3, gamma=1.0),
-            Links(codec),
+            links,
             rounds=6,
             device="cuda",
             engine=engine,

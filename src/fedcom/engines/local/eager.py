@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedcom.algorithms.base import Round
-from fedcom.draws import Draw
+from fedcom.draws import Draw, Strata
 from fedcom.engines.base import Gauge, Options
 from fedcom.engines.local.gauges import Gauges
 from fedcom.engines.local.groups import Groups
@@ -33,6 +33,7 @@ from fedcom.rounds.round import (
     client_work,
     facts,
     play,
+    server_bytes,
     server_work,
 )
 from fedcom.rounds.rules import ServerSide
@@ -43,6 +44,7 @@ from fedcom.tasks.task import Task
 from fedcom.traffic.channel import Channel
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.network import clock_of
+from fedcom.traffic.receipts import Receipts
 from fedcom.vectors import Vectors
 
 
@@ -92,8 +94,10 @@ class EagerEngine:
         self.inputs = Inputs.empty(len(runs), rows, w.device)
         self.gauges = Gauges(len(runs), w.device)
         self.clock = clock_of(first.network, [run.draw for run in runs], n, w.device)
+        self.receipts = Receipts(len(runs), m if rules.catches_up else 0, n, w.device)
         self._weights = torch.cat([run.cohort.weights for run in runs])
         self._bills: list[Ledger] = []
+        self._strata: Strata | None = None
         self._waiting: list[tuple[slice, Waiting]] = []
         self._clients_filled = False
 
@@ -156,7 +160,7 @@ class EagerEngine:
 
     def _tensors(self) -> Vectors:
         """All tensors that are kept between rounds, by name, except what clients keep."""
-        found = self.gauges.tensors() | self.clock.tensors()
+        found = self.gauges.tensors() | self.clock.tensors() | self.receipts.tensors()
         for i, run in enumerate(self.runs):
             state, memory = run.server_side
             found |= {f"server-{i}.{name}": x for name, x in state._asdict().items()}
@@ -181,13 +185,16 @@ class EagerEngine:
     def play(self) -> list[Ledger]:
         """Play the round that the inputs describe; returns the bytes sent, one ledger per run."""
         self.clock.start()
+        self.receipts.start()
         play(self)
-        self.clock.stop(self.inputs.client, *self.runs[0].cohort.steps)
+        down = self.receipts.stop(self.inputs.client)
+        self.clock.stop(self.inputs.client, down, *self.runs[0].cohort.steps)
         return self._bills
 
     def begin(self) -> list[Begun]:
         """What the clients of each run start the round from."""
         self._bills = [Ledger(self.stack.clients) for _ in self.runs]
+        self._strata = self._spread() if self.runs[0].rules.links.correlated else None
         weights = self._weights[self.stack.places(self.inputs.client)]
         p, share = mean_weights(weights.reshape(len(self.runs), self.stack.sampled))
         return [self._begin(i, p[i], share[i]) for i in range(len(self.runs))]
@@ -196,6 +203,9 @@ class EagerEngine:
         run, inputs = self.runs[i], self.inputs
         draw = Draw(inputs.key[i])
         down = broadcast(run.rules, run.server, self._downlink(i), draw, first=self.round == 0)
+        if run.rules.catches_up and self.round > 0:
+            clients, sizes = self.stack.rows_of(inputs.client, i), server_bytes(run.rules, run.server)
+            self.receipts.catch_up(i, clients, *sizes, self._bills[i])
         rnd = facts(inputs.eta[i], run.cohort.tau, share, inputs.coin[i])
         return Begun(draw, down, rnd, p.to(run.server.w.dtype))
 
@@ -224,7 +234,7 @@ class EagerEngine:
             DataOracle.of(self.task, places, draw, algorithm),
             steps._replace(most=most or steps.most, per_client=per_client),
             self.stack.facts_per_row([each.rnd for each in begun], rows, run.server.w.dtype),
-            draw,
+            Draw(draw.key, self._strata and self._strata.at(rows)),
         )
         return Done(rows, client_work(run.rules, given, channel), bills)
 
@@ -280,8 +290,14 @@ class EagerEngine:
         """The state and memory of some rows after the round."""
         return self.stack.finished(partial(client_finish, self.runs[0].rules), work, answers)
 
+    def _spread(self) -> Strata:
+        """How the clients of each run spread the numbers they round with; ranks are new in every round."""
+        keys, n = Draw(self.inputs.key), self.stack.sampled
+        ranks = torch.cat([keys[i].fold("ranks").permutation(n) for i in range(len(self.runs))])
+        return Strata(keys[0] if len(self.runs) == 1 else keys[self.stack.run_of_row], ranks, n)
+
     def _downlink(self, i: int) -> Channel:
-        encode, meter = self.runs[i].rules.links.encode, self.clock.downlink_meter(i)
+        encode, meter = self.runs[i].rules.links.encode, self.receipts.meter(i)
         return Channel("downlink", [self._bills[i]], encode, meter)
 
     def _sampled(self, round_index: int) -> Tensor:
