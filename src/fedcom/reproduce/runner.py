@@ -44,6 +44,9 @@ def reproduce(
     images = study.draw(results, out)
     verdicts = study.judge(results)
     write_csv(_points(results.records), out / "points.csv")
+    if study.table is not None:
+        lines = [{"panel": p.name, **line} for p in panels for line in study.table(results, p.name)]
+        write_csv(lines, out / "table.csv")
     write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
     (out / "README.md").write_text(study_page.study_page(study, results, verdicts, images), encoding="utf-8")
     return verdicts
