@@ -9,26 +9,12 @@ from fedcom.config import Table
 from fedcom.formats import MB
 from fedcom.reports.figures import COLOURS
 from fedcom.reproduce.drawing import Dot, Sheet, scatter
+from fedcom.reproduce.labels import labelled, settings
 from fedcom.reproduce.panels import Panel, Scale
-from fedcom.reproduce.results import Results, Stat, Verdict, better, list_of
+from fedcom.reproduce.results import Results, Stat, Verdict, better, list_of, near
 from fedcom.reproduce.study import Study, panel
 from fedcom.studies.compare import METHODS
 
-CODECS: dict[str, dict[str, Any]] = {
-    "int 2": {"name": "int", "bits": 2},
-    "rotated 1": {"name": "rotated", "bits": 1.0},
-    "rotated 0.35": {"name": "rotated", "bits": 0.35},
-    "rotated ¼": {"name": "rotated", "bits": 0.25},
-    "rotated 0.1": {"name": "rotated", "bits": 0.1},
-    "lowrank ¼": {"name": "lowrank", "bits": 0.25},
-    "peaks 0.03": {"name": "peaks", "bits": 0.03},
-    "peaks 0.01": {"name": "peaks", "bits": 0.01},
-    "peaks 0.005": {"name": "peaks", "bits": 0.005},
-    "topk 10%": {"name": "topk", "ratio": 0.1},
-    "topk 1%": {"name": "topk", "ratio": 0.01},
-    "topk 10% with memory": {"name": "topk", "ratio": 0.1, "memory": "error-feedback"},
-    "sign with memory": {"name": "sign", "memory": "error-feedback"},
-}
 BASE, PAPER, OURS = "scaffold", "fedcomgate", "exact peaks 0.03"  # the second is at 8 bits
 BOTH_WAYS = f"{OURS}, down rotated 0.35"
 COARSE = ("rotated 0.1", "peaks 0.03")  # codecs far below a bit, with and without exact tracking
@@ -58,26 +44,12 @@ NEAR, HALF = 0.003, 0.005  # differences in accuracy that claims allow
 UP, TOTAL = ("uplink_bytes",), ("uplink_bytes", "downlink_bytes")
 
 
-def settings(label: str) -> Table:
-    """The settings of a point from its label: a method, then a codec up, then a codec down.
-
-    "exact peaks 0.03, down rotated 0.35" is fedcomgate-exact with those codecs.
-    """
-    first, _, down = label.partition(", down ")
-    method, _, up = first.partition(" ")
-    own: Table = {"name": "fedcomgate-exact" if method == "exact" else method}
-    own |= {"uplink": CODECS[up]} if up else {}
-    return own | ({"downlink": CODECS[down], "option": "I"} if down else {})  # I: only the mean goes down
-
-
 def plan(data: str, scale: Scale) -> list[Panel]:
     study, file = f"frontier-{data}", f"frontier-{data}/{data}.toml"
-    labels = tuple(dict.fromkeys(ASKED if scale.quick else POINTS[data]))
-    over = {"methods": {label: settings(label) for label in labels}}
-    panels = [panel(file, scale, labels, rates=(data, study), over=over)]
+    labels = ASKED if scale.quick else tuple(dict.fromkeys(POINTS[data]))
+    panels = [panel(file, scale, labels, rates=(data, study), over=labelled(labels))]
     for name, (points, changed) in HARDER.items() if data != "cifar-10" else ():
-        over = {"methods": {label: settings(label) for label in points}, **changed}
-        own = f"{data}-{name}"
+        own, over = f"{data}-{name}", labelled(points) | changed
         panels.append(panel(file, scale, points, name=own, rates=(f"frontier-{own}",), over=over))
     return panels
 
@@ -195,10 +167,10 @@ def _judge_bytes(
     results: Results, name: str, label: str, keys: tuple[str, ...], times: float, words: str
 ) -> Verdict:
     """Whether a point is as accurate as SCAFFOLD at a fraction of its bytes."""
-    short = results.final(name, BASE).mean - results.final(name, label).mean
+    close = near(results.final(name, label), results.final(name, BASE), NEAR)
     return Verdict.of(
         f"{label} ends within {100 * NEAR:g} points of SCAFFOLD with 1/{times:,.0f} of its {words}.",
-        [short <= NEAR, times_fewer(results, name, label, keys) >= times],
+        [close, times_fewer(results, name, label, keys) >= times],
         f"{finding(results, name, label, keys)}.",
         results.setting(name),
     )
@@ -251,7 +223,7 @@ def _judge_harder(results: Results, name: str) -> Verdict:
     sampled = name.endswith("sampled")
     base, label = ("fedgate", "exact rotated ¼") if sampled else (BASE, "exact rotated 0.1")
     scores: dict[str, Stat] = {each: results.final(name, each) for each in results.panel(name).methods}
-    checks = [scores[base].mean - scores[label].mean <= HALF]
+    checks = [near(scores[label], scores[base], HALF)]
     claim = f"{label} ends within {100 * HALF:g} points of {base}"
     if name == "mnist-1-class":
         checks, claim = [*checks, scores[label].mean >= 0.963], f"{claim}, and at 96.3% or more"

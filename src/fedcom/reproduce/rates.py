@@ -36,7 +36,7 @@ CONFIRMED = 3  # the same for the points of a study
 TRIES = 8  # how often at most the grid is widened or a best point is confirmed
 HEADS = (
     "Rates on {0}, two classes per client; `fedcom reproduce rates {0}` writes this file.",
-    "Rates of points of the study of this name; eta and gamma below are factors of the method's rates.",
+    "Rates of the points of {0}, by label; eta and gamma of [tuning] are factors of the methods' rates.",
 )
 RunTrials = Callable[[Sequence[sweep.Trial]], list[dict[str, Any]]]
 
@@ -52,7 +52,7 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
         raise unknown("data set to tune for", data, GRIDS)
     table = _seeded({**panel(f"{data}.toml", scale, TUNED, tuned=False).table, "methods": {}})
     run = _runner(out / data, device, quiet)
-    best = {method: _tune_one(table, method, GRIDS[data], SEEDS, run) for method in TUNED}
+    best = {method: tune_one(table, method, GRIDS[data], SEEDS, run) for method in TUNED}
     entries = [entry for found in best.values() for entry in found.pop("table")]
     for method, twin in SAME.items():
         best |= (
@@ -78,7 +78,7 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
         if not any(label in rates_in(file) for file in others):
             method = panel.table["methods"][label].get("name", label)
             grid = around(method_rates(data, method), factors)
-            best[label] = _tune_one(_seeded(panel.table), label, grid, CONFIRMED, run)
+            best[label] = tune_one(_seeded(panel.table), label, grid, CONFIRMED, run)
             tuning = facts(data, factors, CONFIRMED)
             path.write_text(text(HEADS[1].format(name), tuning, best), encoding="utf-8")
     return path
@@ -102,7 +102,7 @@ def _runner(folder: Path, device: str, quiet: bool) -> RunTrials:
     return lambda trials: sweep.run_missing(trials, folder / "results.jsonl", LAST, device, quiet, tasks)
 
 
-def _tune_one(
+def tune_one(
     table: Table, method: str, grid: Mapping[str, Sequence[float]], seeds: int, run: RunTrials
 ) -> dict[str, Any]:
     """The best point of one method: not at an edge of the grid, and confirmed on several seeds.

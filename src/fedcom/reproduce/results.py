@@ -111,6 +111,11 @@ def as_good(a: Stat, b: Stat) -> bool:
     return math.isfinite(a.mean) and not better(b, a)
 
 
+def near(a: Stat, b: Stat, by: float) -> bool:
+    """Whether neither diverged, and the accuracy a is below b by no more than this much."""
+    return math.isfinite(a.mean) and math.isfinite(b.mean) and b.mean - a.mean <= by
+
+
 def alike(a: Stat, b: Stat) -> bool:
     """Whether neither is better than the other, and neither diverged."""
     return as_good(a, b) and as_good(b, a)

@@ -26,7 +26,7 @@ def study_page(study: "Study", results: Results, verdicts: Sequence[Verdict], im
         "What the paper says:",
         "\n".join(f"- {claim}" for claim in study.claims),
         "Settings:",
-        "\n".join(f"- {results.setting(panel.name)}" for panel in results.panels),
+        "\n".join(f"- {_heading(results, panel.name)}" for panel in results.panels),
         study.notes,
         *_untuned(results),
         f"Run on: {', '.join(sorted({r['device'] for r in results.records if 'device' in r}))}.",
@@ -41,10 +41,15 @@ def study_page(study: "Study", results: Results, verdicts: Sequence[Verdict], im
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _heading(results: Results, name: str) -> str:
+    """The setting of a panel, after its name if there are others."""
+    return f"{name}: " * (len(results.panels) > 1) + results.setting(name)
+
+
 def _untuned(results: Results) -> list[str]:
     """One sentence per panel with labels that were not tuned."""
     return [
-        f"Not tuned on {results.setting(p.name)}, so at the rates of their methods: {', '.join(p.untuned)}."
+        f"Not tuned in panel {p.name}, so at the rates of their methods: {'; '.join(p.untuned)}."
         for p in results.panels
         if p.untuned
     ]
@@ -57,7 +62,10 @@ def _tables(table: Callable[[Results, str], list[dict[str, Any]]], results: Resu
         lines = table(results, panel.name)
         heads = [key.replace("_", " ") for key in lines[0]]
         cells = [[v if isinstance(v, str) else significant(v, 4) for v in line.values()] for line in lines]
-        parts += [f"{results.setting(panel.name)}:", markdown_table(heads, cells, "l" + "r" * len(heads[1:]))]
+        parts += [
+            f"{_heading(results, panel.name)}:",
+            markdown_table(heads, cells, "l" + "r" * len(heads[1:])),
+        ]
     return parts
 
 
@@ -75,7 +83,7 @@ def _measured(results: Results) -> list[str]:
         if rows:
             keys = list(without_sections(results.runs(panel.name)[0]["point"]))
             heads = ["method", *keys, "loss", "accuracy", "up MB per client", "down MB per client"]
-            parts.append(f"{results.setting(panel.name)}:" if len(results.panels) > 1 else "")
+            parts.append(f"{_heading(results, panel.name)}:" if len(results.panels) > 1 else "")
             lines = [[*row, *cells] for row, cells in rows]
             parts.append(markdown_table(heads, lines, "l" + "r" * (len(heads) - 1)))
     return parts
