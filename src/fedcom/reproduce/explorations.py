@@ -13,7 +13,7 @@ PAPER, OURS = "fedcomgate", "exact peaks 0.03"
 FINE = ("int 4", "natural", "qsgd 7", "dithered 1", "rotated ½", "auto ¼")  # unbiased
 COARSE = ("terngrad", "topk 10%", "randk 10%", "randk 10% with memory")
 UNDAMPED = "fedcomgate randk 10% undamped"
-OTHERS = ("scaffold int 8", "qsparse", "vr-diana")
+OTHERS = ("scaffold int 8", "local-sgd", "qsparse", "vr-diana")
 BIASED = (
     *(f"{m} topk 1%" for m in (PAPER, "scafcom", "exact")),
     "exact sign with memory",
@@ -67,8 +67,8 @@ def _others(results: Results) -> Verdict:
     scores = _scores(results, "others")
     alone = [better(scores[PAPER], scores[label]) for label in OTHERS[1:]]
     return Verdict.of(
-        "SCAFFOLD with 8 bits for both its vectors ends as high as without; Qsparse and VR-DIANA end below "
-        "FedCOMGATE.",
+        "SCAFFOLD with 8 bits for both its vectors ends as high as without; local SGD, which is FedAvg at "
+        "gamma 1, Qsparse and VR-DIANA end below FedCOMGATE.",
         [as_good(scores[OTHERS[0]], scores["scaffold"]), *alone],
         f"{list_of(scores)}.",
         results.setting("others"),
