@@ -75,12 +75,12 @@ def test_a_grid_that_diverges_everywhere_is_widened_downwards() -> None:
 
 
 def test_points_are_tuned_on_seeds_of_their_own_and_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rates, "NEAR", {"eta": (1.0,), "gamma": (1.0,)})
     (base, *_) = STUDIES["frontier-mnist"].plan(Scale(True, 1, TINY))
-    some = replace(base, methods=("fedavg", "fedcomgate peaks 0.03", "exact peaks 0.03"))
-    some.table["methods"]["fedcomgate peaks 0.03"]["uplink"] = {"name": "int", "bits": 2}
+    some = replace(base, methods=("fedavg", "local-sgd", "exact peaks 0.03", "fedcomgate peaks 0.03"))
+    some.table["methods"]["local-sgd"] = {}  # has no gamma
     some.table["methods"]["exact peaks 0.03"]["uplink"] = {"name": "int", "bits": 4}
     (tmp_path / "experiments" / "rates").mkdir(parents=True)
     shutil.copy(studies.experiment_file("rates/mnist.toml"), tmp_path / "experiments" / "rates")
@@ -89,7 +89,11 @@ def test_points_are_tuned_on_seeds_of_their_own_and_resumed(
     log = path.parent / "results.jsonl"
     assert {json.loads(line)["seed"] for line in log.read_text().splitlines()} == {100, 101, 102}
     found = tomllib.loads(path.read_text())["methods"]
-    assert set(found) == set(some.methods[1:])  # fedavg has rates for this task already
+    assert set(found) == set(some.methods[1:3])  # fedavg has rates for this task already
+    assert set(found["local-sgd"]) == {"eta"}
+    assert (
+        "fedcomgate peaks 0.03: peaks needs" in capsys.readouterr().err
+    )  # so small a model has no such rate
     before = log.read_text()
     assert rates.tune_panel(some, tmp_path, "cpu", True).read_text() == path.read_text()
     assert log.read_text() == before

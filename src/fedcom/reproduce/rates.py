@@ -2,16 +2,18 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedcom.config import Table, dumps
-from fedcom.errors import unknown
+from fedcom.errors import ConfigError, WireError, unknown
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.study import method_rates, panel, rates_in
 from fedcom.runs.folder import make_folder
 from fedcom.studies import sweep, sweep_report
+from fedcom.studies.compare import method_keys
 from fedcom.tasks.task import Task
 
 SEED = 100  # the first seed of tuning; results are reported on other seeds
@@ -74,13 +76,16 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
     *others, name = panel.rates
     data, run, best = str(panel.config.data.name), _runner(out / name, device, quiet), dict[str, Any]()
     path, factors = out / name / f"{name}.toml", AROUND.get(data, NEAR)
-    for label in panel.methods:
-        if not any(label in rates_in(file) for file in others):
-            method = panel.table["methods"][label].get("name", label)
-            grid = around(method_rates(data, method), factors)
+    known = {label for file in others for label in rates_in(file)}
+    for label in (label for label in panel.methods if label not in known):
+        method, keys = panel.table["methods"][label].get("name", label), method_keys(panel.table, label)
+        own = {key: values for key, values in factors.items() if key in keys}
+        grid = around(method_rates(data, method), own)
+        try:
             best[label] = tune_one(_seeded(panel.table), label, grid, CONFIRMED, run)
-            tuning = facts(data, factors, CONFIRMED)
-            path.write_text(text(HEADS[1].format(name), tuning, best), encoding="utf-8")
+        except (ConfigError, WireError) as error:
+            print(f"fedcom: {panel.name}, {label}: {error}", file=sys.stderr)
+        path.write_text(text(HEADS[1].format(name), facts(data, factors, CONFIRMED), best), encoding="utf-8")
     return path
 
 
@@ -123,7 +128,7 @@ def tune_one(
         sure += [best["point"]] if best and not best["edges"] else []
     if best is None:
         none = {"accuracy": None, "edges": [], "note": "every point diverged", "table": found}
-        return {"eta": min(tried["eta"]), "gamma": 1.0, **none}
+        return {**lowest, **none}
     added = {key: sorted({*values} - {*grid[key]}) for key, values in tried.items()}
     words = [f"{key} {value:g}" for key, values in added.items() for value in values]
     note = f"grid widened by {', '.join(words)}" if words else "inside the grid"
