@@ -83,43 +83,41 @@ def points_of(results: Results, name: str, keys: tuple[str, ...]) -> dict[str, t
     }
 
 
-def times_fewer(results: Results, name: str, label: str, keys: tuple[str, ...]) -> float:
-    """How many times fewer bytes than SCAFFOLD a point sends; NaN if one of them sent none."""
-    theirs, ours = (results.sent(name, each, *keys).mean for each in (BASE, label))
-    return theirs / ours if ours and math.isfinite(theirs) and math.isfinite(ours) else math.nan
+def times_fewer(results: Results, name: str, label: str, keys: tuple[str, ...]) -> float | None:
+    """How many times fewer bytes than SCAFFOLD a point sends; None if one of them diverged."""
+    points = points_of(results, name, keys)
+    return points[BASE][0] / points[label][0] if {BASE, label} <= set(points) else None
 
 
 def finding(results: Results, name: str, label: str, keys: tuple[str, ...]) -> str:
     """What a point reaches and sends beside SCAFFOLD, in words."""
     score, base = (results.final(name, each) for each in (label, BASE))
     times = times_fewer(results, name, label, keys)
+    if times is None:
+        return f"{label}: {score}, {BASE}: {base}"
     return f"{label}: {score} with 1/{times:,.0f} of the bytes of {BASE} ({base})"
 
 
 def table(results: Results, name: str) -> list[dict[str, Any]]:
     """One line per point of a panel: its rates, accuracy in %, megabytes, and times fewer than SCAFFOLD."""
-    lines = []
-    for run in {r.method: r for r in results.panel(name).runs(1)}.values():
-        label, algorithm = run.method, run.config.algorithm
-        score, sent = (
-            results.final(name, label),
-            [results.sent(name, label, *keys).mean for keys in (UP, TOTAL)],
-        )
-        known = math.isfinite(score.mean)
+    lines, axes = [], {"up": UP, "total": TOTAL}
+    points = {words: points_of(results, name, keys) for words, keys in axes.items()}
+    for run in results.panel(name).runs(1):
+        label, score = run.method, results.final(name, run.method)
+        known = label in points["up"]
         line: dict[str, Any] = {
             "point": label,
-            "eta": algorithm.eta,
-            "gamma": algorithm.gamma,
+            "eta": run.config.algorithm.eta,
+            "gamma": run.config.algorithm.gamma,
             "accuracy": 100 * score.mean if known else str(score),
             "spread": 100 * score.spread if known else None,
             "standard_error": 100 * score.error if known else None,
         }
-        for words, keys, nbytes in zip(("up", "total"), (UP, TOTAL), sent, strict=True):
-            times = times_fewer(results, name, label, keys)
-            line[f"{words}_MB"] = nbytes / MB if known else None
-            line[f"{words}_times_fewer"] = times if known and math.isfinite(times) else None
+        for words, keys in axes.items():
+            line[f"{words}_MB"] = points[words][label][0] / MB if known else None
+            line[f"{words}_times_fewer"] = times_fewer(results, name, label, keys)
         lines.append(line)
-    return sorted(lines, key=lambda line: line["up_MB"] or math.inf, reverse=True)
+    return sorted(lines, key=lambda line: line["up_MB"] or 0.0, reverse=True)
 
 
 def draw(results: Results, out: Path) -> list[str]:
@@ -170,7 +168,7 @@ def _judge_bytes(
     close = near(results.final(name, label), results.final(name, BASE), NEAR)
     return Verdict.of(
         f"{label} ends within {100 * NEAR:g} points of SCAFFOLD with 1/{times:,.0f} of its {words}.",
-        [close, times_fewer(results, name, label, keys) >= times],
+        [close, (times_fewer(results, name, label, keys) or 0) >= times],
         f"{finding(results, name, label, keys)}.",
         results.setting(name),
     )

@@ -36,9 +36,9 @@ DEFAULTS = {"eta": 0.1, "gamma": 1.0}
 SEEDS = 5  # seeds on which a best point is confirmed; it is dropped if it diverges on any
 CONFIRMED = 3  # the same for the points of a study
 TRIES = 8  # how often at most the grid is widened or a best point is confirmed
-HEADS = (
-    "Rates on {0}, two classes per client; `fedcom reproduce rates {0}` writes this file.",
-    "Rates of the points of {0}, by label; eta and gamma of [tuning] are factors of the methods' rates.",
+HEAD = "Rates on {0}, two classes per client; `fedcom reproduce rates {0}` writes this file."
+PANEL_HEAD = (
+    "Rates of the points of {0}, by label; eta and gamma of [tuning] are factors of the methods' rates."
 )
 RunTrials = Callable[[Sequence[sweep.Trial]], list[dict[str, Any]]]
 
@@ -62,7 +62,7 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
         )
     sweep_report.write(entries, out / data)
     path = out / data / f"{data}.toml"
-    path.write_text(text(HEADS[0].format(data), facts(data, GRIDS[data], SEEDS), best), encoding="utf-8")
+    path.write_text(text(HEAD.format(data), facts(data, GRIDS[data], SEEDS), best), encoding="utf-8")
     return path
 
 
@@ -85,7 +85,9 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
             best[label] = tune_one(_seeded(panel.table), label, grid, CONFIRMED, run)
         except (ConfigError, WireError) as error:
             print(f"fedcom: {panel.name}, {label}: {error}", file=sys.stderr)
-        path.write_text(text(HEADS[1].format(name), facts(data, factors, CONFIRMED), best), encoding="utf-8")
+        path.write_text(
+            text(PANEL_HEAD.format(name), facts(data, factors, CONFIRMED), best), encoding="utf-8"
+        )
     return path
 
 
