@@ -14,7 +14,7 @@ FLOORS = [  # from the ground up; a room imports from floors below its own
     {"errors", "formats", "version"},
     {"settings", "draws", "imports"},
     {"vectors", "registry"},
-    {"algorithms", "codecs", "data"},
+    {"algorithms", "codecs", "data", "plain", "saving"},
     {"tasks", "traffic"},
     {"rounds"},
     {"engines"},

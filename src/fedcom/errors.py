@@ -28,6 +28,31 @@ class DataError(FedcomError):
     exit_code = 4
 
 
+class StorageError(FedcomError):
+    """A disk that is full or cannot be written to, or a file on it that is damaged."""
+
+    exit_code = 5
+
+
+class OutOfMemory(FedcomError):
+    """What was asked for does not fit into the memory of the machine or of its GPU."""
+
+    exit_code = 6
+
+
+class Stopped(BaseException):
+    """A signal asked the process to stop. Not an Exception, as it is nobody's to handle but the command's.
+
+    Args:
+        signal: its number.
+        between_rounds: whether it was raised where a run can be saved.
+    """
+
+    def __init__(self, signal: int, between_rounds: bool = False) -> None:
+        self.signal, self.between_rounds, self.exit_code = signal, between_rounds, 128 + signal
+        super().__init__(signal)
+
+
 class WireError(FedcomError):
     """A message that cannot be decoded."""
 

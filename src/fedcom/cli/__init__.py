@@ -3,11 +3,12 @@
 import json
 import os
 import re
+import shlex
 import sys
 import warnings
 import webbrowser
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,12 +23,14 @@ from fedcom.cli.options import KEYS, AsJson, Device, DeviceOption, Force, Out, Q
 from fedcom.codecs import CODECS
 from fedcom.config import Config, read
 from fedcom.data import DATASETS, PARTITIONS
-from fedcom.errors import ConfigError, FedcomError, unknown
+from fedcom.errors import ConfigError, FedcomError, OutOfMemory, Stopped, StorageError, unknown
 from fedcom.registry import Broken, Entry, Registry, describe
 from fedcom.reports import comparison, page
 from fedcom.reproduce import command
-from fedcom.runs.folder import check_free, fresh_folder, make_folder
+from fedcom.runs import stops
+from fedcom.runs.folder import fresh_folder
 from fedcom.runs.prepare import data_label, prepare
+from fedcom.runs.record import Start, out_of_memory
 from fedcom.runs.run import execute
 from fedcom.studies import card_vectors, codec_card, sweep, sweep_report
 from fedcom.studies.compare import METHODS, compare, labels
@@ -47,18 +50,53 @@ def run(
     settings: Settings = None,
     out: Out = None,
     force: Force = False,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Go on with the run in this folder; run.rounds may be raised."),
+    ] = None,
     device: DeviceOption = Device.auto,
     quiet: Quiet = False,
 ) -> None:
     """Run one method. Without arguments: FedCOMGATE on digits, two classes per client."""
+    start: Start = "over" if force else "new"
+    if resume is not None:
+        if out is not None or force:
+            raise ConfigError("--resume DIR goes on in DIR; leave --out and --force out")
+        settings, out, start = _resumed(resume, settings), resume, "resume"
     config = Config.of(_settings(settings))
     out = out or fresh_folder(f"{config.algorithm.name}-{data_label(config)}")
     crash.results_go_to(out)
-    check_free(out, force)
-    outcome = execute(config, out, device=device.value, quiet=quiet)
-    print(f"results in {out}")
-    if outcome.error is not None:
-        raise outcome.error
+    with _told(f"fedcom run --resume {shlex.quote(str(out))}"):
+        outcome = execute(config, out, start=start, device=device.value, quiet=quiet)
+        print(f"results in {out}")
+        if outcome.error is not None:
+            raise outcome.error
+
+
+def _resumed(folder: Path, settings: list[str] | None) -> list[str]:
+    """The settings of the run in a folder, if no config is given, with the overrides that are."""
+    if not (folder / "config.toml").is_file():
+        raise ConfigError(f"{folder} holds no run (no config.toml), so none can go on there")
+    given = list(settings or [])
+    return given if given and not _is_override(given[0]) else [str(folder / "config.toml"), *given]
+
+
+@contextmanager
+def _told(again: str) -> Iterator[None]:
+    """Say how to go on with a command that was stopped, or that the machine could not carry on."""
+    try:
+        yield
+    except Stopped as stopped:
+        _complain(f"stopped by {stops.name(stopped.signal)}; go on with: {again}")
+        sys.exit(stopped.exit_code)
+    except (StorageError, OutOfMemory) as error:
+        raise type(error)(f"{error}; then go on with: {again}") from error
+
+
+def _again(out: Path) -> str:
+    """The command as it was given, with its folder."""
+    words = ["fedcom", *sys.argv[1:]]
+    return shlex.join(words if "--out" in words else [*words, "--out", str(out)])
 
 
 @app.command("compare", epilog=KEYS)
@@ -86,13 +124,13 @@ def compare_command(
     task = Config.of({key: table.get(key, {}) for key in ("data", "model")})
     out = out or fresh_folder(f"compare-{data_label(task)}")
     crash.results_go_to(out)
-    check_free(out, force)
-    found = compare(table, names, out, seeds=seeds, device=device.value, quiet=quiet)
-    _console().print(comparison.render(found.table, found.target))
-    print(f"table and figures in {out}")
-    print(f"report in {out / 'report.html'}")
-    if found.interrupted:
-        raise KeyboardInterrupt
+    with _told(_again(out)):
+        found = compare(table, names, out, seeds=seeds, force=force, device=device.value, quiet=quiet)
+        _console().print(comparison.render(found.table, found.target))
+        print(f"table and figures in {out}")
+        print(f"report in {out / 'report.html'}")
+        if found.stopped is not None:
+            raise found.stopped
 
 
 @app.command("sweep", epilog=KEYS)
@@ -121,9 +159,10 @@ def sweep_command(
     data = data_label(Config.of({"data": table.get("data", {})}))
     out = out or fresh_folder(f"sweep-{data}")
     crash.results_go_to(out)
-    if force:
-        make_folder(out, sweep.FILES)
-    records = sweep.sweep(table, grid, names, out, seeds=seeds, last=last, device=device.value, quiet=quiet)
+    with _told(_again(out)):
+        records = sweep.sweep(
+            table, grid, names, out, seeds=seeds, last=last, force=force, device=device.value, quiet=quiet
+        )
     found = sweep_report.summary(records)
     sweep_report.write(found, out)
     _console().print(sweep_report.render(found))
@@ -170,7 +209,8 @@ def reproduce_command(
     """
     if out is not None:
         crash.results_go_to(out)
-    command.run(what, small, seeds, out, device.value, quiet)
+    with _told(shlex.join(["fedcom", *sys.argv[1:]])):
+        command.run(what, small, seeds, out, device.value, quiet)
 
 
 @app.command()
@@ -222,16 +262,15 @@ def codecs_command(
     asked = codec_card.rates(codec_card.RATES if bits is None else bits)
     out = out or fresh_folder("codecs")
     crash.results_go_to(out)
-    check_free(out, force)
     vectors = card_vectors.vectors(dim, vector or [])
-    found = codec_card.report_card(vectors, asked, repeat or codec_card.REPEAT, out, quiet)
+    found = codec_card.report_card(vectors, asked, repeat or codec_card.REPEAT, out, force=force, quiet=quiet)
     if as_json:
         print(json.dumps(found.table(), indent=2))
     else:
         _console().print(*codec_card.render(found))
     print(f"card and figure in {out}", file=sys.stderr if as_json else sys.stdout)
-    if found.interrupted:
-        raise KeyboardInterrupt
+    if found.stopped is not None:
+        raise found.stopped
 
 
 def _list_codecs(dim: int, as_json: bool, idle: Mapping[str, Any]) -> None:
@@ -305,13 +344,18 @@ def _root(
 def _settings(arguments: list[str] | None) -> dict[str, Any]:
     """The settings of an optional config file, the first argument, with the overrides after it applied."""
     arguments = list(arguments or [])
-    path = arguments.pop(0) if arguments and not re.match(r"[\w-]+(\.[\w-]+)*=", arguments[0]) else None
+    path = arguments.pop(0) if arguments and not _is_override(arguments[0]) else None
     return read(path, arguments)
+
+
+def _is_override(argument: str) -> bool:
+    return re.match(r"[\w-]+(\.[\w-]+)*=", argument) is not None
 
 
 def main() -> None:
     """The entry point: an error the user can fix is printed as one line; any other also writes a file."""
     warnings.showwarning = lambda message, *_: _complain(message)
+    stops.listen()
     try:
         _run_app()
     finally:
@@ -325,7 +369,13 @@ def _run_app() -> None:
     except FedcomError as error:
         _complain(error)
         sys.exit(error.exit_code)
+    except Stopped as stopped:
+        _complain(f"stopped by {stops.name(stopped.signal)}")
+        sys.exit(stopped.exit_code)
     except Exception as error:
+        if short := out_of_memory(error):
+            _complain(short)
+            sys.exit(short.exit_code)
         if os.environ.get("FEDCOM_DEBUG", "0") not in ("", "0"):
             raise
         _complain(crash.report(error))

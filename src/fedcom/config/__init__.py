@@ -1,6 +1,5 @@
 """TOML tables and `section.key=value` overrides to frozen dataclasses, and back."""
 
-from fedcom.config.build import build, pick
 from fedcom.config.config import Config
 from fedcom.config.sections import DataConfig, RunConfig
 from fedcom.config.tables import Table, check_sections, dumps, override, read, renamed
@@ -10,11 +9,9 @@ __all__ = [
     "DataConfig",
     "RunConfig",
     "Table",
-    "build",
     "check_sections",
     "dumps",
     "override",
-    "pick",
     "read",
     "renamed",
 ]

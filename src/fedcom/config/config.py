@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS, Codec
-from fedcom.config.build import build, keys, pick
 from fedcom.config.sections import DataConfig, DownlinkConfig, RunConfig, UplinkConfig
 from fedcom.config.tables import Table, check_sections, renamed
+from fedcom.plain import build, keys, pick, plain
 from fedcom.registry import Registry
 from fedcom.rounds.rules import default_downlink_memory, takes_no_codec
 from fedcom.tasks.models import MODELS, Model
@@ -62,10 +62,10 @@ class Config:
         up = {"memory": links.uplink_memory, "clip": links.clip, "budgets": links.budgets}
         table: Table = {
             "data": asdict(self.data),
-            "model": _plain(self.model, MODELS),
-            "algorithm": _plain(self.algorithm, ALGORITHMS),
-            "uplink": _plain(links.uplink, CODECS) | up,
-            "downlink": _plain(links.downlink, CODECS) | {"memory": links.downlink_memory},
+            "model": plain(self.model, MODELS),
+            "algorithm": plain(self.algorithm, ALGORITHMS),
+            "uplink": plain(links.uplink, CODECS) | up,
+            "downlink": plain(links.downlink, CODECS) | {"memory": links.downlink_memory},
             "run": asdict(self.run),
             **({} if self.network is None else {"network": asdict(self.network)}),
         }
@@ -81,8 +81,3 @@ def _codec(section: str, table: Table, default: Mapping[str, Any]) -> Codec:
     if "name" not in table or table["name"] == default["name"]:
         table = {**default, **table}
     return pick(CODECS, table, section)
-
-
-def _plain(thing: Any, registry: Registry[Any]) -> Table:
-    """A registered dataclass as a table with its name first."""
-    return {"name": registry.name_of(type(thing)), **asdict(thing)}

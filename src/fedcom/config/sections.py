@@ -9,6 +9,15 @@ from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError
 from fedcom.traffic.links import DownlinkMemory, Memory, at_budget, budgets_from
 
+_LEAST = {  # of the settings under [run]
+    "rounds": 0,
+    "eval_every": 1,
+    "seed": 0,
+    "chunk": 1,
+    "checkpoint_minutes": 0,
+    "checkpoint_rounds": 1,
+}
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -46,6 +55,8 @@ class RunConfig:
     store_dtype: Literal["model", "bfloat16"] = "model"
     store_folder: str | None = None
     encode: bool = False
+    checkpoint_minutes: float = 10.0
+    checkpoint_rounds: int | None = None
 
     @property
     def storage(self) -> Storage:
@@ -53,7 +64,7 @@ class RunConfig:
         return Storage(self.store, self.store_dtype, self.store_folder)
 
     def __post_init__(self) -> None:
-        for key, least in {"rounds": 0, "eval_every": 1, "seed": 0, "chunk": 1}.items():
+        for key, least in _LEAST.items():
             value = getattr(self, key)
             if value is not None and value < least:
                 raise ConfigError(f"{key} must be {least} or more; got {value}")

@@ -67,6 +67,11 @@ def renamed(table: Table) -> Table:
 
 def check_sections(table: Table) -> None:
     """Refuse a section that does not exist, or that is not one."""
+    if "recorded" in table:
+        raise ConfigError(
+            "this run was recorded in Python: its config holds neither its data nor its model; go on with "
+            'fedcom.record(simulation, folder, start="resume")'
+        )
     for section, values in table.items():
         if section not in _SECTIONS:
             raise unknown("section", section, _SECTIONS)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedcom.engines.state.stores import Storage
 from fedcom.rounds.state import RunState
+from fedcom.saving.series import Facts, Saved, Series
 from fedcom.vectors import Vectors
 
 
@@ -61,3 +62,9 @@ class Engine(Protocol):
 
     def peek(self, run: int, clients: Tensor) -> tuple[Any, Vectors]:
         """The state and memory of some clients of a run, stacked."""
+
+    def save(self, series: Series, facts: Facts) -> None:
+        """Begin a checkpoint of all runs, between rounds, with some facts of the caller's."""
+
+    def restore(self, saved: Saved) -> None:
+        """Go on from a checkpoint of the same runs, before the first round."""

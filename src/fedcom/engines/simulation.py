@@ -4,25 +4,29 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedcom import vectors
-from fedcom.algorithms import Algorithm
+from fedcom.algorithms import ALGORITHMS, Algorithm
+from fedcom.codecs import CODECS
 from fedcom.draws import Draw
 from fedcom.engines.base import Engine, Options
 from fedcom.engines.choice import check_engine, make_engine
 from fedcom.engines.local.eager import repeatable
 from fedcom.engines.state.placement import ClientCounts, clients_that_fit, plan_store
 from fedcom.engines.state.stores import Storage
-from fedcom.errors import ConfigError, Diverged, WireError
+from fedcom.errors import ConfigError, Diverged, StorageError, WireError
+from fedcom.plain import build, pick, plain
 from fedcom.rounds.cohort import Cohort
 from fedcom.rounds.rules import Measure, Rules, relative_error
 from fedcom.rounds.state import RunState
+from fedcom.saving.series import Series
 from fedcom.tasks.task import Task
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.links import Links
@@ -83,7 +87,16 @@ class Simulation:
         self.state = RunState(rules, cohort, rules.init_server(w), draw, ledger, network)
         check_engine(engine, w.device)
         plan_store(ClientCounts.of(cohort.clients, cohort.sampled, rounds), rules, w, self.options.storage)
-        self._index, self._seconds = 0, 0.0
+        self._index, self._seconds, self._saves = 0, 0.0, dict[Path, Series]()
+        self.settings = {
+            "rounds": rounds,
+            "participation": participation,
+            "seed": seed,
+            "eval_every": eval_every,
+            "chunk": chunk,
+            "engine": engine,
+            "tf32": tf32,
+        }
 
     @cached_property
     def engine(self) -> Engine:
@@ -219,6 +232,89 @@ class Simulation:
         module = copy.deepcopy(self.task.objective.module)
         vectors.load(module, self.server.w)
         return module
+
+    def save(self, path: str | Path, *, wait: bool = True) -> None:
+        """Write a checkpoint of the run as it stands into a folder, from which `load` goes on.
+
+        Args:
+            path: the folder; the last two checkpoints in it are kept. If this run was saved there before,
+                only those clients' state is written that has changed.
+            wait: until it is on the disk; else a thread writes it, and errors are raised by the next call.
+        """
+        if len(self.engine.runs) > 1:
+            raise ConfigError("a run that is played in step with others cannot be saved by itself")
+        series = self._saves.setdefault(Path(path), Series(Path(path)))
+        series.wait()
+        if series.last != self.round:
+            self.engine.save(series, {"simulation": self._description(), "seconds": self._seconds})
+        if wait:
+            series.wait()
+
+    def restore(self, path: str | Path) -> bool:
+        """Go on from the newest whole checkpoint in a folder, before round 1; False if there is none."""
+        series = self._saves.setdefault(Path(path), Series(Path(path)))
+        saved = series.latest()
+        if saved is not None:
+            self.engine.restore(saved)
+            self._seconds = saved.facts["seconds"]
+        return saved is not None
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        task: Task,
+        algorithm: Algorithm | None = None,
+        links: Links | None = None,
+        *,
+        rounds: int | None = None,
+        device: str = "auto",
+        measure: Measure = relative_error,
+    ) -> "Simulation":
+        """The run that `save` wrote into a folder, ready to go on with the same bits.
+
+        Args:
+            task: the same as before: its data and its model's layout are compared with the checkpoint's.
+            algorithm: needed if its class is your own and not registered; None: as it was.
+            links: needed if a codec's class is your own and not registered; None: as they were.
+            rounds: how many `run()` does in all; None: as many as before.
+        """
+        saved = Series(Path(path)).latest()
+        if saved is None:
+            raise StorageError(f"{path} holds no whole checkpoint; `Simulation.save` writes one")
+        kept = saved.facts["simulation"]
+        settings = kept["settings"] | ({} if rounds is None else {"rounds": rounds})
+        codecs = {} if links else {way: pick(CODECS, kept["codecs"][way], way) for way in kept["codecs"]}
+        simulation = cls(
+            task,
+            algorithm or pick(ALGORITHMS, kept["algorithm"], "algorithm"),
+            links or build(Links, {**kept["links"], **codecs}, "links"),
+            device=device,
+            storage=build(Storage, kept["storage"], "storage"),
+            network=kept["network"] and build(Network, kept["network"], "network"),
+            measure=measure,
+            **settings,
+        )
+        simulation.restore(path)
+        return simulation
+
+    def _description(self) -> dict[str, Any]:
+        """What `load` needs to make this run again, except its task, as plain data."""
+        links, network, storage = self.rules.links, self.state.network, self.options.storage
+        codecs = {way: plain(getattr(links, way), CODECS) for way in ("uplink", "downlink")}
+        return {
+            "algorithm": plain(self.algorithm, ALGORITHMS),
+            "codecs": codecs,
+            "links": {f.name: getattr(links, f.name) for f in fields(links) if f.name not in codecs},
+            "storage": {**asdict(storage), "folder": storage.folder and str(storage.folder)},
+            "network": network and asdict(network),
+            "settings": self.settings,
+        }
+
+    def __getstate__(self) -> Any:
+        raise TypeError(
+            "a Simulation cannot be pickled; use simulation.save(path) and Simulation.load(path, task)"
+        )
 
     def _diverged(self, done: int) -> Diverged:
         a = self.algorithm

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.config import Table, dumps
-from fedcom.errors import ConfigError, WireError, unknown
+from fedcom.errors import ConfigError, unknown
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.study import method_rates, panel, rates_in
-from fedcom.runs.folder import make_folder
 from fedcom.studies import sweep, sweep_report
 from fedcom.studies.compare import method_keys
 from fedcom.tasks.task import Task
@@ -83,11 +82,11 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
         grid = around(method_rates(data, method), own)
         try:
             best[label] = tune_one(_seeded(panel.table), label, grid, CONFIRMED, run)
-        except (ConfigError, WireError) as error:
-            print(f"fedcom: {panel.name}, {label}: {error}", file=sys.stderr)
-        path.write_text(
-            text(PANEL_HEAD.format(name), facts(data, factors, CONFIRMED), best), encoding="utf-8"
-        )
+        except ConfigError as error:
+            print(f"fedcom: {panel.name}: {error}", file=sys.stderr)
+            continue
+        head, tuning = PANEL_HEAD.format(name), facts(data, factors, CONFIRMED)
+        path.write_text(text(head, tuning, best), encoding="utf-8")
     return path
 
 
@@ -104,7 +103,7 @@ def _seeded(table: Table) -> Table:
 
 def _runner(folder: Path, device: str, quiet: bool) -> RunTrials:
     """A function that runs what a folder's results.jsonl does not have yet, and returns all records."""
-    make_folder(folder, ())
+    folder.mkdir(parents=True, exist_ok=True)
     tasks = dict[str, Task]()
     return lambda trials: sweep.run_missing(trials, folder / "results.jsonl", LAST, device, quiet, tasks)
 
@@ -120,7 +119,10 @@ def tune_one(
     for _ in range(TRIES):
         some = [Panel(method, table, (method,), tried).runs(1)]
         some += [Panel(method, table, (method,), {k: [v] for k, v in p.items()}).runs(seeds) for p in sure]
-        found = sweep_report.summary(run(list({t.key: t for trials in some for t in trials}.values())))
+        records = run(list({t.key: t for trials in some for t in trials}.values()))
+        if all(record["status"] == sweep.FAILED for record in records):
+            raise ConfigError(f"{method} cannot be tuned, because none of its runs could be made")
+        found = sweep_report.summary(records)
         best = next((entry for entry in found if entry["best"]), None)
         if best and best["point"] in sure and not best["edges"]:
             break

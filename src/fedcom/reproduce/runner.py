@@ -10,19 +10,19 @@ from typing import Any
 
 from fedcom.config import RunConfig
 from fedcom.engines.simulation import Row, pick_device
-from fedcom.errors import ConfigError, WireError
+from fedcom.errors import ConfigError, DataError
 from fedcom.reports.comparison import write_csv
 from fedcom.reproduce import study_page
 from fedcom.reproduce.panels import Scale, StudyRun
 from fedcom.reproduce.results import Results, Verdict
 from fedcom.reproduce.study import Study
-from fedcom.runs.folder import make_folder, write_json
-from fedcom.runs.run import device_name
+from fedcom.runs.folder import claim
+from fedcom.runs.record import CHECKPOINTS, append, device_name, mend_end
+from fedcom.saving.whole import write_json, write_whole
 from fedcom.studies import sweep
 from fedcom.tasks.task import Task
 
 Ended = tuple[sweep.Trial, str, list[Row]]  # a run, its status and its rows
-REFUSED = "refused"
 END = ("device", "simulated", "status", "rows")  # the keys of a record that say how its run ended
 
 
@@ -38,17 +38,18 @@ def reproduce(
     """
     where = device_name(pick_device(device))  # an unknown device is an error here, before any run
     panels = study.plan(scale)
-    make_folder(out, ())
     runs = [run for panel in panels for run in panel.runs(scale.seeds)]
-    results = Results(panels, _records(study, runs, out / "results.jsonl", where, device, quiet), scale)
-    images = study.draw(results, out)
-    verdicts = study.judge(results)
-    write_csv(_points(results.records), out / "points.csv")
-    if study.table is not None:
-        lines = [{"panel": p.name, **line} for p in panels for line in study.table(results, p.name)]
-        write_csv(lines, out / "table.csv")
-    write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
-    (out / "README.md").write_text(study_page.study_page(study, results, verdicts, images), encoding="utf-8")
+    with claim(out, used=True):
+        results = Results(panels, _records(study, runs, out / "results.jsonl", where, device, quiet), scale)
+        images = study.draw(results, out)
+        verdicts = study.judge(results)
+        write_csv(_points(results.records), out / "points.csv")
+        if study.table is not None:
+            lines = [{"panel": p.name, **line} for p in panels for line in study.table(results, p.name)]
+            write_csv(lines, out / "table.csv")
+        write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
+        text = study_page.study_page(study, results, verdicts, images)
+        write_whole(out / "README.md", lambda path: path.write_text(text, encoding="utf-8"))
     return verdicts
 
 
@@ -63,15 +64,14 @@ def _records(
     pending = [run for run in pending if run.digest not in twins]
     ends = (
         (run, {"device": where, "simulated": not study.measure, "status": status, "rows": rows})
-        for run, status, rows in _run_all(study, pending, device, quiet)
+        for run, status, rows in _run_all(study, pending, device, quiet, path.parent / CHECKPOINTS)
     )
+    mend_end(path)
     with path.open("a") as log:
-        log.write("\n" if path.read_text()[-1:] not in ("", "\n") else "")  # after a line cut short
         for run, end in chain(shared, ends):
             known[run.key] = {**run.facts, **end}
-            if end["status"] != REFUSED:  # so that it is tried again the next time
-                log.write(json.dumps(known[run.key], allow_nan=False) + "\n")
-                log.flush()
+            if end["status"] != sweep.FAILED:  # so that it is tried again the next time
+                append(log, json.dumps(known[run.key], allow_nan=False) + "\n")
     return [known[run.key] for run in runs]
 
 
@@ -87,20 +87,23 @@ def _elsewhere(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _run_all(study: Study, runs: Sequence[StudyRun], device: str, quiet: bool) -> Iterator[Ended]:
-    """Run panel by panel, stack by stack; a stack that raises an error is reported and marked refused."""
+def _run_all(
+    study: Study, runs: Sequence[StudyRun], device: str, quiet: bool, saves: Path
+) -> Iterator[Ended]:
+    """Run panel by panel, stack by stack; runs that cannot be run, for want of data say, end as failed."""
     tasks: dict[str, Task] = {}
     for panel in dict.fromkeys(run.panel for run in runs):
         own = [run for run in runs if run.panel == panel]
-        for stack in sweep.stacks(own) if study.measure is None else [[run] for run in own]:
+        if study.measure is None:
+            for stack in sweep.stacks(own):
+                yield from sweep.run_stack(stack, evaluated, device, quiet, tasks, saves)
+            continue
+        for run in own:
             try:
-                if study.measure is None:
-                    yield from sweep.run_stack(stack, evaluated, device, quiet, tasks)
-                else:
-                    yield stack[0], *study.measure(stack[0], device, quiet)
-            except (ConfigError, WireError) as error:
-                print(f"fedcom: {stack[0].title}: {error}", file=sys.stderr)
-                yield from ((run, REFUSED, []) for run in stack)
+                yield run, *study.measure(run, device, quiet)
+            except (ConfigError, DataError) as error:
+                print(f"fedcom: {run.title}: {error}", file=sys.stderr)
+                yield run, sweep.FAILED, []
 
 
 def evaluated(run: RunConfig) -> set[int]:

@@ -1,43 +1,132 @@
-"""Folders of results: find a free name, refuse a folder in use, make it and write JSON into it."""
+"""Folders of results: found, claimed for one process at a time, and cleared of what an earlier run left."""
 
+import fcntl
 import json
-from collections.abc import Iterable
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedcom.errors import ConfigError
+from fedcom.saving.whole import ASIDE
+
+LOCK = ".lock"  # exists and is locked while a process writes into the folder
+_PATIENCE = 1.0  # seconds to wait for a lock: `holder` takes it for a moment
 
 
 def fresh_folder(name: str, root: Path = Path("runs")) -> Path:
-    """The first of name-001, name-002, ... that does not exist under `root`."""
+    """Make the first of name-001, name-002, ... that does not exist under `root`."""
     number = 1
-    while (out := root / f"{name}-{number:03d}").exists():
-        number += 1
-    return out
+    while True:
+        out = root / f"{name}-{number:03d}"
+        try:
+            out.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise _unusable(out, error) from None
+        else:
+            return out
 
 
-def check_free(out: Path, force: bool) -> None:
-    """Raise ConfigError if a folder is not empty, unless forced; nothing is written or deleted."""
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file, not a folder; choose another --out")
-    if out.is_dir() and any(out.iterdir()) and not force:
-        raise ConfigError(f"{out} is not empty; choose another --out, or --force to overwrite the run there")
-
-
-def make_folder(out: Path, leftovers: Iterable[str]) -> None:
-    """Make a folder; if it exists, delete an earlier run's files in it and keep all others.
+@contextmanager
+def claim(out: Path, *, used: bool = False) -> Iterator[None]:
+    """Hold a folder for this process; it is made if it does not exist, and removed if it stays empty.
 
     Args:
-        leftovers: names of the files to delete.
+        used: the folder may hold files already; else ConfigError is raised.
     """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file, not a folder; choose another --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name in leftovers:
-            (out / name).unlink(missing_ok=True)
+        lock = _lock(out)
     except OSError as error:
-        raise ConfigError(f"cannot write to {out}: {error.strerror}; choose another --out") from None
+        raise _unusable(out, error) from None
+    try:
+        if not used and any(path.name != LOCK for path in out.iterdir()):
+            raise ConfigError(
+                f"{out} is not empty; choose another --out, or --force to overwrite the results there"
+            )
+        yield
+    finally:
+        (out / LOCK).unlink(missing_ok=True)
+        lock.close()
+        with suppress(OSError):
+            out.rmdir()
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write indented JSON; NaN and infinity, which JSON does not have, raise ValueError."""
-    path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+def holder(out: Path) -> dict[str, Any] | None:
+    """Who holds a folder: pid, host and since when; None if nobody does."""
+    try:
+        with (out / LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _who(out)
+    except OSError:
+        return None
+    return None
+
+
+def clear(out: Path, names: Iterable[str]) -> None:
+    """Delete an earlier run's files and folders from a folder; keep all others.
+
+    Args:
+        names: those to delete.
+    """
+    try:
+        for name in names:
+            for path in (out / name, out / f"{name}{ASIDE}"):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _unusable(out, error) from None
+
+
+def _lock(out: Path) -> IO[str]:
+    """Open and lock a folder's lock file, or raise ConfigError that says who holds it."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        file = (out / LOCK).open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _same(file, out / LOCK):  # its last holder deletes it
+                break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                who = _who(out)
+                raise ConfigError(
+                    f"{out} is in use by process {who.get('pid', '?')} on {who.get('host', '?')} since "
+                    f"{who.get('since', '?')}; choose another --out, or wait for it"
+                ) from None
+            time.sleep(0.02)
+        file.close()
+    file.truncate(0)
+    since = datetime.now().astimezone().isoformat(timespec="seconds")
+    file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n")
+    file.flush()
+    return file
+
+
+def _same(file: IO[str], path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return False
+
+
+def _who(out: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((out / LOCK).read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _unusable(out: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot write to {out}: {error.strerror}; choose another --out")

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from fedcom.codecs import CODECS, Codec
 from fedcom.draws import Draw
-from fedcom.errors import ConfigError, FedcomError
+from fedcom.errors import ConfigError, FedcomError, Stopped
 from fedcom.formats import MB, NOTHING, is_number, significant
 from fedcom.registry import describe
 from fedcom.reports.comparison import Column, write_csv
 from fedcom.reports.figures import rate_distortion
 from fedcom.reports.markdown import markdown_table
-from fedcom.runs.folder import make_folder, write_json
+from fedcom.runs.folder import claim, clear
+from fedcom.saving.whole import write_json
 from fedcom.studies.card_vectors import DIM, Vector, made_up
 from fedcom.version import VERSION
 
@@ -57,12 +58,12 @@ class Card:
     Args:
         points: one per vector and codec setting, in order of vectors.
         repeat: messages per point.
-        interrupted: whether points are missing because the user stopped it.
+        stopped: the signal that stopped it before all points were measured, if one did.
     """
 
     points: list[dict[str, Any]]
     repeat: int
-    interrupted: bool = False
+    stopped: Stopped | None = None
 
     def table(self) -> dict[str, Any]:
         """The content of card.json."""
@@ -113,29 +114,38 @@ def settings(rates: Sequence[float]) -> list[CodecSetting]:
 
 
 def report_card(
-    vectors: Sequence[Vector], rates: Sequence[float], repeat: int, out: Path, quiet: bool = False
+    vectors: Sequence[Vector],
+    rates: Sequence[float],
+    repeat: int,
+    out: Path,
+    *,
+    force: bool = False,
+    quiet: bool = False,
 ) -> Card:
     """Measure every codec on every vector and write the card into a folder, also if interrupted.
 
     Args:
         rates: in bits per coordinate.
         repeat: messages per point, of which the card gives means.
+        force: replace an earlier card in the folder.
         quiet: show no progress.
     """
-    card = Card([], repeat)
-    try:
-        for point in _measured(vectors, settings(rates), repeat, quiet):
-            card.points.append(point)
-    except KeyboardInterrupt:
-        if not card.points:
-            raise
-        card = Card(card.points, repeat, interrupted=True)
-    make_folder(out, FILES)
-    write_json(out / "card.json", card.table())
-    write_csv(card.points, out / "card.csv")
-    (out / "card.md").write_text(markdown(card), encoding="utf-8")
-    drawn = {vector.name for vector in vectors if vector.drawn}
-    rate_distortion([point for point in card.points if point["vector"] in drawn], out / FILES[-1])
+    with claim(out, used=force):
+        card, stopped = Card([], repeat), None
+        try:
+            for point in _measured(vectors, settings(rates), repeat, quiet):
+                card.points.append(point)
+        except Stopped as signal:
+            if not card.points:
+                raise
+            stopped = signal
+        card = Card(card.points, repeat, stopped)
+        clear(out, FILES)
+        write_json(out / "card.json", card.table())
+        write_csv(card.points, out / "card.csv")
+        (out / "card.md").write_text(markdown(card), encoding="utf-8")
+        drawn = {vector.name for vector in vectors if vector.drawn}
+        rate_distortion([point for point in card.points if point["vector"] in drawn], out / FILES[-1])
     return card
 
 

@@ -1,24 +1,30 @@
 """What `fedcom compare` does: run several methods on one task, then write a table, figures and a page."""
 
+import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.config import Config, DataConfig, Table, check_sections, renamed
-from fedcom.errors import ConfigError, nearest
+from fedcom.errors import ConfigError, Stopped, nearest
 from fedcom.registry import short_name
 from fedcom.reports import page
 from fedcom.reports.comparison import compare_table, markdown, write_csv
 from fedcom.reports.figures import VIEWS, figures
 from fedcom.runs.curve import Curve
-from fedcom.runs.folder import make_folder, write_json
+from fedcom.runs.folder import LOCK, claim, clear
 from fedcom.runs.prepare import build_task, refuse
+from fedcom.runs.record import CHECKPOINTS
+from fedcom.runs.record import FILES as RUN_FILES
 from fedcom.runs.run import execute
+from fedcom.saving.whole import write_json, write_whole
 
 METHODS = ("fedavg", "fedpaq", "scaffold", "fedgate", "fedcomgate")  # the paper's five
+PLAN = "compare.json"  # says what the folder's comparison is of
 FILES = ("table.json", "table.csv", "table.md", "report.html", *(f"{view}.png" for view in VIEWS))
 
 
@@ -29,12 +35,12 @@ class Comparison:
     Args:
         table: one entry per method; see `compare_table`.
         target: the accuracy that bytes and rounds "to target" are measured to.
-        interrupted: whether runs are missing because the user stopped it.
+        stopped: the signal that stopped it before all runs were done, if one did.
     """
 
     table: list[dict[str, Any]]
     target: float
-    interrupted: bool
+    stopped: Stopped | None
 
 
 def labels(table: Table) -> list[str]:
@@ -48,43 +54,88 @@ def compare(
     out: Path,
     *,
     seeds: int = 1,
+    force: bool = False,
     device: str = "auto",
     quiet: bool = False,
 ) -> Comparison:
     """Run every method with every seed, each in its own folder; a run that diverges does not stop the rest.
+
+    A folder that holds the same comparison is completed: runs that are done are not repeated, and one that
+    was stopped goes on where it was.
 
     Args:
         table: the settings of a config file, by section.
         methods: names of methods, or labels under [methods].
         out: the folder of the comparison.
         seeds: how many seeds per method, from run.seed on.
+        force: replace another comparison in the folder.
         device: "auto", "cpu" or "cuda".
         quiet: show no progress.
     """
     first = Config.of({"run": table.get("run", {})}).run
     configs = variants(table, methods, range(first.seed, first.seed + seeds))
-    data, curves = _resolve(configs), []
-    folders = [out / label / f"seed-{config.run.seed}" for label, config in configs]
+    data = _resolve(configs)
+    with claim(out, used=True):
+        _take_over(out, {"config": table, "methods": list(methods), "seeds": seeds}, force)
+        curves, stopped = _run_all(configs, out, seeds, device, quiet)
+        deal = {
+            "classes": f"{data.classes_per_client} classes per client",
+            "dirichlet": f"dirichlet {data.alpha:g}",
+        }
+        split = deal.get(data.partition or "", data.partition)
+        subtitle = f"{data.name} · {data.clients} clients · {split} · {seeds} seed{'s' * (seeds > 1)}"
+        rows = _write(curves, first.target_accuracy, out, subtitle)
+        page.write(
+            [_folder(out, label, config) for label, config in configs[: len(curves)]], out / "report.html"
+        )
+    return Comparison(rows, first.target_accuracy, stopped)
+
+
+def _run_all(
+    configs: Sequence[tuple[str, Config]], out: Path, seeds: int, device: str, quiet: bool
+) -> tuple[list[Curve], Stopped | None]:
+    """The curves of all runs, or of those that were begun before a signal stopped them."""
+    curves: list[Curve] = []
     try:
-        for folder, (label, config) in zip(folders, configs, strict=True):
+        for label, config in configs:
             title = label if seeds == 1 else f"{label} seed {config.run.seed}"
-            outcome = execute(config, folder, device=device, quiet=quiet, label=title)
+            folder = _folder(out, label, config)
+            outcome = execute(config, folder, start="resume", device=device, quiet=quiet, label=title)
             curves.append(replace(outcome.curve, method=label))
-            if isinstance(outcome.error, KeyboardInterrupt):
+            if isinstance(outcome.error, Stopped):
                 raise outcome.error
-    except KeyboardInterrupt:
+    except Stopped as stopped:
         if not curves:
             raise
-    deal = {
-        "classes": f"{data.classes_per_client} classes per client",
-        "dirichlet": f"dirichlet {data.alpha:g}",
-    }
-    split = deal.get(data.partition or "", data.partition)
-    subtitle = f"{data.name} · {data.clients} clients · {split} · {seeds} seed{'s' * (seeds > 1)}"
-    rows = _write(curves, first.target_accuracy, out, subtitle)
-    page.write(folders[: len(curves)], out / "report.html")
-    cut = len(curves) < len(configs) or curves[-1].status == "interrupted"
-    return Comparison(rows, first.target_accuracy, cut)
+        return curves, stopped
+    return curves, None
+
+
+def _folder(out: Path, label: str, config: Config) -> Path:
+    return out / label / f"seed-{config.run.seed}"
+
+
+def _take_over(out: Path, plan: Table, force: bool) -> None:
+    """Make a folder ready for a comparison; one that holds the same comparison is left as it is.
+
+    Another comparison is deleted if forced, with its runs; other files are kept.
+    """
+    text = json.dumps(plan, indent=2, default=str) + "\n"
+    if (out / PLAN).is_file() and (out / PLAN).read_text() == text and not force:
+        return
+    if any(path.name != LOCK for path in out.iterdir()):
+        if not force:
+            raise ConfigError(
+                f"{out} is not empty and does not hold this comparison; choose another --out, or --force to "
+                "overwrite what is there"
+            )
+        clear(out, (PLAN, *FILES))
+        for run in {path.parent for path in out.glob("*/seed-*/config.toml")}:
+            clear(run, (*RUN_FILES, CHECKPOINTS))
+            with suppress(OSError):  # a folder that holds other files stays
+                run.rmdir()
+                run.parent.rmdir()
+    write_whole(out / PLAN, lambda path: path.write_text(text))
 
 
 def variants(table: Table, methods: Sequence[str], seeds: range) -> list[tuple[str, Config]]:
@@ -151,7 +202,7 @@ def _resolve(configs: Sequence[tuple[str, Config]]) -> DataConfig:
 def _write(curves: Sequence[Curve], target: float, out: Path, subtitle: str) -> list[dict[str, Any]]:
     """Write the table and the figures, after deleting those of an earlier comparison."""
     rows = compare_table(curves, target)
-    make_folder(out, FILES)
+    clear(out, FILES)
     write_json(out / "table.json", rows)
     write_csv(rows, out / "table.csv")
     (out / "table.md").write_text(markdown(rows, target), encoding="utf-8")
@@ -176,7 +227,7 @@ def _check_labels(table: Table, methods: Sequence[str], seeds: range) -> None:
 
 def _check_folder(label: str) -> None:
     """Raise ConfigError for a label that cannot be the name of a folder."""
-    if re.search(r"[:/\\]", label) or label in (".", ".."):
+    if re.search(r"[:/\\\x00]", label) or label.startswith(".") or label in ("", *FILES, PLAN):
         mine = short_name(label).rpartition(".")[2].lower() or "mine"
         raise ConfigError(
             f"{label!r} cannot name a folder; give the method a label, as in methods.{mine}.name={label} "

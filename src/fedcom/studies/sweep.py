@@ -3,9 +3,13 @@
 Runs that differ only in eta, gamma and seed have one shape; on a GPU they are computed as one stack.
 """
 
+import hashlib
 import itertools
 import json
+import shutil
 import statistics
+import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +17,28 @@ from typing import Any, TypeVar
 
 from fedcom.config import Config, RunConfig, Table
 from fedcom.engines.simulation import Row, Simulation, pick_device, runs_that_fit, stack_runs
-from fedcom.errors import ConfigError, Diverged, nearest, unknown
-from fedcom.runs.display import progress
-from fedcom.runs.folder import make_folder
+from fedcom.errors import (
+    ConfigError,
+    DataError,
+    Diverged,
+    OutOfMemory,
+    Stopped,
+    WireError,
+    nearest,
+    unknown,
+)
+from fedcom.runs import stops
+from fedcom.runs.display import Display, progress
+from fedcom.runs.folder import claim, clear
 from fedcom.runs.prepare import build_task, simulation_of
+from fedcom.runs.record import CHECKPOINTS, append, mend_end, out_of_memory
+from fedcom.saving.series import Series
+from fedcom.saving.whole import write_whole
 from fedcom.studies.compare import method_keys, variant
 from fedcom.tasks.task import Task
 
 FILES = ("results.jsonl", "sweep.json", "table.json", "table.csv", "table.md", "sweep.png")
+FAILED = "failed"  # the status of a trial that could not be run
 _SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run", "network")
 T = TypeVar("T", bound="Trial")
 Record = Mapping[str, Any]  # one line of results.jsonl: which trial it was, and how it ended
@@ -74,6 +92,7 @@ def sweep(
     *,
     seeds: int = 1,
     last: int = 1,
+    force: bool = False,
     device: str = "auto",
     quiet: bool = False,
 ) -> list[dict[str, Any]]:
@@ -86,12 +105,14 @@ def sweep(
         out: the folder of the sweep; one that holds part of the same sweep is completed.
         seeds: how many seeds per point, from run.seed on.
         last: how many of the last evaluations, run.eval_every rounds apart, a record averages.
+        force: replace another sweep in the folder.
         device: "auto", "cpu" or "cuda".
         quiet: show no progress.
     """
     trials = list(trials_of(table, points(grid), methods, seeds))
-    _claim(out, {"config": table, "grid": grid, "seeds": seeds, "last": last})
-    return run_missing(trials, out / "results.jsonl", last, device, quiet)
+    with claim(out, used=True):
+        _take_over(out, {"config": table, "grid": grid, "seeds": seeds, "last": last}, force)
+        return run_missing(trials, out / "results.jsonl", last, device, quiet)
 
 
 def run_missing(
@@ -110,12 +131,13 @@ def run_missing(
         tasks: a cache of tasks; see `run_stack`.
     """
     known = records_of(path, trials)
+    mend_end(path)
     with path.open("a") as log:
         for group in stacks(trial for trial in trials if trial.key not in known):
-            for record in _stack_records(group, last, device, quiet, tasks):
-                log.write(json.dumps(record, allow_nan=False) + "\n")
-                log.flush()
+            for record in _stack_records(group, last, device, quiet, tasks, path.parent / CHECKPOINTS):
                 known[record["key"]] = record
+                if record["status"] != FAILED:  # so that it is tried again the next time
+                    append(log, json.dumps(record, allow_nan=False) + "\n")
     return [known[trial.key] for trial in trials]
 
 
@@ -187,15 +209,15 @@ def _at(table: Table, method: str, point: Sequence[tuple[str, Any]], seed: int) 
     return {**rest, "run": run, "methods": {**table.get("methods", {}), method: own}}
 
 
-def _claim(out: Path, plan: Table) -> None:
-    """Write the plan into the folder; raise ConfigError if it holds a sweep with another plan."""
+def _take_over(out: Path, plan: Table, force: bool) -> None:
+    """Write the plan into the folder; raise ConfigError if it holds a sweep with another plan, unless forced."""
     kept = out / "sweep.json"
     text = json.dumps(plan, indent=2, default=str) + "\n"
-    if kept.exists() and kept.read_text() != text:
+    if kept.exists() and kept.read_text() != text and not force:
         raise ConfigError(f"{out} holds another sweep; choose another --out, or --force to begin anew")
-    if not kept.exists():
-        make_folder(out, FILES)
-        kept.write_text(text)
+    if force or not kept.exists():
+        clear(out, (*FILES, CHECKPOINTS))
+        write_whole(kept, lambda path: path.write_text(text))
 
 
 def records_of(path: Path, trials: Iterable[Trial]) -> dict[str, dict[str, Any]]:
@@ -211,14 +233,19 @@ def records_of(path: Path, trials: Iterable[Trial]) -> dict[str, dict[str, Any]]
 
 
 def _stack_records(
-    trials: Sequence[Trial], last: int, device: str, quiet: bool, tasks: dict[str, Task] | None
+    trials: Sequence[Trial],
+    last: int,
+    device: str,
+    quiet: bool,
+    tasks: dict[str, Task] | None,
+    saves: Path,
 ) -> Iterator[dict[str, Any]]:
     """Run trials of one shape; the record of each, with the means over its last rows."""
 
     def due(run: RunConfig) -> set[int]:
         return {run.rounds - i * run.eval_every for i in range(last) if i * run.eval_every < run.rounds}
 
-    for trial, status, rows in run_stack(trials, due, device, quiet, tasks):
+    for trial, status, rows in run_stack(trials, due, device, quiet, tasks, saves):
         yield {**trial.facts, "status": status, **_mean(rows)}
 
 
@@ -228,23 +255,39 @@ def run_stack(
     device: str,
     quiet: bool,
     tasks: dict[str, Task] | None = None,
+    saves: Path | None = None,
 ) -> Iterator[tuple[Trial, str, list[Row]]]:
     """Run trials of one shape, as many at once as fit; yield each with its status and its rows.
+
+    Trials that cannot be run are told on standard error and end as "failed".
 
     Args:
         trials: of one shape; see `stacks`.
         due: the rounds to evaluate in a run with these settings.
         tasks: a cache of tasks from earlier calls; tasks on other data are dropped from it.
+        saves: a folder for checkpoints of what is being run, which are deleted when it is done.
     """
     tasks = {} if tasks is None else tasks
-    size = runs_that_fit(_simulation(trials[0], device, tasks))
-    for start in range(0, len(trials), size):
-        some = trials[start : start + size]
-        simulations = [_simulation(trial, device, tasks) for trial in some]
-        title = f"{some[0].title}: {start + 1} to {start + len(some)} of {len(trials)}"
-        found = _rows(simulations, due(some[0].config.run), title, quiet)
+    start = 0
+    while start < len(trials):
+        some, found = trials[start:], list[tuple[str, list[Row]]]()
+        try:
+            some = some[: runs_that_fit(_simulation(some[0], device, tasks))]
+            title = f"{some[0].title}: {start + 1} to {start + len(some)} of {len(trials)}"
+            simulations = [_simulation(trial, device, tasks) for trial in some]
+            folder = saves and saves / hashlib.sha256("".join(t.key for t in some).encode()).hexdigest()[:16]
+            found = _Stack(simulations, some[0].config.run, folder).play(
+                due(some[0].config.run), title, quiet
+            )
+        except Exception as error:
+            known = out_of_memory(error) or error
+            if not isinstance(known, ConfigError | DataError | OutOfMemory):
+                raise
+            print(f"fedcom: {some[0].title}: {known}", file=sys.stderr)
+            found = [(FAILED, []) for _ in some]
         for trial, (status, rows) in zip(some, found, strict=True):
             yield trial, status, rows
+        start += len(some)
 
 
 def _simulation(trial: Trial, device: str, tasks: dict[str, Task]) -> Simulation:
@@ -259,27 +302,72 @@ def _simulation(trial: Trial, device: str, tasks: dict[str, Task]) -> Simulation
     return simulation_of(tasks[name], config, device)
 
 
-def _rows(
-    simulations: Sequence[Simulation], due: Collection[int], title: str, quiet: bool
-) -> list[tuple[str, list[Row]]]:
-    """The status of each run, and its rows at the rounds in `due`."""
-    first, step = simulations[0], stack_runs(simulations).step
-    rows: list[list[Row]] = [[] for _ in simulations]
-    alive = dict(enumerate(simulations))
-    with progress(first.rounds, title, quiet) as show:
-        for turn in range(first.rounds + 1):
-            if turn:
-                step()
-                show.advance(turn)
-            for i in list(alive) if turn in due else []:
+class _Stack:
+    """Runs that are played in step, with checkpoints.
+
+    Args:
+        run: their settings under [run].
+        folder: of their checkpoints; None: none are made.
+    """
+
+    def __init__(self, simulations: Sequence[Simulation], run: RunConfig, folder: Path | None) -> None:
+        self.engine, self.run, self.folder = stack_runs(simulations), run, folder
+        self.rows: list[list[Row]] = [[] for _ in simulations]
+        self.alive = dict(enumerate(simulations))
+        self.series = None if folder is None else Series(folder)
+        self._saved_at = time.monotonic()
+
+    def play(self, due: Collection[int], title: str, quiet: bool) -> list[tuple[str, list[Row]]]:
+        """The status of each run, and its rows at the rounds in `due`."""
+        self._restore()
+        with stops.deferred(), progress(self.run.rounds, title, quiet) as show:
+            self._measure(due, show)
+            while self.alive and self.engine.round < self.run.rounds:
                 try:
-                    rows[i].append(alive[i].row())
-                    show.update(rows[i][-1])
-                except Diverged:
-                    del alive[i]
-            if not alive:
-                break
-    return [("done" if i in alive else "diverged", own) for i, own in enumerate(rows)]
+                    self.engine.step()
+                except WireError:  # a message is refused if its vector was not finite
+                    self.alive.clear()
+                    break
+                show.advance(self.engine.round)
+                self._keep()
+                self._measure(due, show)
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return [("done" if i in self.alive else "diverged", own) for i, own in enumerate(self.rows)]
+
+    def _measure(self, due: Collection[int], show: Display) -> None:
+        for i in list(self.alive) if self.engine.round in due else []:
+            try:
+                self.rows[i].append(self.alive[i].row())
+                show.update(self.rows[i][-1])
+            except Diverged:
+                del self.alive[i]
+
+    def _keep(self) -> None:
+        """Save a checkpoint if one is due, or if a signal asks to stop."""
+        minutes, rounds = self.run.checkpoint_minutes, self.run.checkpoint_rounds
+        late = minutes and time.monotonic() - self._saved_at >= 60 * minutes
+        if late or (rounds and self.engine.round % rounds == 0):
+            self._save()
+        try:
+            stops.check()
+        except Stopped:
+            self._save()
+            if self.series is not None:
+                self.series.wait()
+            raise
+
+    def _save(self) -> None:
+        if self.series is not None and self.series.last != self.engine.round:
+            self.engine.save(self.series, {"rows": self.rows, "alive": list(self.alive)})
+        self._saved_at = time.monotonic()
+
+    def _restore(self) -> None:
+        saved = self.series and self.series.latest()
+        if saved:
+            self.engine.restore(saved)
+            self.rows, alive = saved.facts["rows"], saved.facts["alive"]
+            self.alive = {i: self.alive[i] for i in alive}
 
 
 def _mean(rows: Sequence[Row]) -> dict[str, Any]:

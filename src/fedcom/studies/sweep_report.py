@@ -11,7 +11,7 @@ from fedcom.reports.comparison import write_csv
 from fedcom.reports.figures import FAINT, INK, PALE, palette
 from fedcom.reports.markdown import markdown_table
 from fedcom.runs.curve import timed
-from fedcom.runs.folder import write_json
+from fedcom.saving.whole import write_json
 from fedcom.studies.sweep import Record
 
 if TYPE_CHECKING:

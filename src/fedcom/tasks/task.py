@@ -1,5 +1,6 @@
 """A task: every client's data, in one tensor or as a function, and the objective on it."""
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -50,6 +51,15 @@ class Task:
     name: str = "task"
     source: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     shown: Tensor | None = None
+
+    @cached_property
+    def checksum(self) -> int:
+        """A 32-bit checksum of all samples and of who has which."""
+        parts = (self.x, self.y, self.sizes, self.test_x, self.test_y)
+        found = 0
+        for x in (*parts, *([] if self.shown is None else [self.shown])):
+            found = zlib.crc32(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data, found)
+        return found
 
     @classmethod
     def build(cls, objective: Objective, data: Dataset, parts: Sequence[Tensor]) -> "Task":

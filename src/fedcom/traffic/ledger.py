@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -60,3 +60,10 @@ class Ledger:
             }
             books[direction] = {"total": self.total(direction), "vectors": vectors}
         return books
+
+    def load(self, books: Mapping[str, Any]) -> None:
+        """Take over the books that `as_dict` gave, in place of its own."""
+        for direction, accounts in self._items.items():
+            accounts.clear()
+            for vector, account in books[direction]["vectors"].items():
+                self.add(direction, vector, account)

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedcom import settings
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, unknown
+from fedcom.vectors import Vectors
 
 _MEGABITS = 8e-6  # in a byte
 
@@ -101,6 +102,10 @@ class Clock:
         """Where the bytes that each client of a run receives are to be added up; None: nowhere."""
         return None
 
+    def tensors(self) -> Vectors:
+        """What is kept between rounds, by name."""
+        return {}
+
     def start(self) -> None:
         """A round begins."""
 
@@ -138,6 +143,9 @@ class Stopwatch(Clock):
 
     def downlink_meter(self, run: int) -> Tensor:
         return self._heard[run : run + 1]
+
+    def tensors(self) -> Vectors:
+        return {"clock.seconds": self._seconds}
 
     def start(self) -> None:
         self._sent.zero_()

@@ -21,6 +21,7 @@ from fedcom.engines.local.inputs import Inputs
 from fedcom.engines.local.stack import Stack
 from fedcom.engines.state.parking import Waiting
 from fedcom.engines.state.placement import ClientCounts, make_store
+from fedcom.errors import ConfigError
 from fedcom.rounds.cohort import mean_weights
 from fedcom.rounds.round import (
     Answer,
@@ -36,6 +37,7 @@ from fedcom.rounds.round import (
 )
 from fedcom.rounds.rules import ServerSide
 from fedcom.rounds.state import RunState
+from fedcom.saving.series import ClientRows, Facts, Saved, Series
 from fedcom.tasks.oracle import DataOracle
 from fedcom.tasks.task import Task
 from fedcom.traffic.channel import Channel
@@ -122,6 +124,51 @@ class EagerEngine:
     def peek(self, run: int, clients: Tensor) -> tuple[Any, Vectors]:
         """The state and memory of some clients of a run, stacked."""
         return self.store.peek(run * self.stack.clients + clients.cpu())
+
+    def save(self, series: Series, facts: Facts) -> None:
+        """Begin a checkpoint of all runs, between rounds.
+
+        Args:
+            facts: what else to keep.
+        """
+        books = {"round": self.round, "ledgers": [run.ledger.as_dict() for run in self.runs]}
+        of = {"data": self.task.checksum, "model": self.runs[0].rules.layout.fingerprint}
+        series.save(self.round, {**facts, "of": of, "engine": books}, self._tensors(), self._rows_since)
+
+    def restore(self, saved: Saved) -> None:
+        """Go on from a checkpoint of the same runs, before the first round."""
+        books, of = saved.facts["engine"], saved.facts["of"]
+        if of["model"] != self.runs[0].rules.layout.fingerprint:
+            raise ConfigError(
+                "the checkpoint is of a model with other parameters; give the model it was made with"
+            )
+        if of["data"] != self.task.checksum:
+            raise ConfigError(
+                "the checkpoint was made with other data (its checksum differs); give the same data"
+            )
+        self.round = books["round"]
+        for run, ledger in zip(self.runs, books["ledgers"], strict=True):
+            run.ledger.load(ledger)
+        for name, x in self._tensors().items():
+            x.copy_(saved.tensors[name])
+        for clients, rows in saved.rows():
+            self.store.fill(clients, rows)
+
+    def _tensors(self) -> Vectors:
+        """All tensors that are kept between rounds, by name, except what clients keep."""
+        found = self.gauges.tensors() | self.clock.tensors()
+        for i, run in enumerate(self.runs):
+            state, memory = run.server_side
+            found |= {f"server-{i}.{name}": x for name, x in state._asdict().items()}
+            found |= {f"server-{i}.memory.{name}": x for name, x in memory.items()}
+        return found
+
+    def _rows_since(self, since: int | None) -> ClientRows:
+        """What clients keep, for a checkpoint; which rows changed since a round is told by who took part."""
+        known, rounds = self.store.known(), range(since or 0, self.round)
+        few = len(rounds) * len(self.stack) < len(known)
+        changed = torch.unique(torch.cat([self._sampled(r) for r in rounds])) if few and rounds else known
+        return ClientRows(known, changed, self.store.rows, self.store.width)
 
     def load_inputs(self) -> None:
         """Set the inputs and the store to the next round."""

@@ -31,15 +31,17 @@ class GraphEngine(EagerEngine):
     def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
         super().__init__(runs, task, options)
         self.refused: str | None = None
+        self._played = 0  # rounds since this engine was made, which may have gone on from a checkpoint
         self._whole = self.groups.size >= len(self.stack)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._recorded: list[Ledger] = []
 
     def play(self) -> list[Ledger]:
         """Play or replay the round that the inputs describe; returns the bytes sent, one ledger per run."""
-        if self._graph is None and self._whole and self.refused is None and self.round >= _WARM:
+        if self._graph is None and self._whole and self.refused is None and self._played >= _WARM:
             self._record()
         if self._graph is None:
+            self._played += 1
             return super().play()
         self._graph.replay()
         return self._recorded

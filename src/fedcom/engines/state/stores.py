@@ -59,6 +59,24 @@ class ClientStore:
         self._fields = [(row, storage.row_dtype(row)) for row in (*state, *memory.values())]
 
     @property
+    def width(self) -> int:
+        """Bytes of a client's row."""
+        return sum(row.numel() * dtype.itemsize for row, dtype in self._fields)
+
+    def known(self) -> Tensor:
+        """The numbers of the clients that have a row, on the host."""
+        return torch.arange(0 if self.empty else self.clients)
+
+    def rows(self, clients: Tensor) -> list[Tensor]:
+        """Copies of what is kept of some clients, one tensor per field, on the host, between rounds."""
+        return [field[clients.to(field.device)].cpu() for field in self._rows]
+
+    def fill(self, clients: Tensor, fields: Sequence[Tensor]) -> None:
+        """Set what is kept of some clients, before the first round; `rows` gave it."""
+        for field, value in zip(self._rows, fields, strict=True):
+            field[clients.to(field.device)] = value.to(field.device)
+
+    @property
     def empty(self) -> bool:
         """Whether clients keep nothing."""
         return not self._fields
@@ -129,18 +147,27 @@ class SparseStore(ClientStore):
         """How many clients have a row."""
         return len(self._slots)
 
+    def known(self) -> Tensor:
+        return torch.tensor([] if self.empty else list(self._slots), dtype=torch.int64)
+
+    def rows(self, clients: Tensor) -> list[Tensor]:
+        return self._gather(clients.tolist())
+
+    def fill(self, clients: Tensor, fields: Sequence[Tensor]) -> None:
+        self._write(fields, self._enter(clients.tolist()))
+
     def open(self, round_index: int, sampler: Sampler) -> None:
         if round_index != self._round:
             self._sample, self._round = sampler(round_index).tolist(), round_index
 
     def take(self, rows: slice, clients: Tensor) -> tuple[Any, Vectors]:
-        return self._gather(self._sample[rows])
+        return self._give(self._gather(self._sample[rows]))
 
     def put(self, rows: slice, clients: Tensor, state: Any, memory: Vectors) -> None:
         self._write(self._flat(state, memory), self._enter(self._sample[rows]))
 
     def peek(self, clients: Tensor) -> tuple[Any, Vectors]:
-        return self._gather(clients.tolist())
+        return self._give(self._gather(clients.tolist()))
 
     def _enter(self, clients: Sequence[int]) -> list[int]:
         """The slots of some clients; a client that has none yet is given the next one."""
@@ -150,10 +177,10 @@ class SparseStore(ClientStore):
                 stored.reserve(len(self._slots))
         return slots
 
-    def _gather(self, clients: Sequence[int]) -> tuple[Any, Vectors]:
+    def _gather(self, clients: Sequence[int]) -> list[Tensor]:
         fields = self._windows(len(clients))
         self._read(fields, [(i, self._slots.get(client)) for i, client in enumerate(clients)])
-        return self._give(fields)
+        return fields
 
     def _windows(self, rows: int, pinned: bool = False) -> list[Tensor]:
         return [torch.empty((rows, *x.shape), dtype=dtype, pin_memory=pinned) for x, dtype in self._fields]
@@ -216,9 +243,9 @@ class PrefetchedStore(SparseStore):
         self._move(self._now, self._on_device)
         self._writing = self._thread.submit(self._write, self._now, self._enter(list(self._present)))
 
-    def peek(self, clients: Tensor) -> tuple[Any, Vectors]:
+    def _gather(self, clients: Sequence[int]) -> list[Tensor]:
         self._writing.result()
-        return super().peek(clients)
+        return super()._gather(clients)
 
     def _fetch(self, clients: list[int]) -> None:
         """Let the thread read the rows of a round, except those that the present round uses."""

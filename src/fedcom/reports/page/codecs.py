@@ -6,9 +6,9 @@ from typing import Any
 
 from fedcom.codecs import CODECS
 from fedcom.codecs.wire import HEADER
-from fedcom.config import pick
 from fedcom.errors import FedcomError
 from fedcom.formats import NOTHING, is_number, significant
+from fedcom.plain import pick
 from fedcom.reports.page.collect import JsonObject, SavedRun, is_usable
 from fedcom.reports.page.markup import Html, table, tag
 

@@ -23,7 +23,8 @@ from fedcom.reproduce.tables.rivals import RIVALS
 from fedcom.reproduce.tables.rounds import StackedRuns
 from fedcom.reproduce.tables.tables_page import TABLES, of_table, page, setting
 from fedcom.runs.display import progress
-from fedcom.runs.folder import make_folder, write_json
+from fedcom.runs.folder import claim
+from fedcom.saving.whole import write_json
 from fedcom.traffic.links import Links
 
 SEEDS = 3  # seeds per seed of the scale, as these runs are small
@@ -60,14 +61,14 @@ def reproduce_checks(
         quiet: show no progress.
         workers: processes to use; None for one per core.
     """
-    make_folder(out, ())
-    found = MeasuredRounds(_records(work, out / "results.jsonl", quiet, workers))
-    verdicts = judge(found, checks, work[0])
-    images = draw(found, out, checks)
-    write_csv(list(points(found, checks)), out / "points.csv")
-    write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
-    text = page(found, verdicts, images, checks, work[0], quick)
-    (out / "README.md").write_text(text, encoding="utf-8")
+    with claim(out, used=True):
+        found = MeasuredRounds(_records(work, out / "results.jsonl", quiet, workers))
+        verdicts = judge(found, checks, work[0])
+        images = draw(found, out, checks)
+        write_csv(list(points(found, checks)), out / "points.csv")
+        write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
+        text = page(found, verdicts, images, checks, work[0], quick)
+        (out / "README.md").write_text(text, encoding="utf-8")
     return verdicts
 
 

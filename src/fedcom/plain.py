@@ -1,7 +1,7 @@
-"""Frozen dataclasses from tables, every key and type checked."""
+"""Frozen dataclasses from plain tables, every key and type checked, and back."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, TypeVar, get_type_hints
 
 from fedcom.errors import ConfigError, nearest
@@ -30,6 +30,11 @@ def pick(registry: Registry[type[T]], table: Mapping[str, Any], section: str) ->
     """The registered class a table names, built from the rest of the table."""
     rest = dict(table)
     return build(registry.find(rest.pop("name", None)), rest, section, registry)
+
+
+def plain(thing: Any, registry: Registry[Any]) -> dict[str, Any]:
+    """A registered dataclass as a table with its name first."""
+    return {"name": registry.name_of(type(thing)), **asdict(thing)}
 
 
 def keys(cls: type) -> list[str]:

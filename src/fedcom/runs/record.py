@@ -1,0 +1,395 @@
+"""Play a simulation to its end and write its folder; however it ends, what was measured is kept."""
+
+import errno
+import json
+import math
+import platform
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import numpy as np
+import torch
+
+from fedcom.algorithms import ALGORITHMS
+from fedcom.codecs import CODECS
+from fedcom.config import Table, dumps
+from fedcom.engines.local.eager import repeatable
+from fedcom.engines.simulation import Row, Simulation
+from fedcom.errors import ConfigError, Diverged, OutOfMemory, Stopped, StorageError
+from fedcom.plain import plain
+from fedcom.runs import stops
+from fedcom.runs.curve import Curve, milestones
+from fedcom.runs.display import progress
+from fedcom.runs.folder import claim, clear
+from fedcom.saving.whole import disk_errors, write_json, write_whole
+from fedcom.tasks.similarity import chosen_clients, similarity
+from fedcom.version import VERSION
+
+FILES = (
+    "config.toml",
+    "metrics.jsonl",
+    "summary.json",
+    "ledger.json",
+    "partition.json",
+    "similarity.json",
+    "environment.json",
+    "model.safetensors",
+)
+CHECKPOINTS = "checkpoints"  # a folder; runs that are short have none
+MINUTES = 10.0  # between two checkpoints, unless told otherwise
+Start = Literal["new", "over", "resume"]  # in an empty folder, over an earlier run, or where one stopped
+_FREE = {
+    "rounds",
+    "target_accuracy",
+    "checkpoint_minutes",
+    "checkpoint_rounds",
+}  # a resumed run may change them
+_GONE = (errno.EPIPE, errno.EIO)  # of a stream whose reader is gone
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        error: what ended the run early; None for a run that finished.
+    """
+
+    curve: Curve
+    error: Diverged | Stopped | None
+
+
+def record(
+    simulation: Simulation,
+    out: str | Path,
+    *,
+    start: Start = "new",
+    label: str | None = None,
+    target: float = 0.9,
+    minutes: float = MINUTES,
+    rounds: int | None = None,
+    quiet: bool = False,
+    callbacks: Sequence[Callable[[Row], object]] = (),
+    table: Table | None = None,
+) -> Outcome:
+    """Play a simulation to its end and write a run's folder, as `fedcom run` does.
+
+    Args:
+        out: the folder.
+        start: "new": the folder is empty or does not exist; "over": the files of an earlier run in it are
+            replaced; "resume": go on where the run in it stopped, from its last checkpoint if there is one.
+        label: the run's name in the progress display and in its curve; None: the algorithm's name.
+        target: the test accuracy to which rounds and bytes are told.
+        minutes: between two checkpoints; 0: none by time.
+        rounds: between two checkpoints; None: none by rounds.
+        quiet: show no progress.
+        callbacks: each is called with every row.
+        table: the settings for config.toml; None: what the simulation knows.
+    """
+    out = Path(out)
+    with claim(out, used=start != "new"):
+        recorder = _Recorder(simulation, out, table or _table(simulation), label, target, (minutes, rounds))
+        if start == "resume" and recorder.finished():
+            return Outcome(recorder.curve("done"), None)
+        recorder.prepare(resume=start == "resume")
+        return recorder.play(quiet, callbacks)
+
+
+class _Recorder:
+    """The folder of one run and what is written into it while the run is played."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        out: Path,
+        table: Table,
+        label: str | None,
+        target: float,
+        every: tuple[float, int | None],
+    ) -> None:
+        self.simulation, self.out, self.table, self.target = simulation, out, table, target
+        self.label = label or simulation.algorithm.name
+        self.rows: list[Row] = []
+        self._minutes, self._rounds = every
+        self._saved_at, self._saved_round = time.monotonic(), 0
+        self._any_saved = False
+
+    def finished(self) -> bool:
+        """Whether the folder holds the whole run already."""
+        summary = read_json(self.out / "summary.json")
+        if summary.get("status") != "done" or summary.get("rounds_done") != self.simulation.rounds:
+            return False
+        self._refuse_other()
+        self.rows = read_rows(self.out)
+        return True
+
+    def curve(self, status: str) -> Curve:
+        """The run so far."""
+        return Curve(self.label, self.table["run"]["seed"], self.rows, status)
+
+    def prepare(self, resume: bool) -> None:
+        """Write what is known before the first round; go on from a checkpoint if there is one."""
+        if resume:
+            self._refuse_other()
+        else:
+            clear(self.out, (*FILES, CHECKPOINTS))
+        text = dumps(self.table)
+        write_whole(self.out / "config.toml", lambda path: path.write_text(text, encoding="utf-8"))
+        self._write_once("partition.json", _partition)
+        self._write_once("similarity.json", _similarity)
+        known = read_json(self.out / "environment.json")
+        if resume and self.simulation.restore(self.out / CHECKPOINTS):
+            self._any_saved = True
+            self._refuse_shorter()
+            self.rows = [row for row in read_rows(self.out) if row["round"] < self.simulation.round]
+        self._saved_round = self.simulation.round
+        now = datetime.now().astimezone().isoformat(timespec="seconds")
+        resumed = {"resumed": [*known.get("resumed", []), {"round": self.simulation.round, "at": now}]}
+        write_json(self.out / "environment.json", environment(self.simulation) | (resumed if known else {}))
+        lines = "".join(map(_line, self.rows))
+        write_whole(self.out / "metrics.jsonl", lambda path: path.write_text(lines))
+
+    def play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> Outcome:
+        """Play all rounds, and write how it ended, whatever ends it."""
+        self._summarise("running")
+        try:
+            self._play(quiet, callbacks)
+        except (Diverged, Stopped) as error:
+            status = "diverged" if isinstance(error, Diverged) else "interrupted"
+            self._finish(status, error)
+            return Outcome(self.curve(status), error)
+        except BaseException as error:
+            with suppress(Exception):  # the first error matters more
+                self._finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
+            raise out_of_memory(error) or error from None
+        self._finish("done", None)
+        return Outcome(self.curve("done"), None)
+
+    def _play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> None:
+        simulation = self.simulation
+        with (
+            stops.deferred(),
+            (self.out / "metrics.jsonl").open("a") as log,
+            progress(simulation.rounds, self.label, quiet) as show,
+        ):
+
+            def write(row: Row) -> None:
+                self.rows.append(row)
+                append(log, _line(row))
+
+            try:
+                for _ in simulation.run([write, *callbacks, show.update], self._after_round(show.advance)):
+                    stops.check()
+            except OSError as error:
+                if error.errno not in _GONE:  # the rows' file has errors of its own
+                    raise
+                self._save()
+                raise Stopped(signal.SIGPIPE) from None
+            except Stopped as stopped:
+                if stopped.between_rounds:
+                    self._save()
+                raise
+            if self._any_saved or self._due():
+                self._save()
+
+    def _after_round(self, show: Callable[[int], None]) -> Callable[[int], None]:
+        def on_round(done: int) -> None:
+            show(done)
+            stops.check()
+            if done < self.simulation.rounds and self._due():
+                self._save(wait=False)
+
+        return on_round
+
+    def _due(self) -> bool:
+        by_rounds = self._rounds and self.simulation.round - self._saved_round >= self._rounds
+        by_time = self._minutes and time.monotonic() - self._saved_at >= 60 * self._minutes
+        return bool(by_rounds or by_time)
+
+    def _save(self, wait: bool = True) -> None:
+        self.simulation.save(self.out / CHECKPOINTS, wait=wait)
+        self._saved_at, self._saved_round, self._any_saved = time.monotonic(), self.simulation.round, True
+
+    def _finish(self, status: str, error: BaseException | None) -> None:
+        """Write the summary, the ledger and the model."""
+        self._summarise(status, error)
+        write_json(self.out / "ledger.json", self.simulation.ledger.as_dict())
+        state = self.simulation.module().state_dict()
+        tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+        from safetensors.torch import save_file
+
+        write_whole(self.out / "model.safetensors", lambda path: save_file(tensors, path))
+
+    def _summarise(self, status: str, error: BaseException | None = None) -> None:
+        last = dict(self.rows[-1]) if self.rows else {}
+        ending = {
+            "status": status,
+            **({} if error is None else {"reason": _reason(error)}),
+            "rounds_done": self.simulation.round,
+            "algorithm": self.simulation.algorithm.name,
+            "parameters": self.simulation.server.w.numel(),
+            "target_accuracy": self.target,
+        }
+        content = last | milestones(self.rows, self.target) | ending
+        try:
+            write_json(self.out / "summary.json", content)
+        except StorageError:  # a full disk: the blocks of the file that is there may do
+            text = json.dumps(content)
+            with (self.out / "summary.json").open("r+") as file:
+                file.write(text.ljust(len((self.out / "summary.json").read_text())))
+                file.truncate()
+
+    def _write_once(self, name: str, content: Callable[[Simulation], Any]) -> None:
+        if not (self.out / name).exists():
+            write_json(self.out / name, content(self.simulation))
+
+    def _refuse_other(self) -> None:
+        """Raise ConfigError if the folder holds a run with other settings."""
+        path = self.out / "config.toml"
+        if not path.exists():
+            return
+        try:
+            before = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise StorageError(f"{path} cannot be read: {error}; begin anew with --force") from None
+        now = tomllib.loads(dumps(self.table))
+        for section in sorted({*before, *now}):
+            old, new = before.get(section, {}), now.get(section, {})
+            for key in sorted({*old, *new}):
+                if old.get(key) != new.get(key) and not (section == "run" and key in _FREE):
+                    raise ConfigError(
+                        f"{self.out} holds a run with {section}.{key}={old.get(key)}, not {new.get(key)}; "
+                        "leave it as it was, or begin anew in another folder"
+                    )
+
+    def _refuse_shorter(self) -> None:
+        done, asked = self.simulation.round, self.simulation.rounds
+        if done > asked:
+            raise ConfigError(
+                f"{self.out} holds {done} rounds; run.rounds={asked} is less: raise it to go on"
+            )
+
+
+def read_rows(out: Path) -> list[Row]:
+    """The rows in a run's folder; a line that was cut off is left out."""
+    found = []
+    with suppress(FileNotFoundError):
+        for line in (out / "metrics.jsonl").read_text(errors="replace").splitlines():
+            with suppress(ValueError):
+                found.append(json.loads(line))
+    return [row for row in found if isinstance(row, dict) and "round" in row]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty if the file is missing or not one."""
+    with suppress(OSError, ValueError):
+        content = json.loads(path.read_text())
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def out_of_memory(error: BaseException) -> OutOfMemory | None:
+    """The error for the user, if another one says that there was too little memory; None if it does not."""
+    short = isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    )
+    if not short:
+        return None
+    return OutOfMemory(
+        f"out of memory ({' '.join(str(error).split())[:120] or type(error).__name__}); use a smaller "
+        "run.chunk, fewer clients per round, a smaller model, or run.store=disk"
+    )
+
+
+def environment(simulation: Simulation) -> dict[str, Any]:
+    """Versions, device and command: what is needed to repeat a run on another machine."""
+    device = simulation.server.w.device
+    return {
+        "fedcom": VERSION,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "device": device_name(device),
+        "threads": torch.get_num_threads(),
+        "chunk": simulation.chunk,
+        "command": sys.argv,
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """The name of the GPU, or the architecture of the CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, allow_nan=False) + "\n"
+
+
+def mend_end(path: Path) -> None:
+    """Delete an unfinished last line of a file, which a kill or a full disk has left."""
+    if path.exists():
+        text = path.read_bytes()
+        with path.open("r+b") as file:
+            file.truncate(text.rfind(b"\n") + 1)
+
+
+def append(log: TextIO, line: str) -> None:
+    """Write a line to the end of a file: all of it, or nothing if the disk is full."""
+    end = log.tell()
+    with disk_errors(Path(log.name).parent):
+        try:
+            log.write(line)
+            log.flush()
+        except OSError:
+            with suppress(OSError):
+                log.truncate(end)
+            raise
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, Stopped):
+        return stops.name(error.signal)
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _table(simulation: Simulation) -> Table:
+    """The settings of a simulation made in Python; its data and model are known by name only."""
+    links, task, options = simulation.rules.links, simulation.task, simulation.options
+    settings = {key: value for key, value in simulation.settings.items() if value is not None}
+    network = simulation.state.network
+    table: Table = {
+        "recorded": {"by": "fedcom.record", "data_checksum": task.checksum},
+        "data": {"name": task.name, "clients": task.clients},
+        "model": {"name": type(task.objective.module).__name__},
+        "algorithm": plain(simulation.algorithm, ALGORITHMS),
+        "uplink": plain(links.uplink, CODECS) | {"memory": links.uplink_memory, "clip": links.clip},
+        "downlink": plain(links.downlink, CODECS) | {"memory": links.downlink_memory},
+        "run": {**settings, "encode": links.encode, "store": options.storage.home},
+        **({} if network is None else {"network": asdict(network)}),
+    }
+    return {name: {k: v for k, v in section.items() if v is not None} for name, section in table.items()}
+
+
+def _partition(simulation: Simulation) -> dict[str, Any]:
+    task = simulation.task
+    counts = task.label_counts() if task.classes else None
+    shown = {} if task.shown is None else {"shown": task.shown.tolist()}
+    return {"clients": task.clients, **shown, "sizes": task.shown_sizes.tolist(), "label_counts": counts}
+
+
+def _similarity(simulation: Simulation) -> dict[str, Any]:
+    """Cosines between some clients' gradients at the starting model; None where one is not finite."""
+    task, w = simulation.task, simulation.server.w
+    with repeatable(simulation.options.tf32):
+        cosine = similarity(task, w).cpu()
+    rows = [[round(c, 4) if math.isfinite(c) else None for c in row] for row in cosine.tolist()]
+    return {"clients": chosen_clients(task, w.numel()).tolist(), "cosine": rows}

@@ -1,0 +1,1 @@
+"""Files that are whole or not there, and checkpoints made of them."""

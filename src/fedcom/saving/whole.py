@@ -1,0 +1,74 @@
+"""Files that are whole or not there, and one kind of error for disks that cannot take them."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fedcom.errors import StorageError
+
+ASIDE = ".part"  # ends the name of a file that is being written
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file aside, flush it to the disk and rename it; what was there before stays until then.
+
+    Args:
+        write: writes the file at the path that it is given.
+    """
+    aside = path.with_name(path.name + ASIDE)
+    with disk_errors(path.parent):
+        try:
+            write(aside)
+            flush(aside)
+            os.replace(aside, path)
+            flush(path.parent)
+        except BaseException:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+            raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write indented JSON, whole; NaN and infinity, which JSON does not have, raise ValueError."""
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    write_whole(path, lambda aside: aside.write_text(text, encoding="utf-8"))
+
+
+def flush(path: Path) -> None:
+    """Wait until the system has written a file, or a folder's list of files, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems cannot flush a folder
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def check_room(folder: Path, needed: int) -> None:
+    """Raise StorageError if a disk has less room than is needed."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise StorageError(
+            f"{folder} has room for {free:,} bytes, and {needed:,} are to be written; {REMEDY}"
+        )
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Raise StorageError for errors of the disk that holds a folder."""
+    try:
+        yield
+    except OSError as error:
+        what = "the disk is full" if error.errno in _FULL else error.strerror or str(error)
+        raise StorageError(f"cannot write to {folder}: {what}; {REMEDY}") from error
+
+
+REMEDY = "free some space or choose another place"
