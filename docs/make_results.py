@@ -62,10 +62,8 @@ def readme(text: str, study: Path) -> str:
     setting = json.loads((study / "verdicts.json").read_text(encoding="utf-8"))[0]["setting"]
     heads = ["method", "test accuracy %", "up MB", "times fewer", "up and down MB", "times fewer"]
     table = markdown_table(heads, [_cells(name, found[name]) for name in ROWS if name in found], "lrrrrr")
-    words = (
-        f"Here: {setting}. Every point runs at rates of its own, tuned on other seeds; fewer than SCAFFOLD's:"
-    )
-    part = rf"\g<1>{words}\n\n{table}\n"
+    words = "Every point runs at rates of its own, tuned on other seeds; times fewer are against SCAFFOLD:"
+    part = rf"\g<1>Here: {setting}. {words}\n\n{table}\n"
     return re.sub(r"(<!-- frontier:.*?-->\n).*?(?=<!-- end -->)", part, text, flags=re.DOTALL)
 
 

@@ -230,7 +230,7 @@ def scatter(
 
 
 def lowest(scores: Iterable[float]) -> float:
-    """The lowest accuracy to show: as far below the best as four times the median, 1.5 points at least."""
+    """The lowest accuracy to show: four times as far below the best as the median is, at least 1.5 points."""
     known = sorted(scores)
     return known[-1] - max(1.5, 4 * (known[-1] - known[len(known) // 2])) if known else 0.0
 
@@ -277,20 +277,19 @@ def beside(points: Array, sizes: Array, marks: Array, bounds: Array, unit: float
         bounds: left, bottom, right and top of what names may cover.
         unit: pixels per point.
     """
-    angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
-    rings = unit * np.array([7, 11, 17, 25, 35, 48, 64, 84])
-    around = np.stack([np.cos(angles), np.sin(angles)], -1)[None] * np.ones((len(rings), 1, 1))
+    angles, rings = (
+        np.linspace(0, 2 * np.pi, 24, endpoint=False),
+        unit * np.array([7, 11, 17, 25, 35, 48, 64, 84]),
+    )
+    turns, far = np.stack([np.cos(angles), np.sin(angles)], 1), np.repeat(rings / rings[-1], len(angles))
     centres: Array = np.full_like(points, np.inf)
-    for _ in range(3):
-        for i in range(len(points)):
-            places = (points[i] + around * (rings[:, None, None] + sizes[i] / 2)).reshape(-1, 2)
-            others = np.delete(centres, i, 0), np.delete(sizes, i, 0)
-            cost = np.repeat(rings / rings[-1], len(angles)) + 5 * _covered(places, sizes[i], points, marks)
-            cost += 10 * _covered(places, sizes[i], *others)
-            out = np.maximum(bounds[:2] - places + sizes[i] / 2, 0) + np.maximum(
-                places + sizes[i] / 2 - bounds[2:], 0
-            )
-            centres[i] = places[np.argmin(cost + out.sum(1))]
+    for i in 3 * list(range(len(points))):
+        half = sizes[i] / 2
+        places = (points[i] + turns * (rings[:, None, None] + half)).reshape(-1, 2)
+        names = _covered(places, sizes[i], np.delete(centres, i, 0), np.delete(sizes, i, 0))
+        out = np.maximum(bounds[:2] - places + half, 0) + np.maximum(places + half - bounds[2:], 0)
+        cost = far + 5 * _covered(places, sizes[i], points, marks) + 10 * names + out.sum(1)
+        centres[i] = places[np.argmin(cost)]
     return centres
 
 

@@ -11,6 +11,7 @@ from fedcom.reports.figures import COLOURS
 from fedcom.reproduce.drawing import Dot, Sheet, scatter
 from fedcom.reproduce.labels import labelled, settings
 from fedcom.reproduce.panels import Panel, Scale
+from fedcom.reproduce.rates import AROUND
 from fedcom.reproduce.results import Results, Stat, Verdict, better, list_of, near
 from fedcom.reproduce.study import Study, panel
 from fedcom.studies.compare import METHODS
@@ -242,7 +243,9 @@ def _study(data: str) -> Study:
         judge,
         notes="Every point runs at rates of its own, tuned on other seeds (experiments/rates). Bytes are "
         "those of one client in all rounds, the first model among them. FedPAQ at a tuned gamma is FedCOM at "
-        "8 bits; exact is fedcomgate-exact.",
+        "8 bits; exact is fedcomgate-exact."
+        + " Only eta is tuned here, at the method's gamma."
+        * (data in AROUND),
         table=table,
     )
 
