@@ -28,7 +28,6 @@ CODECS: dict[str, dict[str, Any]] = {
     "qsgd 7": {"name": "qsgd", "levels": 7},
     "natural": {"name": "natural"},
     "terngrad": {"name": "terngrad"},
-    "powersgd with memory": {"name": "powersgd", "memory": "error-feedback"},
     "sign with memory": {"name": "sign", "memory": "error-feedback"},
 }
 
