@@ -1,11 +1,14 @@
 """The docs are true: examples run, the command-line reference is what --help prints, links work."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fedcom.reports.comparison import write_csv
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -45,6 +48,22 @@ def test_the_first_screen_of_the_readme_names_both_commands() -> None:
     first = (ROOT / "README.md").read_text().splitlines()[:20]
     assert any("make demo" in line for line in first)
     assert any("make test" in line for line in first)
+
+
+def test_the_readme_shows_the_frontier_as_it_was_measured(tmp_path: Path) -> None:
+    readme = runpy.run_path(str(ROOT / "docs" / "make_results.py"))["readme"]
+    line = {"panel": "mnist", "point": "scaffold", "accuracy": "97.054", "spread": "0.031", "up_MB": "159.37"}
+    line |= {"up_times_fewer": "1", "total_MB": "319.5", "total_times_fewer": ""}
+    write_csv([line, {**line, "panel": "mnist-1-class", "accuracy": "1"}], tmp_path / "table.csv")
+    (tmp_path / "verdicts.json").write_text('[{"setting": "two clients"}]')
+    text = (ROOT / "README.md").read_text()
+    made = readme(text, tmp_path)
+    assert "Here: two clients." in made
+    assert "| SCAFFOLD | 97.05 ± 0.03 | 159 | 1.00 | 320 | — |\n<!-- end -->" in made
+    assert made.startswith(text.split("<!-- frontier")[0])
+    assert made.endswith(text.split("<!-- end -->")[1])
+    if (ROOT / "docs" / "results" / "frontier-mnist" / "table.csv").is_file():
+        assert readme(text, ROOT / "docs" / "results" / "frontier-mnist") == text
 
 
 def test_the_command_line_reference_is_what_help_prints(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,16 +11,16 @@ from typer.testing import CliRunner
 
 from fedcom.cli import app
 from fedcom.errors import ConfigError, DataError
-from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, drawing, rates, reproduce
+from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, reproduce
 from fedcom.reproduce.panels import StudyRun
 from fedcom.reproduce.results import FAILS, HOLDS, PARTLY, Results, Stat, alike, better
 from fedcom.reproduce.study import experiment_file
 from fedcom.reproduce.study_page import read_verdicts, verdicts_page
 from fedcom.studies import sweep
 from fedcom.studies.compare import METHODS
+from tests.reproduce.made_up import TINY, made_up, outcomes
 
 ROOT = Path(__file__).parents[2]
-TINY = ("data.name=digits", "data.clients=10", "model.hidden=8", "run.rounds=4")
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
@@ -123,27 +123,6 @@ def test_differences_count_beyond_the_spread() -> None:
     assert str(high) == "90.50 ± 0.71%"
 
 
-def made_up(name: str, score: Any) -> Results:
-    """Results of a study in which `score(run)` is the final accuracy of every run; 0 for a diverged one."""
-    panels = STUDIES[name].plan(Scale(seeds=2))
-    records = []
-    for panel in panels:
-        for run in panel.runs(2):
-            accuracy = score(run)
-            rows = [
-                {
-                    "round": r,
-                    "test_accuracy": accuracy * r / 10,
-                    "train_loss": 1.1 - accuracy * r / 10,
-                    "uplink_bytes": r * run.config.table().get("uplink", {}).get("bits", 32),
-                    "downlink_bytes": 1.0 * r,
-                }
-                for r in (0, 5, 10)
-            ]
-            records.append({**run.facts, "status": "done" if accuracy else "diverged", "rows": rows})
-    return Results(panels, records, Scale(seeds=2))
-
-
 @pytest.mark.parametrize("name", [name for name, one in STUDIES.items() if one.measure is None])
 def test_runs_that_all_diverge_are_drawn_and_judged(name: str, tmp_path: Path) -> None:
     found = made_up(name, lambda run: 0)
@@ -151,10 +130,6 @@ def test_runs_that_all_diverge_are_drawn_and_judged(name: str, tmp_path: Path) -
     images = STUDIES[name].draw(found, tmp_path)
     assert all((tmp_path / image).is_file() for image in images)
     assert HOLDS not in [v.outcome for v in STUDIES[name].judge(found) if "degrade" not in v.claim]
-
-
-def outcomes(name: str, score: Any) -> list[str]:
-    return [verdict.outcome for verdict in STUDIES[name].judge(made_up(name, score))]
 
 
 def test_figure_2_asks_whether_tracking_removes_an_error() -> None:
@@ -201,9 +176,7 @@ def test_figure_9_asks_whether_noise_hurts_and_steps_help() -> None:
     assert outcomes("fig9", score(-1)) == [FAILS, FAILS, FAILS]
 
 
-def test_the_frontier_and_tracking_can_hold_and_fail() -> None:
-    assert outcomes("frontier-mnist", lambda r: 0.96)[0] == HOLDS
-    assert outcomes("frontier-mnist", lambda r: {"fedcomgate": 0.99}.get(r.method, 0.6))[0] == FAILS
+def test_tracking_can_hold_and_fail() -> None:
     assert set(outcomes("tracking", lambda r: {"fedgate": 0.9}.get(r.method, 0.6))) == {HOLDS}
     assert set(outcomes("tracking", lambda r: {"fedavg": 0.9}.get(r.method, 0.6))) == {FAILS}
 
@@ -241,36 +214,6 @@ def test_missing_data_is_reported_and_the_other_studies_go_on(
         command.chosen(["fig11"])
 
 
-def test_rates_are_tuned_and_widened_at_an_edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert rates.widened([0.1, 0.2], 0.2) == [0.1, 0.2, 0.4]
-    assert rates.widened([1.0, 2.0, 4.0], 1.0) == [0.5, 1.0, 2.0, 4.0]
-    monkeypatch.setattr(rates, "TUNED", ("fedavg",))
-    monkeypatch.setattr(rates, "SEEDS", 3)
-    monkeypatch.setitem(rates.GRIDS, "mnist", {"eta": [0.01, 0.02], "gamma": [1.0]})
-    longer = (*TINY, "model.hidden=16", "run.rounds=12", "run.eval_every=2")
-    path = rates.tune("mnist", Scale(True, 1, longer), tmp_path, "cpu", True)
-    found = tomllib.loads(path.read_text())
-    assert found["tuning"]["seed"] == rates.SEED
-    assert found["methods"]["fedavg"]["eta"] > 0.02
-    assert "widened" in found["found"]["fedavg"]["note"]
-    (best,) = (
-        entry for entry in json.loads((tmp_path / "mnist" / "table.json").read_text()) if entry["best"]
-    )
-    assert best["runs"] == 3
-    assert round(100 * best["test_accuracy"], 2) == found["found"]["fedavg"]["accuracy"]
-
-
-@pytest.mark.parametrize("data", rates.GRIDS)
-def test_committed_rates_have_the_form_that_tuning_writes(data: str) -> None:
-    path = ROOT / "experiments" / "rates" / f"{data}.toml"
-    found = tomllib.loads(path.read_text())
-    assert set(found["methods"]) == {*rates.TUNED, *rates.SAME}
-    best = {m: {"accuracy": None, **found["methods"][m], **found["found"][m]} for m in found["methods"]}
-    tuning = found["tuning"]
-    grid = {key: tuning[key] for key in ("eta", "gamma")}
-    assert path.read_text() == rates.text(data, grid, tuning["seed"], tuning["chosen_by"], best)
-
-
 def test_committed_verdicts_are_those_of_the_studies() -> None:
     kept = read_verdicts(ROOT / "docs" / "results", command.NAMES)
     assert kept
@@ -298,22 +241,3 @@ def test_figure_6_counts_highly_correlated_clients() -> None:
 
     assert [v.outcome for v in STUDIES["fig6"].judge(results(0.4, 0.0))] == [HOLDS, HOLDS]
     assert [v.outcome for v in STUDIES["fig6"].judge(results(-0.1, 0.6))] == [FAILS, FAILS]
-
-
-def test_names_of_points_do_not_cover_one_another() -> None:
-    names = [f"name {i}" for i in range(6)]
-    places = {name: (10.0 ** (i / 20), 90 + i / 20) for i, name in enumerate(names)}
-    part = drawing.Sheet(1, 1).parts[0]
-    drawing.scatter(
-        part,
-        places,
-        names[:1],
-        {},
-        dict.fromkeys(names, "black"),
-        "",
-        "",
-        dict(zip(names, names, strict=True)),
-    )
-    boxes = [text.get_window_extent() for text in part.axes[0].texts]
-    assert len(boxes) == len(names)
-    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])

@@ -1,7 +1,7 @@
 """What `fedcom reproduce` does: run the studies it is asked for, one after another, or tune rates."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedcom.errors import ConfigError, DataError, unknown
@@ -12,7 +12,9 @@ from fedcom.reproduce.runner import reproduce
 from fedcom.reproduce.tables.tables_runner import reproduce_tables
 
 NAMES = (*STUDIES, "tables")
-STUDY_HELP = f"{', '.join(NAMES)}, all, or rates and the data sets to tune them on; then overrides."
+STUDY_HELP = (
+    f"{', '.join(NAMES)}, all, or rates and what to tune them on: data sets, frontier; then overrides."
+)
 QUICK_HELP = "A small version: 20 clients, 30 rounds (CIFAR-10: 10), one seed; tables: fewer steps and seeds."
 OUT_DEFAULT = "runs/reproduce, or runs/reproduce-quick"
 
@@ -23,7 +25,7 @@ def run(
     """Reproduce studies, or tune rates. A study whose data is missing is reported; its error is raised last.
 
     Args:
-        what: names of studies, or "rates" and names of data sets; and overrides such as "run.rounds=10".
+        what: names of studies, or "rates" and data sets or studies; and overrides such as "run.rounds=10".
         quick: the small version of each study.
         seeds: seeds per run; None for 3, or 1 if quick.
         out: the folder of all results; None for the default under runs/.
@@ -31,17 +33,31 @@ def run(
         quiet: show no progress.
     """
     names = [word for word in what if "=" not in word]
-    scale = Scale(quick, seeds or (1 if quick else 3), tuple(word for word in what if "=" in word))
+    scale = Scale(quick, seeds or Scale.usual(quick), tuple(word for word in what if "=" in word))
     out = out or Path("runs") / ("reproduce-quick" if quick else "reproduce")
     if names[:1] == ["rates"]:
-        for data in names[1:] or rates.GRIDS:
-            print(f"rates in {rates.tune(data, scale, out / 'rates', device, quiet)}")
+        for name in names[1:] or rates.GRIDS:
+            for path in _tune(name, scale, out / "rates", device, quiet):
+                print(f"rates in {path}")
         return
     failed = [error for name in chosen(names) if (error := _run_and_print(name, scale, out, device, quiet))]
     text = study_page.verdicts_page(study_page.read_verdicts(out, NAMES))
     (out / "VERDICTS.md").write_text(text, encoding="utf-8")
     if failed:
         raise failed[0]
+
+
+def _tune(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> Iterator[Path]:
+    """Tune the methods on a data set, or the points of studies; yield the files of rates."""
+    if name in rates.GRIDS:
+        yield rates.tune(name, scale, out, device, quiet)
+        return
+    panels = [p for study in chosen([name]) if study in STUDIES for p in STUDIES[study].plan(scale)]
+    if not any(p.rates for p in panels):
+        raise unknown("data set or study to tune rates for", name, (*rates.GRIDS, "frontier"))
+    for p in panels:
+        if p.rates:
+            yield rates.tune_panel(p, out, device, quiet)
 
 
 def chosen(names: Sequence[str]) -> list[str]:

@@ -1,26 +1,20 @@
 """Figures of several charts, in the style of fedcom.reports.figures: curves, bars, heat maps and points."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedcom.reports.figures import FAINT, INK, Stroke, apart, chart, frame, label, palette, strokes_of, ticks
+from fedcom.reports.figures import FAINT, INK, Array, Stroke, chart, frame, label, palette, strokes_of, ticks
 from fedcom.runs.curve import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import SubFigure
-    from matplotlib.transforms import Bbox
 
-WIDE, TALL, DPI = 6.0, 4.1, 100  # of one chart, in inches
-DEEP = 8.0  # points of accuracy below the best that a scatter shows
-AROUND = (  # where a point's name may be: its offset in points, and its alignment
-    ((6, -7), "left"), ((6, 7), "left"), ((-6, -7), "right"), ((-6, 7), "right"),
-    ((0, -13), "center"), ((0, 13), "center"),
-)  # fmt: skip
+CHART, DPI = (6.0, 4.1), 100  # the size of one chart in inches, and dots per inch
 RAMP = ("#e8a76b", "#d0702e", "#9c3f12", "#4f1a05", "#000000")  # colours from less to more
 
 PlotPoint = tuple[float, float, float]  # x, y and the spread of y
@@ -48,14 +42,15 @@ class Sheet:
     """A figure with rows and columns of charts, each drawn on one of its `parts`.
 
     Args:
-        larger: the size of each chart as a multiple of the usual one.
+        chart: the width and height of each chart in inches.
+        dpi: dots per inch.
     """
 
-    def __init__(self, rows: int, columns: int, larger: float = 1.0) -> None:
+    def __init__(self, rows: int, columns: int, chart: tuple[float, float] = CHART, dpi: int = DPI) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        self.figure: Figure = Figure(figsize=(WIDE * columns * larger, TALL * rows * larger), dpi=DPI)
+        self.figure: Figure = Figure(figsize=(chart[0] * columns, chart[1] * rows), dpi=dpi)
         FigureCanvasAgg(self.figure)
         parts: Any = self.figure.subfigures(rows, columns, squeeze=False)
         self.parts: list[SubFigure] = list(parts.flatten())
@@ -179,91 +174,129 @@ def series(
     return axes
 
 
-def scatter(
-    part: "SubFigure",
-    places: Mapping[str, tuple[float, float]],
-    best: Sequence[str],
-    marked: Mapping[str, str],
-    colours: Mapping[str, str],
-    title: str,
-    note: str,
-    also: Mapping[str, str],
-) -> None:
-    """Draw accuracy over bytes, one point per name. Points far below the best are triangles at the bottom.
+class Dot(NamedTuple):
+    """A point of a scatter.
 
     Args:
-        places: megabytes and accuracy in % by name.
-        best: names of points to join by a line and to label, in order of bytes.
-        marked: names of points to draw a ring around, with their labels.
-        colours: by name.
+        x: megabytes.
+        y: accuracy in %.
+        spread: the length of its error bar, up and down.
+        ring: draw a ring around it and its name in bold.
+        shape: of the dot, as in matplotlib.
+    """
+
+    name: str
+    x: float
+    y: float
+    spread: float
+    colour: str
+    ring: bool = False
+    shape: str = "o"
+
+
+def scatter(
+    part: "SubFigure", dots: Sequence[Dot], front: Sequence[str], title: str, note: str, x: str
+) -> None:
+    """Draw accuracy over bytes, each dot with its name. Dots far below the best are triangles at the bottom.
+
+    Args:
+        front: names of dots to join by a line, in order of bytes.
         note: the subtitle.
-        also: labels of further points, or labels of the best that differ from their names.
+        x: the title of the x axis.
     """
     axes = frame(part, title, note)
-    axes.set_position((0.12, 0.13, 0.84, 0.7))
+    axes.set_position((0.09, 0.12, 0.88, 0.72))
     axes.set_xscale("log")
-    floor = max((y for _, y in places.values()), default=0.0) - DEEP
-    shown = {name: (x, max(y, floor)) for name, (x, y) in places.items()}
-    front = [name for name in best if places[name][1] > floor]
-    if front:
-        line = np.array([places[name] for name in front])
-        axes.plot(*line.T, color=FAINT, linewidth=5, zorder=0, solid_capstyle="round")
-    for name, (x, y) in shown.items():
-        axes.plot(x, y, "o" if places[name][1] > floor else "v", color=colours[name], markersize=6)
-        if name in marked:
-            axes.plot(x, y, "o", markerfacecolor="none", markeredgecolor=INK, markersize=13)
-    axes.margins(x=0.25, y=0.15)
-    style: dict[str, Any] = {"textcoords": "offset points", "size": 8.5, "va": "center", "parse_math": False}
-    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # fixed, as labels are placed in pixels
-    labels = [
-        axes.annotate(marked[name], shown[name], (-4, 15), color=INK, ha="center", **style)
-        for name in marked
-        if name in places
-    ]
-    joined = [name for name in front if name not in marked]
-    heights = axes.transData.transform([shown[name] for name in joined])[:, 1] if joined else np.zeros(0)
-    for name, height, place in zip(joined, heights, apart(heights, 15, *axes.bbox.intervaly), strict=True):
-        above = (place - height) * 72 / axes.figure.dpi
-        thread = {"arrowstyle": "-", "color": FAINT, "shrinkB": 4}
-        text = axes.annotate(
-            also.get(name, name),
-            shown[name],
-            (-14, above + 4),
-            color=colours[name],
-            ha="right",
-            arrowprops=thread,
-            **style,
-        )
-        labels.append(text)
-    rest = {n: also[n] for n in also if n in places and n not in (*marked, *front)}
-    _name_around(axes, rest, shown, colours, style, [text.get_window_extent() for text in labels])
-    axes.set_xlabel("uplink per client, all rounds (MB)", color=INK)
+    floor = lowest(dot.y for dot in dots)
+    shown = {dot.name: (dot.x, max(dot.y, floor)) for dot in dots}
+    line = [shown[name] for name in front if shown[name][1] > floor]
+    if line:
+        axes.plot(*np.array(line).T, color=FAINT, linewidth=5, zorder=0, solid_capstyle="round")
+    for dot in dots:
+        high = dot.y >= floor
+        place, bar = shown[dot.name], dot.spread if high and dot.spread else None
+        style: dict[str, Any] = {"elinewidth": 1, "capsize": 2, "markersize": 6}
+        axes.errorbar(*place, bar, fmt=dot.shape if high else "v", color=dot.colour, **style)
+        if dot.ring:
+            axes.plot(*place, "o", markerfacecolor="none", markeredgecolor=INK, markersize=13)
+    axes.margins(x=0.12, y=0.12)
+    axes.set_xlabel(x, color=INK)
     axes.set_ylabel("test accuracy (%)", color=INK)
     ticks(axes.xaxis)
     ticks(axes.yaxis)
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # fixed, as names are placed in pixels
+    below = {dot.name: f"{dot.name}: {dot.y:.1f}" for dot in dots if dot.y < floor}
+    _write_names(axes, dots, [below.get(dot.name, dot.name) for dot in dots], shown)
 
 
-def _name_around(
-    axes: "Axes",
-    names: Mapping[str, str],
-    places: Mapping[str, tuple[float, float]],
-    colours: Mapping[str, str],
-    style: Mapping[str, Any],
-    taken: "Sequence[Bbox]",
+def lowest(scores: Iterable[float]) -> float:
+    """The lowest accuracy to show: four times as far below the best as the median is, at least 1.5 points."""
+    known = sorted(scores)
+    return known[-1] - max(1.5, 4 * (known[-1] - known[len(known) // 2])) if known else 0.0
+
+
+def _write_names(
+    axes: "Axes", dots: Sequence[Dot], names: Sequence[str], places: Mapping[str, tuple[float, float]]
 ) -> None:
-    """Label points, each on the side where its label covers the fewest points and labels."""
-    from matplotlib.transforms import Bbox
+    """Write names beside their dots; a name that had to move away is joined to its dot by a thin line."""
+    if not dots:
+        return
+    style: dict[str, Any] = {"size": 8, "ha": "center", "va": "center", "parse_math": False}
+    weights = ["bold" if dot.ring else "normal" for dot in dots]
+    texts = [
+        axes.annotate(
+            name, places[dot.name], (0, 0), textcoords="offset points", color=dot.colour, weight=w, **style
+        )
+        for name, dot, w in zip(names, dots, weights, strict=True)
+    ]
+    sizes = np.array([text.get_window_extent().size for text in texts]) + 3
+    points = axes.transData.transform([places[dot.name] for dot in dots])
+    unit = axes.figure.dpi / 72
+    tips = axes.transData.transform([(1, places[dot.name][1] + dot.spread) for dot in dots])
+    marks = np.stack([[(14 if dot.ring else 8) * unit for dot in dots], 2 * (tips - points)[:, 1]], 1)
+    marks[:, 1] = marks.max(1)
+    centres = beside(points, sizes, marks, np.array(axes.bbox.extents), unit)
+    for text, dot, point, centre, size in zip(texts, dots, points, centres, sizes, strict=True):
+        text.set_position((centre - point) / unit)
+        near = np.clip(point, centre - size / 2, centre + size / 2)  # the side of the name next to the dot
+        if np.hypot(*(near - point)) > 12 * unit:
+            ends = axes.transData.inverted().transform([point, near])
+            axes.plot(*ends.T, color=dot.colour, linewidth=0.5, alpha=0.6, zorder=1)
 
-    dots = axes.transData.transform([*places.values()])
-    taken = [*taken, *(Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in dots)]
-    for name, text in names.items():
-        tried = [
-            axes.annotate(text, places[name], offset, color=colours[name], ha=side, **style)
-            for offset, side in AROUND
-        ]
-        boxes = [written.get_window_extent() for written in tried]
-        hits = [sum(box.overlaps(other) for other in taken) for box in boxes]
-        kept = hits.index(min(hits))
-        taken.append(boxes[kept])
-        for written in tried[:kept] + tried[kept + 1 :]:
-            written.remove()
+
+def beside(points: Array, sizes: Array, marks: Array, bounds: Array, unit: float) -> Array:
+    """Where to write names: the centre of each, near its point, such that none covers another or a point.
+
+    Each name in turn takes the best of some places around its point, given where the others are, three times
+    over. A place is bad if it overlaps names or points or leaves the bounds, then if it is far away.
+
+    Args:
+        points: one row per name, x and y in pixels.
+        sizes: the width and height of each name.
+        marks: the width and height of what is drawn at each point.
+        bounds: left, bottom, right and top of what names may cover.
+        unit: pixels per point.
+    """
+    angles, rings = (
+        np.linspace(0, 2 * np.pi, 24, endpoint=False),
+        unit * np.array([7, 11, 17, 25, 35, 48, 64, 84]),
+    )
+    turns, far = np.stack([np.cos(angles), np.sin(angles)], 1), np.repeat(rings / rings[-1], len(angles))
+    centres: Array = np.full_like(points, np.inf)
+    for i in 3 * list(range(len(points))):
+        half = sizes[i] / 2
+        places = (points[i] + turns * (rings[:, None, None] + half)).reshape(-1, 2)
+        names = _covered(places, sizes[i], np.delete(centres, i, 0), np.delete(sizes, i, 0))
+        out = np.maximum(bounds[:2] - places + half, 0) + np.maximum(places + half - bounds[2:], 0)
+        cost = far + 5 * _covered(places, sizes[i], points, marks) + 10 * names + out.sum(1)
+        centres[i] = places[np.argmin(cost)]
+    return centres
+
+
+def _covered(places: Array, size: Array, centres: Array, sizes: Array) -> Array:
+    """The part of a box of this size, at each of some places, that other boxes cover."""
+    known = np.isfinite(centres).all(1)
+    gaps = np.abs(places[:, None] - centres[known][None])
+    over = np.clip((size + sizes[known]) / 2 - gaps, 0, np.minimum(size, sizes[known]))
+    part: Array = over.prod(-1).sum(1) / size.prod()
+    return part

@@ -28,6 +28,11 @@ class Scale:
     seeds: int = 3
     overrides: tuple[str, ...] = ()
 
+    @staticmethod
+    def usual(quick: bool) -> int:
+        """The number of seeds unless one asks for another."""
+        return 1 if quick else 3
+
     def of(self, table: Table) -> Table:
         """The settings of a config, by section, changed to this scale."""
         table = copy.deepcopy(table)
@@ -79,12 +84,17 @@ class Panel:
         table: the settings of a config file, by section.
         methods: names of methods, or labels under [methods].
         grid: settings to try in all combinations; see `sweep.points`.
+        rates: files under experiments/rates with rates that were tuned on this very task, one per method or
+            label; tuning writes the last of them.
+        untuned: the methods and labels that no such file has, which run at other rates.
     """
 
     name: str
     table: Table
     methods: tuple[str, ...] = METHODS
     grid: Table = field(default_factory=dict)
+    rates: tuple[str, ...] = ()
+    untuned: tuple[str, ...] = ()
 
     def runs(self, seeds: int) -> list[StudyRun]:
         """Every run of the panel."""

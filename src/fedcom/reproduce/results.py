@@ -72,6 +72,11 @@ class Stat:
         return statistics.fmean(value for value in self.values if value is not None)
 
     @property
+    def error(self) -> float:
+        """The standard error of the mean; 0 for a single seed."""
+        return self.spread / math.sqrt(max(1, len(self.values)))
+
+    @property
     def spread(self) -> float:
         """The standard deviation over seeds; 0 for a single seed."""
         known = [value for value in self.values if value is not None]
@@ -104,6 +109,11 @@ def better(a: Stat, b: Stat) -> bool:
 def as_good(a: Stat, b: Stat) -> bool:
     """Whether a did not diverge, and b is not better than a."""
     return math.isfinite(a.mean) and not better(b, a)
+
+
+def near(a: Stat, b: Stat, by: float) -> bool:
+    """Whether neither diverged, and the accuracy a is below b by no more than this much."""
+    return math.isfinite(a.mean) and math.isfinite(b.mean) and b.mean - a.mean <= by
 
 
 def alike(a: Stat, b: Stat) -> bool:
@@ -155,6 +165,15 @@ class Results:
     def reach(self, panel: str, method: str, accuracy: float, **point: Any) -> Stat:
         """The bytes that a client sent until the model first reached an accuracy."""
         return Stat(tuple(_first(r, accuracy) for r in self.runs(panel, method, **point)), "uplink_bytes")
+
+    def sent(self, panel: str, method: str, *keys: str, **point: Any) -> Stat:
+        """The bytes of a client in all rounds.
+
+        Args:
+            keys: what to add up, such as "uplink_bytes" and "downlink_bytes".
+        """
+        ends = [r["rows"][-1] for r in self.runs(panel, method, **point) if r["rows"]]
+        return Stat(tuple(sum(row.get(key, 0.0) for key in keys) for row in ends), keys[0])
 
     def curves(self, panel: str, method: str | None = None, **point: Any) -> list[Curve]:
         """The runs of a panel as curves to draw."""

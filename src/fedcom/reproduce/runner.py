@@ -44,6 +44,9 @@ def reproduce(
         images = study.draw(results, out)
         verdicts = study.judge(results)
         write_csv(_points(results.records), out / "points.csv")
+        if study.table is not None:
+            lines = [{"panel": p.name, **line} for p in panels for line in study.table(results, p.name)]
+            write_csv(lines, out / "table.csv")
         write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
         text = study_page.study_page(study, results, verdicts, images)
         write_whole(out / "README.md", lambda path: path.write_text(text, encoding="utf-8"))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedcom.config import Table, read
 from fedcom.engines.simulation import Row
@@ -13,6 +14,15 @@ from fedcom.studies.compare import METHODS
 
 # Where experiments/ may be: in the current folder, in the installed package, or in the repository.
 PLACES = (Path("experiments"), *(Path(__file__).parents[up] / "experiments" for up in (1, 3)))
+
+# Methods that have no tuned rates of their own start from those of another.
+LIKE = {
+    "fedcomgate-exact": "fedcomgate",
+    "scallion": "scaffold",
+    "scafcom": "scaffold",
+    "diana": "fedavg",
+    "vr-diana": "fedavg",
+}
 
 # Measures a run on a device, with or without progress; returns its status and its rows.
 MeasureRun = Callable[[StudyRun, str, bool], tuple[str, list[Row]]]
@@ -31,6 +41,7 @@ class Study:
         judge: returns the verdict on each claim.
         measure: how each run is measured, if not by the rows of a simulation; then runs are not stacked.
         notes: a paragraph of the page on how it was measured.
+        table: returns the lines of a panel's table for the page and table.csv; None for the usual table.
     """
 
     name: str
@@ -41,6 +52,7 @@ class Study:
     judge: Callable[[Results], list[Verdict]]
     measure: MeasureRun | None = None
     notes: str = ""
+    table: Callable[[Results, str], list[dict[str, Any]]] | None = None
 
 
 def experiment_file(name: str) -> Path:
@@ -58,6 +70,7 @@ def panel(
     *,
     name: str | None = None,
     tuned: bool = True,
+    rates: Sequence[str] = (),
     over: Table | None = None,
 ) -> Panel:
     """The panel that a config under experiments/ describes.
@@ -67,6 +80,7 @@ def panel(
         methods: names of methods, or labels under [methods].
         name: of the panel; None for the file's.
         tuned: run each method at its rates from experiments/rates.
+        rates: the files there with rates for this very task; see `Panel`.
         over: settings that override the file's, by section.
     """
     table = read(experiment_file(file))
@@ -74,18 +88,39 @@ def panel(
         table[section] = {**table.get(section, {}), **values}
     grid = table.pop("grid", {})
     table = scale.of(table)
-    if tuned:
-        lay_rates(table, methods)
-    return Panel(name or Path(file).stem, table, tuple(methods), grid)
+    untuned = lay_rates(table, methods, rates) if tuned else ()
+    return Panel(name or Path(file).stem, table, tuple(methods), grid, tuple(rates), untuned)
 
 
-def lay_rates(table: Table, methods: Sequence[str]) -> None:
-    """Add the rates of experiments/rates to each method in a config; rates that the config sets are kept."""
-    try:
-        rates = read(experiment_file(f"rates/{table['data']['name']}.toml"))["methods"]
-    except ConfigError:  # no rates were tuned for this data set: the methods' defaults apply
-        return
+def lay_rates(table: Table, methods: Sequence[str], files: Sequence[str] = ()) -> tuple[str, ...]:
+    """Add the rates of experiments/rates to each method in a config; rates that the config sets are kept.
+
+    Args:
+        methods: names of methods, or labels under [methods].
+        files: the files with rates for this very task, by method or label; others get their method's rates.
+
+    Returns:
+        the methods and labels that no such file has; none if no files are given.
+    """
+    tuned = {label: rates for file in files for label, rates in rates_in(file).items()}
     labels = table.setdefault("methods", {})
     for label in methods:
         own = labels.get(label, {})
-        labels[label] = {**rates.get(own.get("name", label), {}), **own}
+        rates = tuned.get(label) or method_rates(table["data"]["name"], own.get("name", label))
+        labels[label] = {**rates, **own}
+    return tuple(label for label in methods if files and label not in tuned)
+
+
+def method_rates(data: str, method: str) -> dict[str, float]:
+    """The tuned rates of a method on a data set, or of the method it is like; none if none were tuned."""
+    known = rates_in(data)
+    return known.get(method) or known.get(LIKE.get(method, ""), {})
+
+
+def rates_in(file: str) -> dict[str, dict[str, float]]:
+    """The rates by method or label in a file of experiments/rates; none if there is no such file."""
+    try:
+        found: dict[str, dict[str, float]] = read(experiment_file(f"rates/{file}.toml"))["methods"]
+    except ConfigError:
+        return {}
+    return found

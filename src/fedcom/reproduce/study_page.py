@@ -1,12 +1,13 @@
 """The Markdown page of a study, and the page with the verdicts of all studies."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcom.formats import megabytes
+from fedcom.formats import megabytes, significant
 from fedcom.reports.markdown import markdown_table
-from fedcom.reproduce.results import RULE, Results, Stat, Verdict, without_sections
+from fedcom.reproduce.panels import Scale
+from fedcom.reproduce.results import RULE, Results, Verdict, without_sections
 
 if TYPE_CHECKING:
     from fedcom.reproduce.study import Study
@@ -19,23 +20,53 @@ def study_page(study: "Study", results: Results, verdicts: Sequence[Verdict], im
         images: names of the image files beside the page.
     """
     scale = results.scale
+    seeds = "" if scale.seeds == Scale.usual(scale.quick) else f" --seeds {scale.seeds}"
     parts = [
         f"# {study.title}",
         "What the paper says:",
         "\n".join(f"- {claim}" for claim in study.claims),
         "Settings:",
-        "\n".join(f"- {results.setting(panel.name)}" for panel in results.panels),
-        *([study.notes] if study.notes else []),
+        "\n".join(f"- {_heading(results, panel.name)}" for panel in results.panels),
+        study.notes,
+        *_untuned(results),
         f"Run on: {', '.join(sorted({r['device'] for r in results.records if 'device' in r}))}.",
-        f"`fedcom reproduce {study.name}{' --quick' * scale.quick}` repeats it"
+        f"`fedcom reproduce {study.name}{' --quick' * scale.quick}{seeds}` repeats it"
         + (f", with {' '.join(scale.overrides)}." if scale.overrides else "."),
         *(f"![{study.title}]({image})" for image in images),
         "## Verdict",
         "\n".join(f"- **{v.outcome}**: {v.claim} {v.numbers} ({v.setting})" for v in verdicts),
         RULE,
-        *_measured(results),
+        *(_measured(results) if study.table is None else _tables(study.table, results)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _heading(results: Results, name: str) -> str:
+    """The setting of a panel, after its name if there are others."""
+    return f"{name}: " * (len(results.panels) > 1) + results.setting(name)
+
+
+def _untuned(results: Results) -> list[str]:
+    """One sentence per panel with labels that were not tuned."""
+    return [
+        f"Not tuned in panel {p.name}, so at the rates of their methods: {'; '.join(p.untuned)}."
+        for p in results.panels
+        if p.untuned
+    ]
+
+
+def _tables(table: Callable[[Results, str], list[dict[str, Any]]], results: Results) -> list[str]:
+    """The study's own table of each panel."""
+    parts = ["## Measured"]
+    for panel in results.panels:
+        lines = table(results, panel.name)
+        heads = [key.replace("_", " ") for key in lines[0]]
+        cells = [[v if isinstance(v, str) else significant(v, 4) for v in line.values()] for line in lines]
+        parts += [
+            f"{_heading(results, panel.name)}:",
+            markdown_table(heads, cells, "l" + "r" * len(heads[1:])),
+        ]
+    return parts
 
 
 def _measured(results: Results) -> list[str]:
@@ -52,7 +83,7 @@ def _measured(results: Results) -> list[str]:
         if rows:
             keys = list(without_sections(results.runs(panel.name)[0]["point"]))
             heads = ["method", *keys, "loss", "accuracy", "up MB per client", "down MB per client"]
-            parts.append(f"{results.setting(panel.name)}:" if len(results.panels) > 1 else "")
+            parts.append(f"{_heading(results, panel.name)}:" if len(results.panels) > 1 else "")
             lines = [[*row, *cells] for row, cells in rows]
             parts.append(markdown_table(heads, lines, "l" + "r" * (len(heads) - 1)))
     return parts
@@ -68,8 +99,7 @@ def _cells(results: Results, panel: str, method: str, point: Mapping[str, Any]) 
 
 
 def _bytes(results: Results, panel: str, method: str, key: str, point: Mapping[str, Any]) -> str:
-    ends = [r["rows"][-1].get(key) for r in results.runs(panel, method, **point) if r["rows"]]
-    return megabytes(Stat(tuple(ends), key).mean) if ends else "—"
+    return megabytes(results.sent(panel, method, key, **point).mean)
 
 
 def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:

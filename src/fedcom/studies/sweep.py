@@ -116,19 +116,25 @@ def sweep(
 
 
 def run_missing(
-    trials: Sequence[Trial], path: Path, last: int, device: str, quiet: bool
+    trials: Sequence[Trial],
+    path: Path,
+    last: int,
+    device: str,
+    quiet: bool,
+    tasks: dict[str, Task] | None = None,
 ) -> list[dict[str, Any]]:
     """Run the trials that have no record yet and append theirs to the file; return the records of all trials.
 
     Args:
         path: the file of records, one JSON object per line.
         last: how many of the last evaluations a record averages.
+        tasks: a cache of tasks; see `run_stack`.
     """
     known = records_of(path, trials)
     mend_end(path)
     with path.open("a") as log:
         for group in stacks(trial for trial in trials if trial.key not in known):
-            for record in _stack_records(group, last, device, quiet, path.parent / CHECKPOINTS):
+            for record in _stack_records(group, last, device, quiet, tasks, path.parent / CHECKPOINTS):
                 known[record["key"]] = record
                 if record["status"] != FAILED:  # so that it is tried again the next time
                     append(log, json.dumps(record, allow_nan=False) + "\n")
@@ -227,14 +233,19 @@ def records_of(path: Path, trials: Iterable[Trial]) -> dict[str, dict[str, Any]]
 
 
 def _stack_records(
-    trials: Sequence[Trial], last: int, device: str, quiet: bool, saves: Path
+    trials: Sequence[Trial],
+    last: int,
+    device: str,
+    quiet: bool,
+    tasks: dict[str, Task] | None,
+    saves: Path,
 ) -> Iterator[dict[str, Any]]:
     """Run trials of one shape; the record of each, with the means over its last rows."""
 
     def due(run: RunConfig) -> set[int]:
         return {run.rounds - i * run.eval_every for i in range(last) if i * run.eval_every < run.rounds}
 
-    for trial, status, rows in run_stack(trials, due, device, quiet, saves=saves):
+    for trial, status, rows in run_stack(trials, due, device, quiet, tasks, saves):
         yield {**trial.facts, "status": status, **_mean(rows)}
 
 

@@ -1,0 +1,111 @@
+"""The frontier and the explorations: labels, bytes, names beside their dots, and verdicts that can fail."""
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedcom.reproduce import STUDIES, drawing, frontier
+from fedcom.reproduce.labels import settings
+from fedcom.reproduce.panels import StudyRun
+from fedcom.reproduce.results import FAILS, HOLDS, PARTLY
+from fedcom.reproduce.study_page import study_page
+from tests.reproduce.made_up import made_up, outcomes
+
+
+def by_label(scores: dict[str, float], other: float = 0.97) -> Any:
+    return lambda run: scores.get(run.method, other)
+
+
+def test_a_label_says_method_and_codecs() -> None:
+    assert settings("fedavg") == {"name": "fedavg"}
+    assert settings("scafcom topk 1%") == {"name": "scafcom", "uplink": {"name": "topk", "ratio": 0.01}}
+    both = settings("exact peaks 0.03, down rotated 0.35")
+    assert both["name"] == "fedcomgate-exact"
+    assert both["uplink"] == {"name": "peaks", "bits": 0.03}
+    assert both["downlink"] == {"name": "rotated", "bits": 0.35}
+
+
+def test_the_front_holds_what_nothing_beats() -> None:
+    points = {
+        "dear": (9.0, 0.9),
+        "cheap": (1.0, 0.5),
+        "beaten": (2.0, 0.4),
+        "same": (1.0, 0.3),
+        "mid": (3.0, 0.8),
+    }
+    assert frontier.front(points) == ["cheap", "mid", "dear"]
+    assert frontier.front({}) == []
+
+
+def test_bytes_are_counted_up_and_in_total_beside_scaffold() -> None:
+    lines = {line["point"]: line for line in frontier.table(made_up("frontier-mnist", by_label({})), "mnist")}
+    assert lines["scaffold"]["up_times_fewer"] == lines["scaffold"]["total_times_fewer"] == 1
+    assert lines["exact peaks 0.03"]["up_times_fewer"] == pytest.approx(64 / 0.03)
+    assert lines["exact peaks 0.03, down rotated 0.35"]["total_times_fewer"] == pytest.approx(128 / 0.38)
+    assert lines["fedcomgate"]["accuracy"] == pytest.approx(97)
+    gone = frontier.table(made_up("frontier-mnist", by_label({"diana": 0})), "mnist")
+    assert next(line for line in gone if line["point"] == "diana")["accuracy"] == "diverged"
+
+
+@pytest.mark.parametrize("name", [study.name for study in frontier.STUDIES])
+def test_each_claim_of_the_frontier_can_hold_and_fail(name: str) -> None:
+    worse = {"fedcomgate rotated 0.1": 0.9, "fedcomgate peaks 0.03": 0.9}
+    assert set(outcomes(name, by_label(worse))) == {HOLDS}
+    assert outcomes(name, by_label({}))[2] == FAILS
+    low = outcomes(name, lambda run: 0.9 if run.method.startswith("exact") else 0.97)
+    assert low[:4] == [PARTLY, PARTLY, FAILS, FAILS]
+    assert set(low[4:]) <= {FAILS}
+    rival = outcomes(name, by_label({**worse, "fedcom peaks 0.03": 0.99}))
+    assert rival[:4] == [HOLDS, HOLDS, HOLDS, FAILS]
+    assert outcomes(name, by_label({**worse, "scaffold": 0}))[0] == FAILS
+
+
+def test_one_class_on_mnist_must_reach_an_accuracy() -> None:
+    assert outcomes("frontier-mnist", lambda run: 0.95)[4:] == [PARTLY, HOLDS]
+
+
+def test_the_page_says_what_was_not_tuned_and_how_many_seeds(tmp_path: Path) -> None:
+    study, results = STUDIES["frontier-mnist"], made_up("frontier-mnist", by_label({}))
+    page = study_page(study, results, study.judge(results), study.draw(results, tmp_path))
+    for panel in results.panels:
+        assert f"panel {panel.name}, so" in page or not panel.untuned
+    assert "frontier-mnist --seeds 2`" in page
+    assert "| exact peaks 0.03, down rotated 0.35 |" in page
+    assert (
+        "![The frontier on mnist: accuracy and bytes of all methods and codecs](frontier-sampled.png)" in page
+    )
+
+
+def test_names_cover_neither_one_another_nor_dots() -> None:
+    dots = [
+        drawing.Dot(f"some name {i}", 10.0 ** (i % 5 / 20), 90 + i / 20, 0.02, "black", ring=i == 3)
+        for i in range(16)
+    ]
+    part = drawing.Sheet(1, 1).parts[0]
+    drawing.scatter(part, dots, [dots[0].name, dots[5].name], "", "", "")
+    (axes,) = part.axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) == len(dots)
+    assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
+    places = axes.transData.transform([(dot.x, dot.y) for dot in dots])
+    assert not [box for box in boxes for place in places if box.contains(*place)]
+    middles = np.array([(box.x0 + box.width / 2, box.y0 + box.height / 2) for box in boxes])
+    assert np.hypot(*(middles - places).T).max() < 110  # pixels: near its dot
+
+
+def test_dots_far_below_the_best_are_cut_off_and_others_are_not() -> None:
+    assert drawing.lowest([97.0, 96.9, 96.8, 91.0]) == pytest.approx(95.5)
+    assert drawing.lowest([90.0, 80.0, 70.0]) == pytest.approx(50)
+
+
+def test_explorations_can_hold_and_fail() -> None:
+    def usual(run: StudyRun) -> float:
+        biased = run.panel == "biased" and "peaks" not in run.method
+        return 0.8 if biased or run.method in ("local-sgd", "qsparse", "vr-diana") else 0.97
+
+    assert outcomes("explorations", usual) == [HOLDS] * 5
+    plain = dict.fromkeys(("fedcomgate", "scaffold", "fedgate", "local-sgd", "qsparse", "vr-diana"), 0.97)
+    assert outcomes("explorations", by_label(plain, 0.9)) == [FAILS, FAILS, PARTLY, FAILS, FAILS]
