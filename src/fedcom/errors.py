@@ -50,6 +50,7 @@ class Stopped(BaseException):
 
     def __init__(self, signal: int, between_rounds: bool = False) -> None:
         self.signal, self.between_rounds, self.exit_code = signal, between_rounds, 128 + signal
+        self.remedy = ""  # how to go on
         super().__init__(signal)
 
 

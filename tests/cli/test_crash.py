@@ -15,7 +15,7 @@ SMALL = ("run", "model.hidden=8", "algorithm.tau=1", "run.rounds=1", "-q", "--de
 BROKEN = """
 import sys
 from fedcom import cli
-from fedcom.runs import run as running
+from fedcom.runs import record as running
 
 def broken(*_, **__):
     raise ZeroDivisionError("one line\\nand another")
@@ -25,7 +25,7 @@ sys.argv = ["fedcom", *{arguments!r}]
 cli.main()
 """
 PROC = Path("/proc")
-EARLY, LATE = "cli.execute = broken", "running._finish = broken"
+EARLY, LATE = "cli.execute = broken", "running._Recorder._write_results = broken"
 
 
 def crashed(folder: Path, breaks: str, *arguments: str, **environment: str) -> Result:
@@ -75,7 +75,7 @@ def test_the_file_is_in_the_current_folder_if_there_is_no_run_folder_yet(tmp_pat
 
 @pytest.mark.skipif(not PROC.is_dir(), reason="needs a folder that takes no files from anyone")
 def test_the_file_is_in_the_temporary_folder_if_the_current_one_takes_none(tmp_path: Path) -> None:
-    code, _, err = crashed(PROC, EARLY, *SMALL, TMPDIR=str(tmp_path))
+    code, _, err = crashed(PROC, EARLY, *SMALL, "--out", "a", TMPDIR=str(tmp_path))
     (file,) = errors(tmp_path)
     assert code == 70
     assert err.endswith(f" the file {file}\n")

@@ -32,5 +32,5 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
 
 def test_too_little_room_is_told_before_anything_is_written(tmp_path: Path) -> None:
     check_room(tmp_path, 1)
-    with pytest.raises(StorageError, match="has room for .* bytes, and "):
+    with pytest.raises(StorageError, match=r"has room for .* bytes, and "):
         check_room(tmp_path, 2**60)

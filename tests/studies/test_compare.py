@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wild = ("methods.wild.name=fedavg", "methods.wild.eta=1e30")
     found = run(out, "fedavg,wild,mine", *mine, *wild, seeds=2)
     assert found.table == json.loads((out / "table.json").read_text())
-    assert (found.target, found.interrupted) == (0.3, False)
+    assert (found.target, found.stopped) == (0.3, None)
     return out
 
 
@@ -45,7 +45,7 @@ def entries(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_one_table_three_figures_and_one_folder_per_run(folder: Path) -> None:
-    tables = {"table.json", "table.csv", "table.md", "report.html"}
+    tables = {"table.json", "table.csv", "table.md", "compare.json", "report.html"}
     assert {path.name for path in folder.iterdir()} == {*tables, *FIGURES, "fedavg", "mine", "wild"}
     for label in ("fedavg", "mine", "wild"):
         for seed in (0, 1):
@@ -203,7 +203,7 @@ def test_an_interrupt_between_two_runs_counts_too(
     if labels is None:  # nothing to tabulate
         with pytest.raises(Stopped):
             run(tmp_path, "fedavg,fedpaq")
-        assert list(tmp_path.iterdir()) == []
+        assert [path.name for path in tmp_path.iterdir()] == ["compare.json"]
     else:
         found = run(tmp_path, "fedavg,fedpaq")
         assert found.stopped is not None
@@ -214,7 +214,12 @@ def test_files_of_an_earlier_comparison_are_deleted_and_others_stay(tmp_path: Pa
     for name in ("accuracy_bytes.png", "table.md", "mine.txt"):
         (tmp_path / name).write_text("old")
     compare(
-        read(None, ["model.name=quadratic", "run.rounds=1"]), ["fedavg"], tmp_path, device="cpu", quiet=True
+        read(None, ["model.name=quadratic", "run.rounds=1"]),
+        ["fedavg"],
+        tmp_path,
+        force=True,
+        device="cpu",
+        quiet=True,
     )
     assert not (tmp_path / "accuracy_bytes.png").exists()  # a quadratic has no accuracy
     assert (tmp_path / "mine.txt").read_text() == "old"

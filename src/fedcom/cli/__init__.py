@@ -28,7 +28,7 @@ from fedcom.registry import Broken, Entry, Registry, describe
 from fedcom.reports import comparison, page
 from fedcom.reproduce import command
 from fedcom.runs import stops
-from fedcom.runs.folder import fresh_folder
+from fedcom.runs.folder import given_or_fresh
 from fedcom.runs.prepare import data_label, prepare
 from fedcom.runs.record import Start, out_of_memory
 from fedcom.runs.run import execute
@@ -64,9 +64,11 @@ def run(
             raise ConfigError("--resume DIR goes on in DIR; leave --out and --force out")
         settings, out, start = _resumed(resume, settings), resume, "resume"
     config = Config.of(_settings(settings))
-    out = out or fresh_folder(f"{config.algorithm.name}-{data_label(config)}")
-    crash.results_go_to(out)
-    with _told(f"fedcom run --resume {shlex.quote(str(out))}"):
+    with (
+        given_or_fresh(out, f"{config.algorithm.name}-{data_label(config)}") as out,
+        _told(f"fedcom run --resume {shlex.quote(str(out))}"),
+    ):
+        crash.results_go_to(out)
         outcome = execute(config, out, start=start, device=device.value, quiet=quiet)
         print(f"results in {out}")
         if outcome.error is not None:
@@ -87,8 +89,8 @@ def _told(again: str) -> Iterator[None]:
     try:
         yield
     except Stopped as stopped:
-        _complain(f"stopped by {stops.name(stopped.signal)}; go on with: {again}")
-        sys.exit(stopped.exit_code)
+        stopped.remedy = f"; go on with: {again}"
+        raise
     except (StorageError, OutOfMemory) as error:
         raise type(error)(f"{error}; then go on with: {again}") from error
 
@@ -122,9 +124,8 @@ def compare_command(
         labels(table) if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     )
     task = Config.of({key: table.get(key, {}) for key in ("data", "model")})
-    out = out or fresh_folder(f"compare-{data_label(task)}")
-    crash.results_go_to(out)
-    with _told(_again(out)):
+    with given_or_fresh(out, f"compare-{data_label(task)}") as out, _told(_again(out)):
+        crash.results_go_to(out)
         found = compare(table, names, out, seeds=seeds, force=force, device=device.value, quiet=quiet)
         _console().print(comparison.render(found.table, found.target))
         print(f"table and figures in {out}")
@@ -157,18 +158,17 @@ def sweep_command(
     grid = table.pop("grid", {})
     names = [name.strip() for name in methods.split(",") if name.strip()]
     data = data_label(Config.of({"data": table.get("data", {})}))
-    out = out or fresh_folder(f"sweep-{data}")
-    crash.results_go_to(out)
-    with _told(_again(out)):
+    with given_or_fresh(out, f"sweep-{data}") as out, _told(_again(out)):
+        crash.results_go_to(out)
         records = sweep.sweep(
             table, grid, names, out, seeds=seeds, last=last, force=force, device=device.value, quiet=quiet
         )
-    found = sweep_report.summary(records)
-    sweep_report.write(found, out)
-    _console().print(sweep_report.render(found))
-    for warning in sweep_report.warnings_of(found):
-        _complain(warning)
-    print(f"table and figure in {out}")
+        found = sweep_report.summary(records)
+        sweep_report.write(found, out)
+        _console().print(sweep_report.render(found))
+        for warning in sweep_report.warnings_of(found):
+            _complain(warning)
+        print(f"table and figure in {out}")
 
 
 @app.command("report")
@@ -260,17 +260,19 @@ def codecs_command(
         _list_codecs(dim, as_json, {"vector": vector, "bits": bits, "repeat": repeat, "out": out})
         return
     asked = codec_card.rates(codec_card.RATES if bits is None else bits)
-    out = out or fresh_folder("codecs")
-    crash.results_go_to(out)
-    vectors = card_vectors.vectors(dim, vector or [])
-    found = codec_card.report_card(vectors, asked, repeat or codec_card.REPEAT, out, force=force, quiet=quiet)
-    if as_json:
-        print(json.dumps(found.table(), indent=2))
-    else:
-        _console().print(*codec_card.render(found))
-    print(f"card and figure in {out}", file=sys.stderr if as_json else sys.stdout)
-    if found.stopped is not None:
-        raise found.stopped
+    with given_or_fresh(out, "codecs") as out:
+        crash.results_go_to(out)
+        vectors = card_vectors.vectors(dim, vector or [])
+        found = codec_card.report_card(
+            vectors, asked, repeat or codec_card.REPEAT, out, force=force, quiet=quiet
+        )
+        if as_json:
+            print(json.dumps(found.table(), indent=2))
+        else:
+            _console().print(*codec_card.render(found))
+        print(f"card and figure in {out}", file=sys.stderr if as_json else sys.stdout)
+        if found.stopped is not None:
+            raise found.stopped
 
 
 def _list_codecs(dim: int, as_json: bool, idle: Mapping[str, Any]) -> None:
@@ -370,7 +372,10 @@ def _run_app() -> None:
         _complain(error)
         sys.exit(error.exit_code)
     except Stopped as stopped:
-        _complain(f"stopped by {stops.name(stopped.signal)}")
+        _complain(f"stopped by {stops.name(stopped.signal)}{stopped.remedy}")
+        if not stopped.between_rounds:  # threads may still be busy with the round: do not wait for them
+            _end_output()
+            os._exit(stopped.exit_code)
         sys.exit(stopped.exit_code)
     except Exception as error:
         if short := out_of_memory(error):

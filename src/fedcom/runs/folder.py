@@ -35,6 +35,20 @@ def fresh_folder(name: str, root: Path = Path("runs")) -> Path:
 
 
 @contextmanager
+def given_or_fresh(out: Path | None, name: str) -> Iterator[Path]:
+    """The folder that is given, or else a fresh one, which is removed if it stays empty."""
+    folder = out or fresh_folder(name)
+    try:
+        yield folder
+    finally:
+        if out is None:
+            with suppress(OSError):
+                folder.rmdir()
+            with suppress(OSError):
+                folder.parent.rmdir()
+
+
+@contextmanager
 def claim(out: Path, *, used: bool = False) -> Iterator[None]:
     """Hold a folder for this process; it is made if it does not exist, and removed if it stays empty.
 

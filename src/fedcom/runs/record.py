@@ -162,15 +162,18 @@ class _Recorder:
         self._summarise("running")
         try:
             self._play(quiet, callbacks)
+            self._write_results()
         except (Diverged, Stopped) as error:
             status = "diverged" if isinstance(error, Diverged) else "interrupted"
-            self._finish(status, error)
+            self._summarise(status, error)
+            self._write_results()
             return Outcome(self.curve(status), error)
         except BaseException as error:
             with suppress(Exception):  # the first error matters more
-                self._finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
+                self._summarise("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
+                self._write_results()
             raise out_of_memory(error) or error from None
-        self._finish("done", None)
+        self._summarise("done")
         return Outcome(self.curve("done"), None)
 
     def _play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> None:
@@ -192,7 +195,7 @@ class _Recorder:
                 if error.errno not in _GONE:  # the rows' file has errors of its own
                     raise
                 self._save()
-                raise Stopped(signal.SIGPIPE) from None
+                raise Stopped(signal.SIGPIPE, between_rounds=True) from None
             except Stopped as stopped:
                 if stopped.between_rounds:
                     self._save()
@@ -218,9 +221,8 @@ class _Recorder:
         self.simulation.save(self.out / CHECKPOINTS, wait=wait)
         self._saved_at, self._saved_round, self._any_saved = time.monotonic(), self.simulation.round, True
 
-    def _finish(self, status: str, error: BaseException | None) -> None:
-        """Write the summary, the ledger and the model."""
-        self._summarise(status, error)
+    def _write_results(self) -> None:
+        """Write the ledger and the model."""
         write_json(self.out / "ledger.json", self.simulation.ledger.as_dict())
         state = self.simulation.module().state_dict()
         tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}

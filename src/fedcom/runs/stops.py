@@ -9,21 +9,24 @@ from types import FrameType
 from fedcom.errors import Stopped
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENCE = 8.0  # seconds a round may go on after a signal; some systems kill after ten
 _deferring = False
 _asked: int | None = None
 
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Within this block, a signal to stop raises Stopped; ignored ones, as SIGHUP under nohup, stay ignored."""
+    """Let signals to stop raise Stopped; ignored ones, as SIGHUP is under nohup, stay ignored."""
     global _asked
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    before[signal.SIGALRM] = signal.getsignal(signal.SIGALRM)  # when a round has gone on for too long
     heard = [number for number, handler in before.items() if handler != signal.SIG_IGN]
     for number in heard:
         signal.signal(number, _obey)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         _asked = None
         for number in heard:
             signal.signal(number, before[number])
@@ -31,7 +34,10 @@ def listening() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Within this block, a first signal only makes `check` raise Stopped; a second one raises it at once."""
+    """Within this block, a first signal makes only `check` raise Stopped, for a few seconds.
+
+    A second signal raises it at once, and so does the end of these seconds.
+    """
     global _deferring
     before, _deferring = _deferring, True
     try:
@@ -43,6 +49,7 @@ def deferred() -> Iterator[None]:
 def check() -> None:
     """Raise Stopped if a signal has asked for it; to be called between rounds."""
     if _asked is not None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         raise Stopped(_asked, between_rounds=True)
 
 
@@ -53,9 +60,10 @@ def name(number: int) -> str:
 
 def _obey(number: int, frame: FrameType | None) -> None:
     global _asked
-    first, _asked = _asked is None, number
+    first, _asked = _asked is None, _asked or number
     if not (_deferring and first):
-        raise Stopped(number)
+        raise Stopped(_asked)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     if os.isatty(2):  # not by print, which may be in the middle of a line
         os.write(
             2, f"\nfedcom: {name(number)}: stopping after this round; once more to stop at once\n".encode()

@@ -136,9 +136,9 @@ def report_card(
             for point in _measured(vectors, settings(rates), repeat, quiet):
                 card.points.append(point)
         except Stopped as signal:
+            stopped = Stopped(signal.signal, between_rounds=True)
             if not card.points:
-                raise
-            stopped = signal
+                raise stopped from None
         card = Card(card.points, repeat, stopped)
         clear(out, FILES)
         write_json(out / "card.json", card.table())

@@ -210,7 +210,7 @@ def _at(table: Table, method: str, point: Sequence[tuple[str, Any]], seed: int) 
 
 
 def _take_over(out: Path, plan: Table, force: bool) -> None:
-    """Write the plan into the folder; raise ConfigError if it holds a sweep with another plan, unless forced."""
+    """Write the plan into the folder; raise ConfigError if it holds another sweep, unless forced."""
     kept = out / "sweep.json"
     text = json.dumps(plan, indent=2, default=str) + "\n"
     if kept.exists() and kept.read_text() != text and not force:
