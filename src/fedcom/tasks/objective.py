@@ -106,6 +106,10 @@ class Objective:
         module = self._unfolded if torch.compiler.is_compiling() else self._module_of_this_thread()
         return (self.losses(self._call(module, w, x), y) * weight).sum()
 
+    def __reduce__(self) -> tuple[type["Objective"], tuple[object, ...]]:
+        """Copies and pickles are made anew: what belongs to a thread stays here."""
+        return Objective, (self.module, self.loss, self.layout.dtype, self.seed)
+
     def to(self, device: torch.device) -> "Objective":
         """The same objective with its module and start on a device."""
         there = Objective(self.module, self.loss, self.layout.dtype, self.seed)
