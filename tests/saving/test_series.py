@@ -199,3 +199,30 @@ def test_too_little_room_is_told_first(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="has room for"):
         Series(tmp_path).save(1, {}, {}, lambda since: ClientRows(rows.known, rows.changed, rows.take, 2**60))
     assert not list(tmp_path.iterdir())
+
+
+def test_what_the_caller_changes_after_a_save_is_not_saved(tmp_path: Path) -> None:
+    series, clients, rows = Series(tmp_path), Clients(), ["first"]
+    w = torch.ones(4)
+    clients.change(1, *range(CLIENTS))
+    series.save(1, {"turn": 1, "rows": rows}, {"w": w}, clients)
+    rows.append("second")
+    w.zero_()
+    series.wait()
+    saved = Series(tmp_path).latest()
+    assert saved is not None
+    assert saved.facts["rows"] == ["first"]
+    assert torch.equal(saved.tensors["w"], torch.ones(4))
+
+
+def test_a_second_save_with_one_number_changes_nothing(tmp_path: Path) -> None:
+    """It would write other rows into files whose checksums the first one has noted."""
+    series, clients = Series(tmp_path), Clients()
+    clients.change(1, *range(8))
+    save(series, clients, 1)
+    clients.change(2, 8, 9)
+    save(series, clients, 2)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    clients.change(2, *range(10))
+    save(series, clients, 2)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -244,9 +244,7 @@ class Simulation:
         if len(self.engine.runs) > 1:
             raise ConfigError("a run that is played in step with others cannot be saved by itself")
         series = self._saves.setdefault(Path(path), Series(Path(path)))
-        series.wait()
-        if series.last != self.round:
-            self.engine.save(series, {"simulation": self._description(), "seconds": self._seconds})
+        self.engine.save(series, {"simulation": self._description(), "seconds": self._seconds})
         if wait:
             series.wait()
 

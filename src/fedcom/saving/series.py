@@ -73,7 +73,7 @@ class Series:
 
     @property
     def last(self) -> int | None:
-        """The number of the last checkpoint that was begun or read; None before the first."""
+        """The number of the last checkpoint that was written or read; None before the first."""
         return self._kept[-1]["number"] if self._kept else None
 
     def save(
@@ -82,10 +82,13 @@ class Series:
         """Begin a checkpoint: return once everything is copied, while a thread writes it; see `wait`.
 
         Args:
-            number: how many rounds are done, say; larger than that of the last checkpoint.
+            number: how many rounds are done, say; nothing is done if the last checkpoint has this number.
+            facts: copied at once, as the tensors are.
             rows: returns the clients' rows, given the number of the last checkpoint; None: this is the first.
         """
         self.wait()
+        if number == self.last:
+            return
         try:
             self._begin(number, facts, tensors, rows(self.last))
         except BaseException:
@@ -131,8 +134,9 @@ class Series:
             parts.append(self._submit(partial(_write, path, {**fields, "clients": some})))
             while len(self._writing) > _AHEAD:
                 self._writing.popleft().result()
+        said = json.loads(json.dumps(facts))  # the caller may go on to change them while the thread writes
         copies = {name: x.detach().to("cpu", copy=True).contiguous() for name, x in tensors.items()}
-        self._submit(partial(self._finish, number, dict(facts), copies, older, parts))
+        self._submit(partial(self._finish, number, said, copies, older, parts))
 
     def _submit(self, job: Callable[[], T]) -> Future[T]:
         self._thread = self._thread or ThreadPoolExecutor(1, "fedcom-checkpoint")

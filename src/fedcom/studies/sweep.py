@@ -358,7 +358,7 @@ class _Stack:
             raise
 
     def _save(self) -> None:
-        if self.series is not None and self.series.last != self.engine.round:
+        if self.series is not None:
             self.engine.save(self.series, {"rows": self.rows, "alive": list(self.alive)})
         self._saved_at = time.monotonic()
 
