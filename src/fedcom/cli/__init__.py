@@ -10,7 +10,7 @@ import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -97,7 +97,7 @@ def _told(again: str) -> Iterator[None]:
 
 def _again(out: Path) -> str:
     """The command as it was given, with its folder."""
-    words = ["fedcom", *sys.argv[1:]]
+    words = ["fedcom", *(word for word in sys.argv[1:] if word != "--force")]  # which would begin anew
     return shlex.join(words if "--out" in words else [*words, "--out", str(out)])
 
 
@@ -127,7 +127,7 @@ def compare_command(
     with given_or_fresh(out, f"compare-{data_label(task)}") as out, _told(_again(out)):
         crash.results_go_to(out)
         found = compare(table, names, out, seeds=seeds, force=force, device=device.value, quiet=quiet)
-        _console().print(comparison.render(found.table, found.target))
+        _Output().print(comparison.render(found.table, found.target))
         print(f"table and figures in {out}")
         print(f"report in {out / 'report.html'}")
         if found.stopped is not None:
@@ -165,7 +165,7 @@ def sweep_command(
         )
         found = sweep_report.summary(records)
         sweep_report.write(found, out)
-        _console().print(sweep_report.render(found))
+        _Output().print(sweep_report.render(found))
         for warning in sweep_report.warnings_of(found):
             _complain(warning)
         print(f"table and figure in {out}")
@@ -269,7 +269,7 @@ def codecs_command(
         if as_json:
             print(json.dumps(found.table(), indent=2))
         else:
-            _console().print(*codec_card.render(found))
+            _Output().print(*codec_card.render(found))
         print(f"card and figure in {out}", file=sys.stderr if as_json else sys.stdout)
         if found.stopped is not None:
             raise found.stopped
@@ -284,7 +284,7 @@ def _list_codecs(dim: int, as_json: bool, idle: Mapping[str, Any]) -> None:
     if as_json:
         print(json.dumps(entries, indent=2))
     else:
-        _console().print(codec_card.render_listing(entries))
+        _Output().print(codec_card.render_listing(entries))
 
 
 _REGISTRIES: tuple[Registry[Any], ...] = (ALGORITHMS, CODECS, DATASETS, MODELS, PARTITIONS)
@@ -307,7 +307,7 @@ def list_command(
     for entry in entries:
         line = Text(entry.reason, "red") if isinstance(entry, Broken) else Text(describe(entry.thing))
         table.add_row(Text(entry.name, "bold"), line, Text(entry.source))
-    _console().print(table)
+    _Output().print(table)
 
 
 def _facts(entries: Sequence[Entry[Any] | Broken]) -> dict[str, dict[str, str]]:
@@ -323,9 +323,15 @@ def _facts(entries: Sequence[Entry[Any] | Broken]) -> dict[str, dict[str, str]]:
     return found
 
 
-def _console() -> Console:
+class _Output(Console):
     """Standard output; 160 characters wide if it is not a terminal, so that tables fit."""
-    return Console(width=None if sys.stdout.isatty() else 160)
+
+    def __init__(self) -> None:
+        super().__init__(width=None if sys.stdout.isatty() else 160)
+
+    def on_broken_pipe(self) -> None:
+        """The reader has gone: nothing more is printed, and it is no error."""
+        _discard(sys.stdout)
 
 
 def _version(show: bool) -> None:
@@ -356,6 +362,7 @@ def _is_override(argument: str) -> bool:
 
 def main() -> None:
     """The entry point: an error the user can fix is printed as one line; any other also writes a file."""
+    _open_streams()
     warnings.showwarning = lambda message, *_: _complain(message)
     try:
         with stops.listening():
@@ -389,15 +396,30 @@ def _run_app() -> None:
 
 def _complain(what: object) -> None:
     """Print one line on standard error; ignore it if the reader has gone."""
-    with suppress(BrokenPipeError):
+    with suppress(OSError):
         print(f"fedcom: {what}", file=sys.stderr)
 
 
 def _end_output() -> None:
     """Flush standard output; that its reader has gone, as with `| head -1`, is no error."""
-    if sys.stdout is None:  # closed from the start
-        return
     try:
         sys.stdout.flush()
     except BrokenPipeError:  # else Python would print a complaint at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)
+
+
+def _discard(stream: TextIO) -> None:
+    """Let all that a stream is given from now on, or still holds, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _open_streams() -> None:
+    """Open the standard streams that were closed from the start, as by 2>&-, onto nothing.
+
+    Else a file of results may get their number, and what a library prints would end up in it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115

@@ -1,10 +1,12 @@
 """The progress of a run: a live line on a terminal, plain lines elsewhere."""
 
+import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from fedcom.errors import Stopped
 from fedcom.formats import megabytes, percent, significant
 
 if TYPE_CHECKING:
@@ -47,12 +49,16 @@ class Plain(Display):
             self.close()
 
     def close(self) -> None:
-        """Print the row that was kept, if there is one."""
-        if self.held is not None:
-            round = f"round {self.held['round']}/{self.total}"
-            line = "  ".join([self.label, round, _figures(self.held), self._times(self.held["round"])])
+        """Print the row that was kept, if there is one; raise Stopped if nobody can read it any more."""
+        row, self.held = self.held, None
+        if row is None:
+            return
+        round = f"round {row['round']}/{self.total}"
+        line = "  ".join([self.label, round, _figures(row), self._times(row["round"])])
+        try:
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
-        self.held = None
+        except OSError:
+            raise Stopped(signal.SIGPIPE, between_rounds=True) from None
 
     def _times(self, round: int) -> str:
         elapsed = time.monotonic() - self.started
@@ -98,17 +104,27 @@ def progress(
         return
     from rich.console import Console
 
+    class Pipe(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # else rich would end the process and close standard output
+
     # Standard error, so that progress is still visible when standard output goes into a pipe.
-    console = console or Console(stderr=True)
+    console = console or Pipe(stderr=True)
     if console.is_terminal and not console.is_dumb_terminal:
-        with _bar(console) as bar:
+        bar = _bar(console)
+        bar.start()
+        try:
             yield Live(bar, total_rounds, label)
+        finally:
+            with suppress(OSError):  # the terminal may be gone
+                bar.stop()
         return
     plain = Plain(console, total_rounds, label)
     try:
         yield plain
     finally:
-        plain.close()
+        with suppress(Stopped):  # it is over anyway
+            plain.close()
 
 
 def _bar(console: "Console") -> "Progress":

@@ -1,10 +1,8 @@
 """Play a simulation to its end and write its folder; however it ends, what was measured is kept."""
 
-import errno
 import json
 import math
 import platform
-import signal
 import sys
 import time
 import tomllib
@@ -52,7 +50,6 @@ _FREE = {
     "checkpoint_minutes",
     "checkpoint_rounds",
 }  # a resumed run may change them
-_GONE = (errno.EPIPE, errno.EIO)  # of a stream whose reader is gone
 
 
 @dataclass(frozen=True)
@@ -191,11 +188,6 @@ class _Recorder:
             try:
                 for _ in simulation.run([write, *callbacks, show.update], self._after_round(show.advance)):
                     stops.check()
-            except OSError as error:
-                if error.errno not in _GONE:  # the rows' file has errors of its own
-                    raise
-                self._save()
-                raise Stopped(signal.SIGPIPE, between_rounds=True) from None
             except Stopped as stopped:
                 if stopped.between_rounds:
                     self._save()
