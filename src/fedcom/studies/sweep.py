@@ -275,7 +275,7 @@ def run_stack(
             some = some[: runs_that_fit(_simulation(some[0], device, tasks))]
             title = f"{some[0].title}: {start + 1} to {start + len(some)} of {len(trials)}"
             simulations = [_simulation(trial, device, tasks) for trial in some]
-            folder = saves and saves / hashlib.sha256("".join(t.key for t in some).encode()).hexdigest()[:16]
+            folder = saves and saves / _name(some)
             found = _Stack(simulations, some[0].config.run, folder).play(
                 due(some[0].config.run), title, quiet
             )
@@ -288,6 +288,12 @@ def run_stack(
         for trial, (status, rows) in zip(some, found, strict=True):
             yield trial, status, rows
         start += len(some)
+
+
+def _name(trials: Sequence[Trial]) -> str:
+    """A folder's name for the checkpoints of some trials, which no others with other settings share."""
+    of = json.dumps([[trial.key, trial.config.table()] for trial in trials], default=str)
+    return hashlib.sha256(of.encode()).hexdigest()[:16]
 
 
 def _simulation(trial: Trial, device: str, tasks: dict[str, Task]) -> Simulation:
@@ -321,19 +327,29 @@ class _Stack:
         """The status of each run, and its rows at the rounds in `due`."""
         self._restore()
         with stops.deferred(), progress(self.run.rounds, title, quiet) as show:
-            self._measure(due, show)
-            while self.alive and self.engine.round < self.run.rounds:
-                try:
-                    self.engine.step()
-                except WireError:  # a message is refused if its vector was not finite
-                    self.alive.clear()
-                    break
-                show.advance(self.engine.round)
-                self._keep()
-                self._measure(due, show)
+            try:
+                self._play(due, show)
+            except Stopped as stopped:
+                if stopped.between_rounds and self.series is not None:
+                    self._save()
+                    self.series.wait()
+                raise
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
         return [("done" if i in self.alive else "diverged", own) for i, own in enumerate(self.rows)]
+
+    def _play(self, due: Collection[int], show: Display) -> None:
+        self._measure(due, show)
+        while self.alive and self.engine.round < self.run.rounds:
+            try:
+                self.engine.step()
+            except WireError:  # a message is refused if its vector was not finite
+                self.alive.clear()
+                break
+            show.advance(self.engine.round)
+            stops.check()
+            self._save_if_due()
+            self._measure(due, show)
 
     def _measure(self, due: Collection[int], show: Display) -> None:
         for i in list(self.alive) if self.engine.round in due else []:
@@ -343,19 +359,11 @@ class _Stack:
             except Diverged:
                 del self.alive[i]
 
-    def _keep(self) -> None:
-        """Save a checkpoint if one is due, or if a signal asks to stop."""
+    def _save_if_due(self) -> None:
         minutes, rounds = self.run.checkpoint_minutes, self.run.checkpoint_rounds
         late = minutes and time.monotonic() - self._saved_at >= 60 * minutes
         if late or (rounds and self.engine.round % rounds == 0):
             self._save()
-        try:
-            stops.check()
-        except Stopped:
-            self._save()
-            if self.series is not None:
-                self.series.wait()
-            raise
 
     def _save(self) -> None:
         if self.series is not None:
@@ -366,8 +374,9 @@ class _Stack:
         saved = self.series and self.series.latest()
         if saved:
             self.engine.restore(saved)
-            self.rows, alive = saved.facts["rows"], saved.facts["alive"]
-            self.alive = {i: self.alive[i] for i in alive}
+            self.alive = {i: self.alive[i] for i in saved.facts["alive"]}
+            # A row of this very round, which was saved after it was measured, is measured again.
+            self.rows = [[r for r in own if r["round"] < self.engine.round] for own in saved.facts["rows"]]
 
 
 def _mean(rows: Sequence[Row]) -> dict[str, Any]:
