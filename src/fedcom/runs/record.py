@@ -138,8 +138,8 @@ class _Recorder:
             self._refuse_other()
         else:
             clear(self.out, (*FILES, CHECKPOINTS))
-        text = dumps(self.table)
-        write_whole(self.out / "config.toml", lambda path: path.write_text(text, encoding="utf-8"))
+        if not (self.out / "config.toml").exists():
+            self._write_config()
         self._write_once("partition.json", _partition)
         self._write_once("similarity.json", _similarity)
         known = read_json(self.out / "environment.json")
@@ -147,6 +147,7 @@ class _Recorder:
             self._any_saved = True
             self._refuse_shorter()
             self.rows = [row for row in read_rows(self.out) if row["round"] < self.simulation.round]
+        self._write_config()  # only now, as it is no longer refused: settings may have changed
         self._saved_round = self.simulation.round
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         resumed = {"resumed": [*known.get("resumed", []), {"round": self.simulation.round, "at": now}]}
@@ -240,6 +241,10 @@ class _Recorder:
             with (self.out / "summary.json").open("r+") as file:
                 file.write(text.ljust(len((self.out / "summary.json").read_text())))
                 file.truncate()
+
+    def _write_config(self) -> None:
+        text = dumps(self.table)
+        write_whole(self.out / "config.toml", lambda path: path.write_text(text, encoding="utf-8"))
 
     def _write_once(self, name: str, content: Callable[[Simulation], Any]) -> None:
         if not (self.out / name).exists():
