@@ -20,6 +20,7 @@ from fedcom.engines.state import placement
 from fedcom.engines.state.parking import HostParking, leave_in_place
 from fedcom.engines.state.rows import Rows
 from fedcom.engines.state.stores import ClientStore, PrefetchedStore, SparseStore
+from fedcom.errors import StorageError
 from fedcom.rounds.round import Work
 from tests.conftest import after, mlp_task
 
@@ -213,7 +214,7 @@ def test_a_disk_that_fills_up_raises_an_error_and_does_not_kill_the_process(
         mlp_task(), FedCOMGATE(tau=1), storage=Storage("disk", folder=tmp_path), device="cpu"
     )
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(ConfigError, match="are free; choose another"):
+    with pytest.raises(StorageError, match="the disk is full; free some space or choose another place"):
         simulation.step()
 
 

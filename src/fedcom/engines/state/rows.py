@@ -1,6 +1,5 @@
 """Numbered rows that take memory once they are written: on the host, or in a mapped file without a name."""
 
-import errno
 import mmap
 import os
 import shutil
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedcom.errors import ConfigError
+from fedcom.saving.whole import disk_errors
 
 _AHEAD = 2**22  # bytes of a file that are reserved on the disk ahead of need
 
@@ -56,10 +56,11 @@ class _Block:
         if self._folder is None:
             self._rows = torch.empty((rows, *shape), dtype=dtype)
             return
-        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as this block lives
-        weakref.finalize(self, file.close)
-        self._descriptor = file.fileno()
-        os.truncate(self._descriptor, rows * self._bytes)
+        with disk_errors(self._folder):
+            file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as this block lives
+            weakref.finalize(self, file.close)
+            self._descriptor = file.fileno()
+            os.truncate(self._descriptor, rows * self._bytes)
         self._map = mmap.mmap(self._descriptor, rows * self._bytes)
         self._rows = torch.frombuffer(self._map, dtype=dtype).view(rows, *shape)
 
@@ -68,12 +69,8 @@ class _Block:
         if self._folder is None or rows <= self._ready or not hasattr(os, "posix_fallocate"):
             return
         start, rows = self._ready, min(len(self._rows), rows + _AHEAD // self._bytes)
-        try:
+        with disk_errors(self._folder):
             os.posix_fallocate(self._descriptor, start * self._bytes, (rows - start) * self._bytes)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise disk_full(self._folder, (rows - start) * self._bytes) from None
         self._ready = rows
 
     def read(self, row: int, out: Tensor) -> None:
