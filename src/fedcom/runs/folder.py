@@ -58,7 +58,6 @@ def claim(out: Path, *, used: bool = False) -> Iterator[None]:
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file, not a folder; choose another --out")
     try:
-        out.mkdir(parents=True, exist_ok=True)
         lock = _lock(out)
     except OSError as error:
         raise _unusable(out, error) from None
@@ -124,7 +123,11 @@ def _lock(out: Path) -> IO[str]:
 
 def _try_lock(out: Path) -> IO[str] | None:
     """The locked lock file of a folder, or None if another process has it."""
-    file = (out / LOCK).open("a+")
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        file = (out / LOCK).open("a+")
+    except FileNotFoundError:  # another process has just removed the folder, which was empty
+        return None
     with suppress(BlockingIOError, FileNotFoundError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file.fileno()), (out / LOCK).stat()):  # its last holder deletes it

@@ -131,9 +131,9 @@ def _take_over(out: Path, plan: Table, force: bool) -> None:
             )
         clear(out, (PLAN, *FILES))
         for run in {path.parent for path in out.glob("*/seed-*/config.toml")}:
-            clear(run, (*RUN_FILES, CHECKPOINTS))
-            with suppress(OSError):  # a folder that holds other files stays
-                run.rmdir()
+            with claim(run, used=True):  # which removes it, unless it holds other files
+                clear(run, (*RUN_FILES, CHECKPOINTS))
+            with suppress(OSError):
                 run.parent.rmdir()
     write_whole(out / PLAN, lambda path: path.write_text(text))
 
