@@ -27,7 +27,7 @@ from fedcom.runs import stops
 from fedcom.runs.curve import Curve, milestones
 from fedcom.runs.display import progress
 from fedcom.runs.folder import claim, clear
-from fedcom.saving.whole import disk_errors, write_json, write_whole
+from fedcom.saving.whole import disk_errors, flush, write_json, write_whole
 from fedcom.tasks.similarity import chosen_clients, similarity
 from fedcom.version import VERSION
 
@@ -211,6 +211,8 @@ class _Recorder:
         return bool(by_rounds or by_time)
 
     def _save(self, wait: bool = True) -> None:
+        with disk_errors(self.out):
+            flush(self.out / "metrics.jsonl")  # a checkpoint counts on the rows before it
         self.simulation.save(self.out / CHECKPOINTS, wait=wait)
         self._saved_at, self._saved_round, self._any_saved = time.monotonic(), self.simulation.round, True
 
@@ -236,11 +238,11 @@ class _Recorder:
         content = last | milestones(self.rows, self.target) | ending
         try:
             write_json(self.out / "summary.json", content)
-        except StorageError:  # a full disk: the blocks of the file that is there may do
-            text = json.dumps(content)
-            with (self.out / "summary.json").open("r+") as file:
-                file.write(text.ljust(len((self.out / "summary.json").read_text())))
-                file.truncate()
+        except StorageError as full:
+            try:  # the blocks of the file that is there may do
+                _overwrite(self.out / "summary.json", json.dumps(content))
+            except OSError:
+                raise full from None
 
     def _write_config(self) -> None:
         text = dumps(self.table)
@@ -331,6 +333,13 @@ def device_name(device: torch.device) -> str:
 
 def _line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, allow_nan=False) + "\n"
+
+
+def _overwrite(path: Path, text: str) -> None:
+    """Write a text over a file that exists, in place."""
+    with path.open("r+") as file:
+        file.write(text.ljust(path.stat().st_size))
+        file.truncate()
 
 
 def mend_end(path: Path) -> None:
