@@ -401,11 +401,12 @@ def _complain(what: object) -> None:
 
 
 def _end_output() -> None:
-    """Flush standard output; that its reader has gone, as with `| head -1`, is no error."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:  # else Python would print a complaint at exit
-        _discard(sys.stdout)
+    """Flush what was printed; that its reader has gone, as with `| head -1`, is no error."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:  # else Python would print a complaint at exit
+            _discard(stream)
 
 
 def _discard(stream: TextIO) -> None:
