@@ -17,7 +17,7 @@ from fedcom.reproduce.panels import Scale, StudyRun
 from fedcom.reproduce.results import Results, Verdict
 from fedcom.reproduce.study import Study
 from fedcom.runs.folder import claim
-from fedcom.runs.record import CHECKPOINTS, append, device_name, mend_end
+from fedcom.runs.record import CHECKPOINTS, append, device_name, mend_end, open_log
 from fedcom.saving.whole import write_json, write_whole
 from fedcom.studies import sweep
 from fedcom.tasks.task import Task
@@ -67,7 +67,7 @@ def _records(
         for run, status, rows in _run_all(study, pending, device, quiet, path.parent / CHECKPOINTS)
     )
     mend_end(path)
-    with path.open("a") as log:
+    with open_log(path) as log:
         for run, end in chain(shared, ends):
             known[run.key] = {**run.facts, **end}
             if end["status"] != sweep.FAILED:  # so that it is tried again the next time

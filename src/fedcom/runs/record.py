@@ -1,7 +1,9 @@
 """Play a simulation to its end and write its folder; however it ends, what was measured is kept."""
 
+import errno
 import json
 import math
+import os
 import platform
 import sys
 import time
@@ -10,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from io import FileIO
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -96,7 +99,10 @@ def record(
         recorder = _Recorder(simulation, out, table or _table(simulation), label, target, (minutes, rounds))
         if start == "resume" and recorder.finished():
             return Outcome(recorder.curve("done"), None)
-        recorder.prepare(resume=start == "resume")
+        try:
+            recorder.prepare(resume=start == "resume")
+        except Exception as error:
+            raise out_of_memory(error) or error from None
         return recorder.play(quiet, callbacks)
 
 
@@ -178,7 +184,7 @@ class _Recorder:
         simulation = self.simulation
         with (
             stops.deferred(),
-            (self.out / "metrics.jsonl").open("a") as log,
+            open_log(self.out / "metrics.jsonl") as log,
             progress(simulation.rounds, self.label, quiet) as show,
         ):
 
@@ -299,13 +305,15 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def out_of_memory(error: BaseException) -> OutOfMemory | None:
     """The error for the user, if another one says that there was too little memory; None if it does not."""
-    short = isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    short = (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
     )
     if not short:
         return None
     return OutOfMemory(
-        f"out of memory ({' '.join(str(error).split())[:120] or type(error).__name__}); use a smaller "
+        f"out of memory ({' '.join(str(error).split())[:200] or type(error).__name__}); use a smaller "
         "run.chunk, fewer clients per round, a smaller model, or run.store=disk"
     )
 
@@ -350,13 +358,18 @@ def mend_end(path: Path) -> None:
             file.truncate(text.rfind(b"\n") + 1)
 
 
-def append(log: TextIO, line: str) -> None:
+def open_log(path: Path) -> FileIO:
+    """Open a file for `append`; without a buffer, as closing it would try again what could not be written."""
+    return path.open("ab", buffering=0)
+
+
+def append(log: FileIO, line: str) -> None:
     """Write a line to the end of a file: all of it, or nothing if the disk is full."""
-    end = log.tell()
+    end, rest = log.seek(0, os.SEEK_END), line.encode()
     with disk_errors(Path(log.name).parent):
         try:
-            log.write(line)
-            log.flush()
+            while rest:
+                rest = rest[log.write(rest) :]
         except OSError:
             with suppress(OSError):
                 log.truncate(end)

@@ -31,7 +31,7 @@ from fedcom.runs import stops
 from fedcom.runs.display import Display, progress
 from fedcom.runs.folder import claim, clear
 from fedcom.runs.prepare import build_task, simulation_of
-from fedcom.runs.record import CHECKPOINTS, append, mend_end, out_of_memory
+from fedcom.runs.record import CHECKPOINTS, append, mend_end, open_log, out_of_memory
 from fedcom.saving.series import Series
 from fedcom.saving.whole import write_whole
 from fedcom.studies.compare import method_keys, variant
@@ -132,7 +132,7 @@ def run_missing(
     """
     known = records_of(path, trials)
     mend_end(path)
-    with path.open("a") as log:
+    with open_log(path) as log:
         for group in stacks(trial for trial in trials if trial.key not in known):
             for record in _stack_records(group, last, device, quiet, tasks, path.parent / CHECKPOINTS):
                 known[record["key"]] = record
