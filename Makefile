@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint types pytest fuzz docs hooks clean
+.PHONY: help demo test lint types pytest chaos fuzz docs hooks clean
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
@@ -29,6 +29,9 @@ types: $(VENV)/installed  ## mypy, strict on src
 
 pytest: $(VENV)/installed  ## the tests
 	$(BIN)/pytest -n 2
+
+chaos: $(VENV)/installed  ## kill runs 150 times, damage 200 checkpoints, start 20 runs at once; some minutes
+	FEDCOM_CHAOS=1 $(BIN)/pytest tests/runs/test_resume.py
 
 fuzz: $(VENV)/installed  ## decode a million hostile messages (MESSAGES=n for another number), loops bounds-checked
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/checked $(BIN)/python -m fuzz.decode $(MESSAGES)
