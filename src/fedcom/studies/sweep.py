@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -336,6 +337,8 @@ class _Stack:
                 raise
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+            with suppress(OSError):  # others may have theirs there
+                self.folder.parent.rmdir()
         return [("done" if i in self.alive else "diverged", own) for i, own in enumerate(self.rows)]
 
     def _play(self, due: Collection[int], show: Display) -> None:
