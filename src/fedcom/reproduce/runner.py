@@ -18,6 +18,7 @@ from fedcom.reproduce.results import Results, Verdict
 from fedcom.reproduce.study import Study
 from fedcom.runs.folder import claim
 from fedcom.runs.record import CHECKPOINTS, append, device_name, mend_end
+from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json, write_whole
 from fedcom.studies import sweep
 from fedcom.tasks.task import Task
@@ -40,6 +41,7 @@ def reproduce(
     panels = study.plan(scale)
     runs = [run for panel in panels for run in panel.runs(scale.seeds)]
     with claim(out, used=True):
+        write_json(out / TRIALS, {"trials": len(runs)})
         results = Results(panels, _records(study, runs, out / "results.jsonl", where, device, quiet), scale)
         images = study.draw(results, out)
         verdicts = study.judge(results)

@@ -32,12 +32,13 @@ from fedcom.runs.display import Display, progress
 from fedcom.runs.folder import claim, clear
 from fedcom.runs.prepare import build_task, simulation_of
 from fedcom.runs.record import CHECKPOINTS, append, mend_end, out_of_memory
+from fedcom.runs.status import TRIALS
 from fedcom.saving.series import Series
-from fedcom.saving.whole import write_whole
+from fedcom.saving.whole import write_json, write_whole
 from fedcom.studies.compare import method_keys, variant
 from fedcom.tasks.task import Task
 
-FILES = ("results.jsonl", "sweep.json", "table.json", "table.csv", "table.md", "sweep.png")
+FILES = ("results.jsonl", "sweep.json", TRIALS, "table.json", "table.csv", "table.md", "sweep.png")
 FAILED = "failed"  # the status of a trial that could not be run
 _SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run", "network")
 T = TypeVar("T", bound="Trial")
@@ -112,6 +113,7 @@ def sweep(
     trials = list(trials_of(table, points(grid), methods, seeds))
     with claim(out, used=True):
         _take_over(out, {"config": table, "grid": grid, "seeds": seeds, "last": last}, force)
+        write_json(out / TRIALS, {"trials": len(trials)})
         return run_missing(trials, out / "results.jsonl", last, device, quiet)
 
 

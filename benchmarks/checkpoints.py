@@ -1,0 +1,101 @@
+"""What checkpoints cost: a million clients, 100 of them per round, their state on disk.
+
+    python benchmarks/checkpoints.py                                       d of 9,950, 150 rounds
+    python benchmarks/checkpoints.py --hidden 410,410 --rounds 60 --every 20     d of 197,640
+
+FedCOMGATE with int 8 on synthetic data. Runs with a checkpoint every so many rounds and runs without take
+turns in one process; the first pair warms up and is not counted. A run's time ends when its last checkpoint
+is on the disk. The ratio of processor time says more than that of wall time if other programs are busy.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from fedcom.config import Config
+from fedcom.engines.simulation import Simulation
+from fedcom.runs.prepare import prepare
+
+
+def simulation_of(options: argparse.Namespace) -> Simulation:
+    """A new run."""
+    table = {
+        "data": {"name": "synthetic", "clients": options.clients, "lazy": True},
+        "model": {"name": "mlp", "hidden": [int(width) for width in options.hidden.split(",")]},
+        "algorithm": {"name": "fedcomgate", "tau": options.tau, "batch": 20, "eta": 0.01, "gamma": 1.0},
+        "uplink": {"name": "int", "bits": 8},
+        "run": {
+            "rounds": options.rounds,
+            "participation": options.sampled / options.clients,
+            "store": "disk",
+            **({"store_folder": str(options.folder)} if options.folder else {}),
+        },
+    }
+    return prepare(Config.of(table), "cpu")[0]
+
+
+class Played(NamedTuple):
+    """A run's time, all of it and that for which it stood still for checkpoints, and bytes per checkpoint."""
+
+    seconds: float
+    cpu: float
+    still: float
+    sizes: list[int]
+
+
+def played(options: argparse.Namespace, saves: Path | None) -> Played:
+    """Play a run, with checkpoints in a folder or without."""
+    simulation, still, saved = simulation_of(options), 0.0, list[int]()
+    os.sync()
+    started, cpu = time.perf_counter(), time.process_time()
+    while simulation.round < options.rounds:
+        simulation.step()
+        if saves is not None and simulation.round % options.every == 0:
+            begun = time.perf_counter()
+            simulation.save(saves, wait=simulation.round == options.rounds)
+            still += time.perf_counter() - begun
+            saved.append(simulation.round)
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    sizes = [sum(path.stat().st_size for path in saves.glob(f"{r:08d}*")) for r in saved] if saves else []
+    return Played(seconds, cpu, still, sizes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--clients", type=int, default=1_000_000)
+    parser.add_argument("--sampled", type=int, default=100)
+    parser.add_argument("--hidden", default="140", help="widths of the network's layers")
+    parser.add_argument("--tau", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--every", type=int, default=50, help="rounds between two checkpoints")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="of the state and of the checkpoints")
+    options = parser.parse_args()
+    d = simulation_of(options).server.w.numel()
+    print(f"d = {d:,}; load {os.getloadavg()[0]:.2f}; {os.cpu_count()} cores")
+    print("without s   with s   ratio   ratio of processor time   stood still s   MB per checkpoint")
+    ratios, cpus = list[float](), list[float]()
+    for turn in range(options.repeats + 1):
+        folder = Path(tempfile.mkdtemp(dir=options.folder))
+        order = (folder, None) if turn % 2 else (None, folder)
+        runs = {saves is None: played(options, saves) for saves in order}
+        shutil.rmtree(folder)
+        bare, saving = runs[True], runs[False]
+        ratio, cpu = saving.seconds / bare.seconds, saving.cpu / bare.cpu
+        ratios, cpus = (ratios, cpus) if turn == 0 else ([*ratios, ratio], [*cpus, cpu])
+        sizes = ", ".join(f"{size / 1e6:.0f}" for size in saving.sizes) + (" (warms up)" if turn == 0 else "")
+        times = f"{bare.seconds:9.2f} {saving.seconds:8.2f} {ratio:7.3f} {cpu:25.3f} {saving.still:15.2f}"
+        print(f"{times}   {sizes}", flush=True)
+    whole = 4 * d * options.clients
+    for name, found in (("time", ratios), ("processor time", cpus)):
+        print(f"{name}: median ratio {statistics.median(found):.3f} ({min(found):.3f} to {max(found):.3f})")
+    print(f"the rows of all clients would take {whole / 1e9:,.1f} GB; load {os.getloadavg()[0]:.2f}")
+
+
+if __name__ == "__main__":
+    main()
