@@ -293,7 +293,15 @@ def run_stack(
 
 
 def _simulation(trial: Trial, device: str, tasks: dict[str, Task]) -> Simulation:
-    """The trial's simulation; trials with the same data, partition and seed share one task."""
+    return simulation_of(task_of(trial, device, tasks), trial.config, device)
+
+
+def task_of(trial: Trial, device: str, tasks: dict[str, Task]) -> Task:
+    """The trial's task; trials with the same data, partition and seed share one.
+
+    Args:
+        tasks: a cache of tasks from earlier calls; tasks on other data are dropped from it.
+    """
     config = trial.config
     kind = json.dumps([config.table()[section] for section in ("data", "model")] + [config.run.dtype])
     name = json.dumps([kind, config.run.seed, config.run.init])
@@ -301,7 +309,7 @@ def _simulation(trial: Trial, device: str, tasks: dict[str, Task]) -> Simulation
         for other in [other for other in tasks if json.loads(other)[0] != kind]:
             del tasks[other]
         tasks[name] = build_task(config)[0].to(pick_device(device))
-    return simulation_of(tasks[name], config, device)
+    return tasks[name]
 
 
 class _Stack:

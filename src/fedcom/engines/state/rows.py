@@ -97,7 +97,7 @@ class _Block:
                 self.read(row, out)
             return
         for some in _neighbours(places):
-            views = [out.view(-1).view(torch.uint8).numpy() for _, out in some]
+            views = [out.view(-1).view(torch.uint8).numpy().data for _, out in some]
             os.preadv(self._descriptor, views, some[0][0] * self._bytes)
 
     def write(self, row: int, value: Tensor) -> None:
