@@ -5,7 +5,9 @@
 
 FedCOMGATE with int 8 on synthetic data. Runs with a checkpoint every so many rounds and runs without take
 turns in one process; the first pair warms up and is not counted. A run's time ends when its last checkpoint
-is on the disk. The ratio of processor time says more than that of wall time if other programs are busy.
+is on the disk. Where other programs are busy, the ratio of the two times says little. Two shares of the time
+of the run with checkpoints say more: for how long its rounds stood still, and the processor time of the
+thread that writes, which costs nothing while a core is idle. Their sum is the most that checkpoints can cost.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import os
 import shutil
 import statistics
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -40,11 +43,11 @@ def simulation_of(options: argparse.Namespace) -> Simulation:
 
 
 class Played(NamedTuple):
-    """A run's time, all of it and that for which it stood still for checkpoints, and bytes per checkpoint."""
+    """A run's time, for how long it stood still, processor time of the writer, and bytes per checkpoint."""
 
     seconds: float
-    cpu: float
     still: float
+    writer: float
     sizes: list[int]
 
 
@@ -52,7 +55,7 @@ def played(options: argparse.Namespace, saves: Path | None) -> Played:
     """Play a run, with checkpoints in a folder or without."""
     simulation, still, saved = simulation_of(options), 0.0, list[int]()
     os.sync()
-    started, cpu = time.perf_counter(), time.process_time()
+    started = time.perf_counter()
     while simulation.round < options.rounds:
         simulation.step()
         if saves is not None and simulation.round % options.every == 0:
@@ -60,9 +63,16 @@ def played(options: argparse.Namespace, saves: Path | None) -> Played:
             simulation.save(saves, wait=simulation.round == options.rounds)
             still += time.perf_counter() - begun
             saved.append(simulation.round)
-    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    seconds = time.perf_counter() - started
     sizes = [sum(path.stat().st_size for path in saves.glob(f"{r:08d}*")) for r in saved] if saves else []
-    return Played(seconds, cpu, still, sizes)
+    return Played(seconds, still, writer_time() if saves else 0.0, sizes)
+
+
+def writer_time() -> float:
+    """Seconds of processor time of the newest thread that writes checkpoints, as Linux counts them."""
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("fedcom-checkpoint")]
+    path = Path(f"/proc/self/task/{threads[-1].native_id}/schedstat")
+    return int(path.read_text().split()[0]) / 1e9 if path.exists() else float("nan")
 
 
 def main() -> None:
@@ -78,22 +88,26 @@ def main() -> None:
     options = parser.parse_args()
     d = simulation_of(options).server.w.numel()
     print(f"d = {d:,}; load {os.getloadavg()[0]:.2f}; {os.cpu_count()} cores")
-    print("without s   with s   ratio   ratio of processor time   stood still s   MB per checkpoint")
-    ratios, cpus = list[float](), list[float]()
+    print("without s   with s   ratio   stood still   writer   MB per checkpoint")
+    ratios, stills, most = list[float](), list[float](), list[float]()
     for turn in range(options.repeats + 1):
         folder = Path(tempfile.mkdtemp(dir=options.folder))
         order = (folder, None) if turn % 2 else (None, folder)
         runs = {saves is None: played(options, saves) for saves in order}
         shutil.rmtree(folder)
         bare, saving = runs[True], runs[False]
-        ratio, cpu = saving.seconds / bare.seconds, saving.cpu / bare.cpu
-        ratios, cpus = (ratios, cpus) if turn == 0 else ([*ratios, ratio], [*cpus, cpu])
+        ratio = saving.seconds / bare.seconds
+        still, writer = saving.still / saving.seconds, saving.writer / saving.seconds
+        if turn:
+            ratios, stills, most = [*ratios, ratio], [*stills, still], [*most, still + writer]
         sizes = ", ".join(f"{size / 1e6:.0f}" for size in saving.sizes) + (" (warms up)" if turn == 0 else "")
-        times = f"{bare.seconds:9.2f} {saving.seconds:8.2f} {ratio:7.3f} {cpu:25.3f} {saving.still:15.2f}"
-        print(f"{times}   {sizes}", flush=True)
+        shares = f"{100 * still:11.1f}% {100 * writer:7.1f}%"
+        print(f"{bare.seconds:9.2f} {saving.seconds:8.2f} {ratio:7.3f} {shares}   {sizes}", flush=True)
     whole = 4 * d * options.clients
-    for name, found in (("time", ratios), ("processor time", cpus)):
-        print(f"{name}: median ratio {statistics.median(found):.3f} ({min(found):.3f} to {max(found):.3f})")
+    print(f"ratio: median {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
+    for name, found in (("stood still", stills), ("and writer", most)):
+        low, middle, high = (100 * f(found) for f in (min, statistics.median, max))
+        print(f"{name}: median {middle:.1f}% ({low:.1f}% to {high:.1f}%)")
     print(f"the rows of all clients would take {whole / 1e9:,.1f} GB; load {os.getloadavg()[0]:.2f}")
 
 

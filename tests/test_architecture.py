@@ -115,7 +115,7 @@ def test_no_code_compares_an_algorithms_name(path: Path) -> None:
             assert not constants & set(ALGORITHMS), ast.unparse(node)
 
 
-TUPLE = {"_replace", "_asdict", "_fields", "_make"}  # public in spite of their names
+TUPLE = {"_replace", "_asdict", "_fields", "_make", "_exit"}  # public in spite of their names
 FOREIGN = {"torch", "nn", "part", "tensorboard"}  # whose private names are told at the place
 
 
