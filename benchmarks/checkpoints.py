@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 from fedcom.config import Config
 from fedcom.engines.simulation import Simulation
-from fedcom.runs.prepare import prepare
+from fedcom.runs.prepare import build_task, simulation_of
 
 
-def simulation_of(options: argparse.Namespace) -> Simulation:
-    """A new run."""
+def config_of(options: argparse.Namespace) -> Config:
+    """The settings of a run."""
     table = {
         "data": {"name": "synthetic", "clients": options.clients, "lazy": True},
         "model": {"name": "mlp", "hidden": [int(width) for width in options.hidden.split(",")]},
@@ -39,7 +39,7 @@ def simulation_of(options: argparse.Namespace) -> Simulation:
             **({"store_folder": str(options.folder)} if options.folder else {}),
         },
     }
-    return prepare(Config.of(table), "cpu")[0]
+    return Config.of(table)
 
 
 class Played(NamedTuple):
@@ -51,9 +51,10 @@ class Played(NamedTuple):
     sizes: list[int]
 
 
-def played(options: argparse.Namespace, saves: Path | None) -> Played:
+def played(simulation: Simulation, options: argparse.Namespace, saves: Path | None) -> Played:
     """Play a run, with checkpoints in a folder or without."""
-    simulation, still, saved = simulation_of(options), 0.0, list[int]()
+    still, saved = 0.0, list[int]()
+    simulation.step()  # makes the engine
     os.sync()
     started = time.perf_counter()
     while simulation.round < options.rounds:
@@ -86,14 +87,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="of the state and of the checkpoints")
     options = parser.parse_args()
-    d = simulation_of(options).server.w.numel()
+    config = config_of(options)
+    task, _ = build_task(config)
+    d = task.objective.start.numel()
     print(f"d = {d:,}; load {os.getloadavg()[0]:.2f}; {os.cpu_count()} cores")
     print("without s   with s   ratio   stood still   writer   MB per checkpoint")
     ratios, stills, most = list[float](), list[float](), list[float]()
     for turn in range(options.repeats + 1):
         folder = Path(tempfile.mkdtemp(dir=options.folder))
         order = (folder, None) if turn % 2 else (None, folder)
-        runs = {saves is None: played(options, saves) for saves in order}
+        runs = {saves is None: played(simulation_of(task, config, "cpu"), options, saves) for saves in order}
         shutil.rmtree(folder)
         bare, saving = runs[True], runs[False]
         ratio = saving.seconds / bare.seconds

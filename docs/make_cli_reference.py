@@ -37,7 +37,7 @@ EXIT_CODES = """## Exit codes
 | 5 | storage: a disk is full or cannot be written to, or a checkpoint on it is damaged |
 | 6 | too little memory, of the machine or of its GPU |
 | 70 | a bug in fedcom: the message names a file that says what is needed to find it |
-| 129, 130, 143 | stopped by SIGHUP (a terminal closed), SIGINT (Ctrl-C) or SIGTERM; a run can go on where it was |
+| 129, 130, 143 | stopped by SIGHUP (a terminal closed), SIGINT (Ctrl-C) or SIGTERM; a run can go on |
 | 141 | the reader of the progress has gone, as with `2>&1 \| head`; a run can go on where it was |
 
 [Going on after an interruption](resume.md) says what is kept.
