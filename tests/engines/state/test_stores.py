@@ -267,19 +267,6 @@ def test_rows_are_read_back_whatever_was_planned(tmp_path: Path) -> None:
         assert torch.equal(out, values)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(3,), ()])
-def test_many_rows_are_read_as_one_by_one(shape: tuple[int, ...], dtype: torch.dtype, tmp_path: Path) -> None:
-    rows = Rows(torch.zeros(shape), dtype, planned=4, folder=tmp_path)
-    rows.reserve(10)
-    for row in range(10):
-        rows.write(row, torch.full(shape, float(row)))
-    wanted = [7, 2, 3, 9, 4, 0, 5, 3]
-    out = torch.full((len(wanted), *shape), -1.0).to(dtype)
-    rows.read_many(list(zip(wanted, out.unbind(), strict=True)))
-    assert torch.equal(out, torch.stack([torch.full(shape, float(row)) for row in wanted]).to(dtype))
-
-
 def test_parked_work_comes_back_as_it_was(tmp_path: Path) -> None:
     before = State(torch.randn(3, 4), torch.randn(3, 1))
     memory, meant, sent = ({"D": torch.randn(3, 4)} for _ in range(3))

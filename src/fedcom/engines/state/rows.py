@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -15,8 +15,6 @@ from torch import Tensor
 from fedcom.errors import ConfigError
 
 _AHEAD = 2**22  # bytes of a file that are reserved on the disk ahead of need
-_AT_ONCE = 1024  # rows that the system reads in one call, at most
-Place = tuple[int, Tensor]  # a row's number and the tensor to copy it into
 
 
 class Rows:
@@ -43,14 +41,6 @@ class Rows:
     def read(self, row: int, out: Tensor) -> None:
         """Copy a row that was written into `out`."""
         self._blocks[row // self._per_block].read(row % self._per_block, out)
-
-    def read_many(self, places: Sequence[Place]) -> None:
-        """Copy rows that were written; faster than one by one where neighbours in the file are among them."""
-        by_block: dict[int, list[Place]] = {}
-        for row, out in sorted(places, key=lambda place: place[0]):
-            by_block.setdefault(row // self._per_block, []).append((row % self._per_block, out))
-        for block, own in by_block.items():
-            self._blocks[block].read_many(own)
 
     def write(self, row: int, value: Tensor) -> None:
         """Write a row that was reserved."""
@@ -90,16 +80,6 @@ class _Block:
         out.copy_(self._rows[row])
         self._let_go(row)
 
-    def read_many(self, places: Sequence[Place]) -> None:
-        """Copy rows, in increasing order; those of a file without touching its map, page by page."""
-        if self._folder is None or self._bytes * _AT_ONCE > 2**30 or not hasattr(os, "preadv"):
-            for row, out in places:
-                self.read(row, out)
-            return
-        for some in _neighbours(places):
-            views = [out.view(-1).view(torch.uint8).numpy().data for _, out in some]
-            os.preadv(self._descriptor, views, some[0][0] * self._bytes)
-
     def write(self, row: int, value: Tensor) -> None:
         self._rows[row].copy_(value)
         self._let_go(row)
@@ -110,18 +90,6 @@ class _Block:
             return
         start = row * self._bytes // mmap.PAGESIZE * mmap.PAGESIZE
         self._map.madvise(mmap.MADV_DONTNEED, start, (row + 1) * self._bytes - start)
-
-
-def _neighbours(places: Sequence[Place]) -> Iterator[list[Place]]:
-    """Places of rows with consecutive numbers, as many as can be read in one call."""
-    some: list[Place] = []
-    for place in places:
-        if some and (place[0] != some[-1][0] + 1 or len(some) == _AT_ONCE):
-            yield some
-            some = []
-        some.append(place)
-    if some:
-        yield some
 
 
 def disk_full(folder: Path, needed: int) -> ConfigError:

@@ -151,10 +151,7 @@ class SparseStore(ClientStore):
         return torch.tensor([] if self.empty else list(self._slots), dtype=torch.int64)
 
     def rows(self, clients: Tensor) -> list[Tensor]:
-        fields, slots = self._windows(len(clients)), [self._slots[client] for client in clients.tolist()]
-        for field, stored in zip(fields, self._stored, strict=True):
-            stored.read_many(list(zip(slots, field.unbind(), strict=True)))
-        return fields
+        return self._gather(clients.tolist())
 
     def fill(self, clients: Tensor, fields: Sequence[Tensor]) -> None:
         self._write(fields, self._enter(clients.tolist()))
@@ -245,10 +242,6 @@ class PrefetchedStore(SparseStore):
         self._writing.result()  # the round before last's, long done: raises its error, if any
         self._move(self._now, self._on_device)
         self._writing = self._thread.submit(self._write, self._now, self._enter(list(self._present)))
-
-    def rows(self, clients: Tensor) -> list[Tensor]:
-        self._writing.result()
-        return super().rows(clients)
 
     def _gather(self, clients: Sequence[int]) -> list[Tensor]:
         self._writing.result()
