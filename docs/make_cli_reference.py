@@ -34,8 +34,13 @@ EXIT_CODES = """## Exit codes
 | 2 | usage or configuration: the message names the value and the rule |
 | 3 | the model diverged; what was measured until then is kept |
 | 4 | data: a file is missing, truncated or not what its checksum says |
+| 5 | storage: a disk is full or cannot be written to, or a checkpoint on it is damaged |
+| 6 | too little memory, of the machine or of its GPU |
 | 70 | a bug in fedcom: the message names a file that says what is needed to find it |
-| 130 | interrupted; what was measured until then is kept |
+| 129, 130, 143 | stopped by SIGHUP (a terminal closed), SIGINT (Ctrl-C) or SIGTERM; a run can go on |
+| 141 | the reader of the progress has gone, as with `2>&1 \| head`; a run can go on where it was |
+
+[Going on after an interruption](resume.md) says what is kept.
 
 The file of a bug is called `fedcom-error-TIME.txt`. It is in the folder of the results if there is one, else
 in the current folder, else in the system's folder for temporary files. It holds the traceback, the command

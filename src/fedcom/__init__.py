@@ -59,7 +59,13 @@ from fedcom.errors import (
     DataError,
     Diverged,
     FedcomError,
+    OutOfMemory,
+    StorageError,
     WireError,
+)
+from fedcom.runs.record import (
+    Outcome,
+    record,
 )
 from fedcom.tasks.objective import (
     Objective,
@@ -109,6 +115,8 @@ __all__ = [
     "Natural",
     "Network",
     "Objective",
+    "OutOfMemory",
+    "Outcome",
     "Peaks",
     "Population",
     "PowerSgd",
@@ -123,6 +131,7 @@ __all__ = [
     "Sign",
     "Simulation",
     "Storage",
+    "StorageError",
     "Task",
     "TernGrad",
     "TopK",
@@ -131,5 +140,6 @@ __all__ = [
     "__version__",
     "from_arrays",
     "load",
+    "record",
     "split",
 ]

@@ -10,14 +10,16 @@ import pytest
 from typer.testing import CliRunner
 
 from fedcom.cli import app
+from fedcom.data.sources import SOURCES
 from fedcom.errors import ConfigError, DataError
 from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, reproduce
 from fedcom.reproduce.panels import StudyRun
-from fedcom.reproduce.results import FAILS, HOLDS, PARTLY, Results, Stat, alike, better
+from fedcom.reproduce.results import FAILS, HOLDS, NOT_RUN, PARTLY, Results, Stat, alike, better
 from fedcom.reproduce.study import experiment_file
 from fedcom.reproduce.study_page import read_verdicts, verdicts_page
 from fedcom.studies import sweep
 from fedcom.studies.compare import METHODS
+from tests.data.made import lay, mnist_like, source_of, zip_all
 from tests.reproduce.made_up import TINY, made_up, outcomes
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +106,7 @@ def test_a_refused_run_is_marked_and_tried_again(tmp_path: Path, capsys: pytest.
         return [Verdict.of("c", [results.final("one", "fedavg").mean > 0], "", "")]
 
     (verdict,) = reproduce(study(judge, refuse), Scale(seeds=1), tmp_path, "cpu", True)
-    assert seen == ["refused", "refused"]
+    assert seen == ["failed", "failed"]
     assert verdict.outcome == FAILS
     assert "no such thing" in capsys.readouterr().err
     assert not (tmp_path / "results.jsonl").read_text().strip()
@@ -199,19 +201,67 @@ def test_the_command_leaves_figure_points_page_and_verdicts(name: str, tmp_path:
 def test_missing_data_is_reported_and_the_other_studies_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def absent(run: StudyRun, device: str, quiet: bool) -> Any:
-        raise DataError("not here; get it there")
-
-    monkeypatch.setitem(STUDIES, "fig1", study(measure=absent))
     monkeypatch.setitem(STUDIES, "fig2", study())
-    with pytest.raises(DataError):
-        command.run(["fig1", "fig2"], True, None, tmp_path, "cpu", True)
-    assert "fig1 needs data: not here; get it there" in capsys.readouterr().err
+    monkeypatch.setenv("FEDCOM_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match=r"does not hold mnist"):
+        command.run(["fig1", "fig2", f"data.root={tmp_path}"], True, None, tmp_path, "cpu", True)
+    assert "fedcom: fig1 needs data for mnist: data.root" in capsys.readouterr().err
+    assert not (tmp_path / "fig1" / "verdicts.json").exists()
     assert (tmp_path / "fig2" / "verdicts.json").is_file()
     assert "## fig2" in (tmp_path / "VERDICTS.md").read_text()
     assert command.chosen(["frontier"]) == [f"frontier-{d}" for d in ("mnist", "fashion-mnist", "cifar-10")]
     with pytest.raises(ConfigError, match="did you mean 'fig1'"):
         command.chosen(["fig11"])
+
+
+@pytest.fixture
+def only_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data root with a few images for MNIST and nothing else."""
+    contents = mnist_like(n=200, tests=20)
+    monkeypatch.setitem(SOURCES, "mnist", (source_of("mnist", contents),))
+    lay(tmp_path / "root" / "mnist", zip_all(contents))
+    return tmp_path / "root"
+
+
+def test_a_panel_without_data_leaves_the_others(only_mnist: Path, tmp_path: Path) -> None:
+    small = ("data.clients=4", "model.hidden=8", "run.rounds=2", "algorithm.tau=1", "algorithm.batch=5")
+    options = ["--quick", "--out", str(tmp_path), "-q", "--device", "cpu"]
+    runner = CliRunner()
+    done = runner.invoke(app, ["reproduce", "fig4", "frontier", f"data.root={only_mnist}", *small, *options])
+    assert isinstance(done.exception, DataError)  # which `main` makes into exit code 4
+    assert str(done.exception).startswith("fig4: It is missing for want of data: data.root")
+    for name, panel in (("fig4", "cifar-10"), ("frontier-fashion-mnist", "fashion-mnist-sampled")):
+        assert f"fedcom: {name} needs data for {panel}: data.root" in done.stderr
+    assert done.stderr.count("fig4 needs data") == 1
+    verdicts = json.loads((tmp_path / "fig4" / "verdicts.json").read_text())
+    assert [v["outcome"] == NOT_RUN for v in verdicts] == [False] * 4 + [True]
+    assert verdicts[-1]["claim"] == "What is claimed of the panel cifar-10."
+    assert "fig4: not run: What is claimed of the panel cifar-10." in done.stdout
+    assert "**not run**" in (tmp_path / "fig4" / "README.md").read_text()
+    points = (tmp_path / "fig4" / "points.csv").read_text()
+    assert "mnist,fedavg" in points
+    assert "cifar" not in points
+    assert {path.name for path in tmp_path.glob("frontier-*/*.png")} == {
+        "frontier.png",
+        "frontier-1-class.png",
+        "frontier-sampled.png",
+    }
+    assert [path.parent.name for path in tmp_path.glob("frontier-*/verdicts.json")] == ["frontier-mnist"]
+    assert "## fig4" in (tmp_path / "VERDICTS.md").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name, one in STUDIES.items() if one.measure is None])
+def test_any_panel_may_be_missing(name: str, tmp_path: Path) -> None:
+    whole = made_up(name, lambda run: 0.9)
+    before = {v.claim for v in STUDIES[name].judge(whole)}
+    for lost in whole.panels if len(whole.panels) > 1 else []:
+        kept = [p for p in whole.panels if p is not lost]
+        records = [r for r in whole.records if r["panel"] != lost.name]
+        found = replace(whole, panels=kept, records=records, missing=[lost])
+        images = STUDIES[name].draw(found, tmp_path)
+        assert all((tmp_path / image).is_file() for image in images)
+        claims = {v.claim for v in STUDIES[name].judge(found)}
+        assert claims < before
 
 
 def test_committed_verdicts_are_those_of_the_studies() -> None:

@@ -1,4 +1,4 @@
-"""The command line: fedcom run, compare, sweep, report, reproduce, evaluate, codecs, list."""
+"""The command line: fedcom run, compare, sweep, status, report, reproduce, evaluate, codecs, list."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import warnings
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -27,7 +28,7 @@ from fedcom.errors import ConfigError, FedcomError, OutOfMemory, Stopped, Storag
 from fedcom.registry import Broken, Entry, Registry, describe
 from fedcom.reports import comparison, page
 from fedcom.reproduce import command
-from fedcom.runs import stops
+from fedcom.runs import status, stops
 from fedcom.runs.folder import given_or_fresh
 from fedcom.runs.prepare import data_label, prepare
 from fedcom.runs.record import Start, out_of_memory
@@ -169,6 +170,36 @@ def sweep_command(
         for warning in sweep_report.warnings_of(found):
             _complain(warning)
         print(f"table and figure in {out}")
+
+
+@app.command("status")
+def status_command(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="DIR...", help="Folders that contain runs at any depth.", show_default="runs/"
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how runs stand: running, done, diverged, interrupted, failed, or dead if their process is gone.
+
+    Also their rounds, rounds per second and time left, the last loss and accuracy, and why they ended early.
+    Sweeps and studies have one line each, with the number of trials that are done.
+    """
+    default = Path("runs")
+    places = folders or [default] * default.is_dir()
+    found = status.statuses(places)
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=2))
+        return
+    if not found:
+        print(f"no runs in {', '.join(map(str, folders or [default]))}")
+        return
+    _console().print(status.render(found))
+    for one in found:
+        if one.reason:
+            print(f"{one.folder}: {one.reason}")
 
 
 @app.command("report")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedcom.formats import NOTHING, duration, is_number, megabytes, percent, significant
 from fedcom.reports.markdown import markdown_table
-from fedcom.runs.curve import Curve, Row, milestones, timed
+from fedcom.runs.curve import UNFINISHED, Curve, Row, milestones, timed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,9 +48,8 @@ def _entry(method: str, runs: Sequence[Curve], target: float | None) -> dict[str
         "method": method,
         "status": statuses[0] if len(set(statuses)) == 1 else "mixed",
         "runs": len(runs),
-        "diverged": statuses.count("diverged"),
         "diverged_round": min(ends, default=None),
-        "interrupted": statuses.count("interrupted"),
+        **{status: statuses.count(status) for status in UNFINISHED},
         "final_loss": _mean(finals, "train_loss"),
         "final_loss_spread": _spread(finals, "train_loss"),
         "final_accuracy": _mean(finals, "test_accuracy"),
@@ -146,14 +145,14 @@ def _columns(table: Sequence[MethodEntry], target: float | None) -> list[Column]
 def _footnotes(table: Sequence[MethodEntry]) -> list[str]:
     """The lines below the table: the units, and which runs did not finish."""
     units = "bytes are per client, 1 MB = 10⁶ bytes; ± is the standard deviation over seeds"
-    cut = [e for e in table if e["diverged"] < e["runs"] and e["diverged"] + e["interrupted"]]
+    cut = [e for e in table if e["diverged"] < e["runs"] and any(e[status] for status in UNFINISHED)]
     time = ["time is modelled, by the network section of the config"] if timed(table) else []
     return [units, *time, *(f"{entry['method']}: {_unfinished(entry)}" for entry in cut)]
 
 
 def _unfinished(entry: MethodEntry) -> str:
     notes, runs = [], entry["runs"]
-    for status in ("diverged", "interrupted"):
+    for status in UNFINISHED:
         if entry[status]:
             notes.append(status if entry[status] == runs else f"{entry[status]} of {runs} {status}")
             if status == "diverged" and entry["diverged_round"] is not None:

@@ -62,7 +62,7 @@ class Stroke(NamedTuple):
     """One line of a figure: the mean of a method's finished runs, or one run that was cut short.
 
     Args:
-        status: "done", "diverged" or "interrupted".
+        status: as in `Curve`.
         points: one row per point: x, y, and the lowest and highest y over seeds.
     """
 

@@ -1,13 +1,12 @@
 """What `fedcom reproduce` does: run the studies it is asked for, one after another, or tune rates."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedcom.errors import ConfigError, DataError, unknown
 from fedcom.reproduce import STUDIES, rates, study_page
 from fedcom.reproduce.panels import Scale
-from fedcom.reproduce.results import Verdict
+from fedcom.reproduce.results import NOT_RUN, Verdict
 from fedcom.reproduce.runner import reproduce
 from fedcom.reproduce.tables.tables_runner import reproduce_tables
 
@@ -74,16 +73,16 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def _run_and_print(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> DataError | None:
-    """Run one study and print its verdicts; return the error if its data is missing."""
+    """Run one study and print its verdicts; return the error if some of its data is missing."""
     try:
         verdicts = _run_study(name, scale, out / name, device, quiet)
     except DataError as error:
-        print(f"fedcom: {name} needs data: {error}", file=sys.stderr)
         return error
     for verdict in verdicts:
         print(f"{name}: {verdict.outcome}: {verdict.claim} {verdict.numbers}")
     print(f"{name}: figure, points and page in {out / name}")
-    return None
+    missing = [verdict for verdict in verdicts if verdict.outcome == NOT_RUN]
+    return DataError(f"{name}: {missing[0].numbers}") if missing else None
 
 
 def _run_study(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> list[Verdict]:

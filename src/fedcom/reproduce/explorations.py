@@ -38,39 +38,42 @@ def plan(scale: Scale) -> list[Panel]:
 
 
 def judge(results: Results) -> list[Verdict]:
-    return [_codecs(results), _others(results), _biased(results), *_steps(results)]
+    judges = {"codecs": _codecs, "others": _others, "biased": _biased, "steps": _steps}
+    return [verdict for p in results.panels for verdict in judges[p.name](results)]
 
 
 def _scores(results: Results, name: str) -> dict[str, Stat]:
     return {label: results.final(name, label) for label in results.panel(name).methods}
 
 
-def _codecs(results: Results) -> Verdict:
+def _codecs(results: Results) -> list[Verdict]:
     scores = _scores(results, "codecs")
-    return Verdict.of(
+    verdict = Verdict.of(
         f"Unbiased codecs from a quarter of a bit on ({', '.join(FINE)}) end as high as 8 bits.",
         [as_good(scores[f"{PAPER} {codec}"], scores[PAPER]) for codec in FINE],
         f"{list_of(scores)}.",
         results.setting("codecs"),
     )
+    return [verdict]
 
 
-def _others(results: Results) -> Verdict:
+def _others(results: Results) -> list[Verdict]:
     scores = _scores(results, "others")
     alone = [better(scores[PAPER], scores[label]) for label in OTHERS[1:]]
-    return Verdict.of(
+    verdict = Verdict.of(
         "SCAFFOLD with 8 bits for both its vectors ends as high as without; local SGD, which is FedAvg at "
         "gamma 1, Qsparse and VR-DIANA end below FedCOMGATE.",
         [as_good(scores[OTHERS[0]], scores["scaffold"]), *alone],
         f"{list_of(scores)}.",
         results.setting("others"),
     )
+    return [verdict]
 
 
-def _biased(results: Results) -> Verdict:
+def _biased(results: Results) -> list[Verdict]:
     scores, sent = _scores(results, "biased"), "uplink_bytes"
     most = min(results.sent("biased", label, sent).mean for label in BIASED)
-    return Verdict.of(
+    verdict = Verdict.of(
         f"Exact tracking is for unbiased codecs: {OURS} ends above all biased codecs, with fewest bytes.",
         [
             *(better(scores[OURS], scores[label]) for label in BIASED),
@@ -79,6 +82,7 @@ def _biased(results: Results) -> Verdict:
         f"{list_of(scores)}.",
         results.setting("biased"),
     )
+    return [verdict]
 
 
 def _steps(results: Results) -> list[Verdict]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedcom.reproduce.drawing import Sheet, lines
 from fedcom.reproduce.panels import Panel, Scale
-from fedcom.reproduce.results import Results, Verdict, as_good, better
+from fedcom.reproduce.results import Results, Stat, Verdict, as_good, better
 from fedcom.reproduce.study import Study, panel
 
 SAME = "fedcom, fedcomgate's rates"
@@ -28,7 +28,7 @@ def _best(results: Results, name: str, method: str) -> dict[str, Any]:
 
 
 def draw(results: Results, out: Path) -> list[str]:
-    sheet = Sheet(1, 2)
+    sheet = Sheet(1, len(results.panels))
     for part, p in zip(sheet.parts, results.panels, strict=True):
         title = f"{p.name.capitalize()} data: training loss"
         curves = [c for m in p.methods for c in results.curves(p.name, m, **_best(results, p.name, m))]
@@ -37,26 +37,31 @@ def draw(results: Results, out: Path) -> list[str]:
 
 
 def judge(results: Results) -> list[Verdict]:
-    iid, apart = (
-        {m: results.final(p.name, m, "train_loss", **_best(results, p.name, m)) for m in p.methods}
-        for p in results.panels
+    judges = {"homogeneous": _judge_alike, "heterogeneous": _judge_apart}
+    return [judges[p.name](_losses(results, p), results.setting(p.name)) for p in results.panels]
+
+
+def _losses(results: Results, p: Panel) -> dict[str, Stat]:
+    return {m: results.final(p.name, m, "train_loss", **_best(results, p.name, m)) for m in p.methods}
+
+
+def _judge_alike(loss: dict[str, Stat], where: str) -> Verdict:
+    return Verdict.of(
+        "On homogeneous data FedCOM does as well as FedCOMGATE.",
+        [as_good(loss["fedcom"], loss["fedcomgate"])],
+        f"Final loss {loss['fedcom']} and {loss['fedcomgate']}.",
+        where,
     )
-    loss = {m: f"{s}" for m, s in apart.items()}
-    return [
-        Verdict.of(
-            "On homogeneous data FedCOM does as well as FedCOMGATE.",
-            [as_good(iid["fedcom"], iid["fedcomgate"])],
-            f"Final loss {iid['fedcom']} and {iid['fedcomgate']}.",
-            results.setting("homogeneous"),
-        ),
-        Verdict.of(
-            "On heterogeneous data FedCOM keeps a residual error that FedCOMGATE does not.",
-            [better(apart["fedcomgate"], apart["fedcom"]), better(apart["fedcomgate"], apart[SAME])],
-            f"Final loss {loss['fedcomgate']} for FedCOMGATE; FedCOM {loss['fedcom']} at its own best rates "
-            f"and {loss[SAME]} at FedCOMGATE's.",
-            results.setting("heterogeneous"),
-        ),
-    ]
+
+
+def _judge_apart(loss: dict[str, Stat], where: str) -> Verdict:
+    return Verdict.of(
+        "On heterogeneous data FedCOM keeps a residual error that FedCOMGATE does not.",
+        [better(loss["fedcomgate"], loss["fedcom"]), better(loss["fedcomgate"], loss[SAME])],
+        f"Final loss {loss['fedcomgate']} for FedCOMGATE; FedCOM {loss['fedcom']} at its own best rates "
+        f"and {loss[SAME]} at FedCOMGATE's.",
+        where,
+    )
 
 
 STUDY = Study(

@@ -45,7 +45,7 @@ def highly_correlated(matrix: Any) -> list[int]:
 
 
 def draw(results: Results, out: Path) -> list[str]:
-    sheet = Sheet(1, 2)
+    sheet = Sheet(1, len(results.panels))
     for part, p in zip(sheet.parts, results.panels, strict=True):
         matrix = cosines(results, p.name)[0]
         mean, high = statistics.fmean(means(matrix)), statistics.fmean(highly_correlated(matrix))
@@ -61,26 +61,31 @@ def means(matrix: Any) -> list[float]:
 
 
 def judge(results: Results) -> list[Verdict]:
-    apart, near = (cosines(results, name) for name in ("classes", "authors"))
-    most = max(max(highly_correlated(matrix)) for matrix in apart)
-    lowest = min(c for matrix in near for row in matrix for c in row)
-    own = [mean for matrix in near for mean in means(matrix)]
-    unlike = statistics.fmean(mean for matrix in apart for mean in means(matrix))
-    return [
-        Verdict.of(
-            "By author every client correlates with all others, and evenly (no cosine below zero; no "
-            "client's mean below half of another's).",
-            [lowest > 0, min(own) > max(own) / 2],
-            f"The lowest cosine is {lowest:.2f}; clients' means are {min(own):.2f} to {max(own):.2f}.",
-            results.setting("authors"),
-        ),
-        Verdict.of(
-            f"With two classes each, a client correlates highly (above {HIGH:g}) with at most 4 others.",
-            [most <= 4],
-            f"The most connected has {most}; mean cosine {unlike:.2f}.",
-            results.setting("classes"),
-        ),
-    ]
+    judges = {"authors": _judge_authors, "classes": _judge_classes}
+    return [judges[p.name](cosines(results, p.name), results.setting(p.name)) for p in results.panels]
+
+
+def _judge_authors(found: Any, where: str) -> Verdict:
+    lowest = min(c for matrix in found for row in matrix for c in row)
+    own = [mean for matrix in found for mean in means(matrix)]
+    return Verdict.of(
+        "By author every client correlates with all others, and evenly (no cosine below zero; no "
+        "client's mean below half of another's).",
+        [lowest > 0, min(own) > max(own) / 2],
+        f"The lowest cosine is {lowest:.2f}; clients' means are {min(own):.2f} to {max(own):.2f}.",
+        where,
+    )
+
+
+def _judge_classes(found: Any, where: str) -> Verdict:
+    most = max(max(highly_correlated(matrix)) for matrix in found)
+    unlike = statistics.fmean(mean for matrix in found for mean in means(matrix))
+    return Verdict.of(
+        f"With two classes each, a client correlates highly (above {HIGH:g}) with at most 4 others.",
+        [most <= 4],
+        f"The most connected has {most}; mean cosine {unlike:.2f}.",
+        where,
+    )
 
 
 STUDY = Study(

@@ -18,7 +18,7 @@ def plan(scale: Scale) -> list[Panel]:
 
 
 def draw(results: Results, out: Path) -> list[str]:
-    sheet = Sheet(1, 2)
+    sheet = Sheet(1, len(results.panels))
     for part, p in zip(sheet.parts, results.panels, strict=True):
         points: dict[str, list[PlotPoint]] = {m: [] for m in METHODS}
         for m in METHODS:

@@ -45,7 +45,7 @@ def plan(scale: Scale) -> list[Panel]:
 
 
 def draw(results: Results, out: Path) -> list[str]:
-    sheet, hues = Sheet(1, 2), ("#b03a00", "#009e73", "#6f6f6f")
+    sheet, hues = Sheet(1, len(results.panels)), ("#b03a00", "#009e73", "#6f6f6f")
     colours = {**dict(zip(MEMORIES.values(), hues, strict=True)), "FedGATE": COLOURS[BASE]}
     for part, p in zip(sheet.parts, results.panels, strict=True):
         points = {

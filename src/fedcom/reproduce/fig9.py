@@ -17,12 +17,13 @@ def plan(scale: Scale) -> list[Panel]:
 
 
 def draw(results: Results, out: Path) -> list[str]:
-    sheet = Sheet(1, 3)
     views = [
         ("noise", METHOD, "zero_point_noise", "Noise"),
         ("noise", DAMPED, "zero_point_noise", "Noise, damped"),
         ("tau", METHOD, "tau", "Local steps, noise 32"),
     ]
+    views = [view for view in views if results.has(view[0])]
+    sheet = Sheet(1, len(views))
     for part, (name, method, key, title) in zip(sheet.parts, views, strict=True):
         word = "tau" if key == "tau" else "noise"
         curves = [
@@ -43,6 +44,11 @@ def _losses(results: Results, name: str, method: str, key: str) -> dict[str, Sta
 
 
 def judge(results: Results) -> list[Verdict]:
+    judges = {"noise": _judge_noise, "tau": _judge_steps}
+    return [verdict for p in results.panels for verdict in judges[p.name](results)]
+
+
+def _judge_noise(results: Results) -> list[Verdict]:
     verdicts = []
     for method, words in ((METHOD, "undamped, as in the paper"), (DAMPED, "with damped tracking")):
         losses = _losses(results, "noise", method, "zero_point_noise")
@@ -56,16 +62,19 @@ def judge(results: Results) -> list[Verdict]:
             results.setting("noise"),
         )
         verdicts.append(verdict)
+    return verdicts
+
+
+def _judge_steps(results: Results) -> list[Verdict]:
     losses = _losses(results, "tau", METHOD, "tau")
-    stats = list(losses.values())
     verdict = Verdict.of(
         "Under the same noise more local steps give a lower loss after as many rounds (at each step up "
         "in tau).",
-        [better(more, fewer) for fewer, more in pairwise(stats)],
+        [better(more, fewer) for fewer, more in pairwise(losses.values())],
         f"Final loss: {list_of(losses)}.",
         results.setting("tau"),
     )
-    return [*verdicts, verdict]
+    return [verdict]
 
 
 STUDY = Study(

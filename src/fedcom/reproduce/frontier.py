@@ -148,18 +148,24 @@ def _draw(results: Results, name: str, out: Path) -> str:
         title, note = f"{name}: accuracy by {words}", finding(results, name, told, keys)
         x = f"{words} per client, all rounds (MB) · a codec by itself is FedCOMGATE with it"
         scatter(part, dots, [names[label] for label in front(points)], title, note, x)
-    return sheet.save(out / f"{name.replace(results.panels[0].name, 'frontier')}.png")
+    data = next(data for data in POINTS if name.startswith(data))
+    return sheet.save(out / f"{name.replace(data, 'frontier')}.png")
 
 
 def judge(results: Results) -> list[Verdict]:
-    main, *others = (p.name for p in results.panels)
-    verdicts = [
-        _judge_bytes(results, main, OURS, UP, 2000, "uplink bytes"),
-        _judge_bytes(results, main, BOTH_WAYS, TOTAL, 150, "bytes up and down, the first model included"),
-        _judge_coarse(results, main),
-        _judge_rivals(results, main),
+    harder = [p.name for p in results.panels if p.name not in POINTS]
+    main = [verdict for p in results.panels if p.name in POINTS for verdict in _judge_main(results, p.name)]
+    return main + [_judge_harder(results, name) for name in harder]
+
+
+def _judge_main(results: Results, name: str) -> list[Verdict]:
+    """The verdicts on the panel with all points."""
+    return [
+        _judge_bytes(results, name, OURS, UP, 2000, "uplink bytes"),
+        _judge_bytes(results, name, BOTH_WAYS, TOTAL, 150, "bytes up and down, the first model included"),
+        _judge_coarse(results, name),
+        _judge_rivals(results, name),
     ]
-    return verdicts + [_judge_harder(results, name) for name in others]
 
 
 def _judge_bytes(

@@ -11,7 +11,7 @@ from fedcom.reproduce.panels import Panel, Scale
 from fedcom.runs.curve import Curve
 from fedcom.studies.sweep import Record
 
-HOLDS, PARTLY, FAILS = "holds", "holds partly", "does not hold here"
+HOLDS, PARTLY, FAILS, NOT_RUN = "holds", "holds partly", "does not hold here", "not run"
 TAIL = 0.8  # scores are means over the evaluations of the last fifth of the rounds
 FLOORS = {"test_accuracy": 0.003, "train_loss": 0.03, "uplink_bytes": 0.03}  # the last two are relative
 RULE = (
@@ -28,7 +28,7 @@ class Verdict:
 
     Args:
         claim: what is claimed, in a sentence.
-        outcome: HOLDS, PARTLY or FAILS.
+        outcome: HOLDS, PARTLY, FAILS or NOT_RUN.
         numbers: the measured numbers that decide it, in words.
         setting: where they were measured, in words.
     """
@@ -129,12 +129,19 @@ class Results:
     their sections, as in `final("noise", "fedcomgate", tau=10)`.
 
     Args:
+        panels: those that have runs.
         records: one per run; see `runner`.
+        missing: panels without runs, because their data is missing; they are not drawn or judged.
     """
 
     panels: Sequence[Panel]
     records: Sequence[Record]
     scale: Scale
+    missing: Sequence[Panel] = ()
+
+    def has(self, panel: str) -> bool:
+        """Whether a panel has runs."""
+        return panel in _names(self)
 
     def runs(self, panel: str, method: str | None = None, **point: Any) -> list[Record]:
         """The records of a panel; if given, only those of one method or at these values of the grid."""
@@ -182,7 +189,7 @@ class Results:
 
     def panel(self, name: str) -> Panel:
         """The panel of that name."""
-        return next(p for p in self.panels if p.name == name)
+        return next(p for p in (*self.panels, *self.missing) if p.name == name)
 
     def setting(self, *names: str) -> str:
         """The task of the named panels (or of all), in words: data, clients, rounds and seeds."""

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -13,11 +13,12 @@ from fedcom.engines.simulation import Row, pick_device
 from fedcom.errors import ConfigError, DataError
 from fedcom.reports.comparison import write_csv
 from fedcom.reproduce import study_page
-from fedcom.reproduce.panels import Scale, StudyRun
-from fedcom.reproduce.results import Results, Verdict
+from fedcom.reproduce.panels import Panel, Scale, StudyRun
+from fedcom.reproduce.results import NOT_RUN, Results, Verdict
 from fedcom.reproduce.study import Study
 from fedcom.runs.folder import claim
 from fedcom.runs.record import CHECKPOINTS, append, device_name, mend_end, open_log
+from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json, write_whole
 from fedcom.studies import sweep
 from fedcom.tasks.task import Task
@@ -31,6 +32,8 @@ def reproduce(
 ) -> list[Verdict]:
     """Run what is not yet in the folder's results.jsonl, then draw, judge and write the study.
 
+    Panels whose data is missing have the verdict "not run"; DataError is raised if all panels are such.
+
     Args:
         out: the folder of the study. Runs of other studies in folders beside it are used again.
         device: "auto", "cpu" or "cuda".
@@ -40,12 +43,17 @@ def reproduce(
     panels = study.plan(scale)
     runs = [run for panel in panels for run in panel.runs(scale.seeds)]
     with claim(out, used=True):
-        results = Results(panels, _records(study, runs, out / "results.jsonl", where, device, quiet), scale)
+        write_json(out / TRIALS, {"trials": len(runs)})
+        missing: dict[str, DataError] = {}
+        records = _records(study, runs, out / "results.jsonl", where, device, quiet, missing)
+        results = _results(panels, records, scale, missing)
         images = study.draw(results, out)
-        verdicts = study.judge(results)
+        verdicts = study.judge(results) + [_not_run(results, name, missing[name]) for name in missing]
         write_csv(_points(results.records), out / "points.csv")
         if study.table is not None:
-            lines = [{"panel": p.name, **line} for p in panels for line in study.table(results, p.name)]
+            lines = [
+                {"panel": p.name, **line} for p in results.panels for line in study.table(results, p.name)
+            ]
             write_csv(lines, out / "table.csv")
         write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
         text = study_page.study_page(study, results, verdicts, images)
@@ -53,10 +61,37 @@ def reproduce(
     return verdicts
 
 
+def _results(
+    panels: Sequence[Panel], records: Sequence[sweep.Record], scale: Scale, missing: Mapping[str, DataError]
+) -> Results:
+    """The results without the panels that have no run for want of data."""
+    known = {r["panel"] for r in records if r["panel"] not in missing or r["status"] != sweep.FAILED}
+    if not known:
+        raise next(iter(missing.values()))
+    kept, lost = ([p for p in panels if (p.name in known) == has_runs] for has_runs in (True, False))
+    return Results(kept, [r for r in records if r["panel"] in known], scale, lost)
+
+
+def _not_run(results: Results, name: str, error: DataError) -> Verdict:
+    runs = "Some of its runs are" if results.has(name) else "It is"
+    numbers = f"{runs} missing for want of data: {error}."
+    return Verdict(f"What is claimed of the panel {name}.", NOT_RUN, numbers, results.setting(name))
+
+
 def _records(
-    study: Study, runs: Sequence[StudyRun], path: Path, where: str, device: str, quiet: bool
+    study: Study,
+    runs: Sequence[StudyRun],
+    path: Path,
+    where: str,
+    device: str,
+    quiet: bool,
+    missing: dict[str, DataError],
 ) -> list[sweep.Record]:
-    """The records of all runs; new ones are appended to the file as each run ends."""
+    """The records of all runs; new ones are appended to the file as each run ends.
+
+    Args:
+        missing: is given the error of each panel whose data is missing.
+    """
     known = sweep.records_of(path, runs)
     pending = [run for run in runs if run.key not in known]
     twins = {} if study.measure else _elsewhere(path)
@@ -64,7 +99,7 @@ def _records(
     pending = [run for run in pending if run.digest not in twins]
     ends = (
         (run, {"device": where, "simulated": not study.measure, "status": status, "rows": rows})
-        for run, status, rows in _run_all(study, pending, device, quiet, path.parent / CHECKPOINTS)
+        for run, status, rows in _run_all(study, pending, device, quiet, path.parent / CHECKPOINTS, missing)
     )
     mend_end(path)
     with open_log(path) as log:
@@ -88,12 +123,24 @@ def _elsewhere(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _run_all(
-    study: Study, runs: Sequence[StudyRun], device: str, quiet: bool, saves: Path
+    study: Study,
+    runs: Sequence[StudyRun],
+    device: str,
+    quiet: bool,
+    saves: Path,
+    missing: dict[str, DataError],
 ) -> Iterator[Ended]:
-    """Run panel by panel, stack by stack; runs that cannot be run, for want of data say, end as failed."""
+    """Run panel by panel; runs that cannot be run end as failed, all of a panel if its data is missing."""
     tasks: dict[str, Task] = {}
     for panel in dict.fromkeys(run.panel for run in runs):
         own = [run for run in runs if run.panel == panel]
+        try:
+            sweep.task_of(own[0], device, tasks)
+        except DataError as error:
+            print(f"fedcom: {study.name} needs data for {panel}: {error}", file=sys.stderr)
+            missing[panel] = error
+            yield from ((run, sweep.FAILED, []) for run in own)
+            continue
         if study.measure is None:
             for stack in sweep.stacks(own):
                 yield from sweep.run_stack(stack, evaluated, device, quiet, tasks, saves)

@@ -7,6 +7,8 @@ from typing import Any
 from fedcom.formats import is_number
 
 Row = Mapping[str, Any]  # what was measured after one round: one line of metrics.jsonl
+ENDED = ("done", "diverged", "interrupted", "failed")  # how a run can end
+UNFINISHED = ("diverged", "interrupted", "failed", "dead", "running")  # all that a run can be if not done
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class Curve:
     Args:
         method: the method's label; curves with the same label are averaged over their seeds.
         rows: in order of rounds.
-        status: "done", "diverged" or "interrupted".
+        status: "done", or one of `UNFINISHED`.
     """
 
     method: str

@@ -33,12 +33,13 @@ from fedcom.runs.display import Display, progress
 from fedcom.runs.folder import claim, clear
 from fedcom.runs.prepare import build_task, simulation_of
 from fedcom.runs.record import CHECKPOINTS, append, mend_end, open_log, out_of_memory
+from fedcom.runs.status import TRIALS
 from fedcom.saving.series import Series
-from fedcom.saving.whole import write_whole
+from fedcom.saving.whole import write_json, write_whole
 from fedcom.studies.compare import method_keys, variant
 from fedcom.tasks.task import Task
 
-FILES = ("results.jsonl", "sweep.json", "table.json", "table.csv", "table.md", "sweep.png")
+FILES = ("results.jsonl", "sweep.json", TRIALS, "table.json", "table.csv", "table.md", "sweep.png")
 FAILED = "failed"  # the status of a trial that could not be run
 _SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run", "network")
 T = TypeVar("T", bound="Trial")
@@ -113,6 +114,7 @@ def sweep(
     trials = list(trials_of(table, points(grid), methods, seeds))
     with claim(out, used=True):
         _take_over(out, {"config": table, "grid": grid, "seeds": seeds, "last": last}, force)
+        write_json(out / TRIALS, {"trials": len(trials)})
         return run_missing(trials, out / "results.jsonl", last, device, quiet)
 
 
@@ -298,7 +300,15 @@ def _name(trials: Sequence[Trial]) -> str:
 
 
 def _simulation(trial: Trial, device: str, tasks: dict[str, Task]) -> Simulation:
-    """The trial's simulation; trials with the same data, partition and seed share one task."""
+    return simulation_of(task_of(trial, device, tasks), trial.config, device)
+
+
+def task_of(trial: Trial, device: str, tasks: dict[str, Task]) -> Task:
+    """The trial's task; trials with the same data, partition and seed share one.
+
+    Args:
+        tasks: a cache of tasks from earlier calls; tasks on other data are dropped from it.
+    """
     config = trial.config
     kind = json.dumps([config.table()[section] for section in ("data", "model")] + [config.run.dtype])
     name = json.dumps([kind, config.run.seed, config.run.init])
@@ -306,7 +316,7 @@ def _simulation(trial: Trial, device: str, tasks: dict[str, Task]) -> Simulation
         for other in [other for other in tasks if json.loads(other)[0] != kind]:
             del tasks[other]
         tasks[name] = build_task(config)[0].to(pick_device(device))
-    return simulation_of(tasks[name], config, device)
+    return tasks[name]
 
 
 class _Stack:

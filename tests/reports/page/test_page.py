@@ -165,7 +165,7 @@ def test_the_page_is_made_and_names_every_fault_of_the_runs(tmp_path: Path) -> N
     status = {run.label: run.status for run in found.runs}
     assert len(status) == 22
     told = [status[label] for label in ("sound", "wild", "cut", "torn")]
-    assert told == ["done", "diverged", "interrupted", "done"]
+    assert told == ["done", "diverged", "dead", "done"]
     torn = next(run for run in found.runs if run.label == "torn")
     assert [row["round"] for row in torn.rows] == [0, 1, 3]
     noted = {(what, Path(where).parent.name) for what, where in found.notices}
@@ -282,10 +282,11 @@ def test_the_command_writes_into_the_run_folder_and_overwrites_only_reports(tmp_
 
 
 def test_a_comparison_leaves_a_report_of_only_its_own_runs(tmp_path: Path) -> None:
-    make(tmp_path / "old" / "seed-0")
     table = read(
         None, ["model.hidden=8", "algorithm.tau=1", "run.rounds=1", "uplink.bits=4", "data.clients=4"]
     )
+    compare(table, ["fedavg", "fedcomgate"], tmp_path, device="cpu", quiet=True)
+    make(tmp_path / "old" / "seed-0")
     compare(table, ["fedavg", "fedcomgate"], tmp_path, device="cpu", quiet=True)
     drawn = collect([tmp_path / "fedavg", tmp_path / "fedcomgate"])
     assert drawn.notices == []

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from fedcom.errors import ConfigError
 from fedcom.runs.curve import Curve
+from fedcom.runs.status import state
 
 JsonObject = dict[str, Any]  # from a JSON or TOML file
 Notice = tuple[str, str]  # what was wrong, where
@@ -26,7 +27,7 @@ class SavedRun:
 
     Args:
         label: the run's method, by which runs are grouped in the page.
-        status: "done", "diverged" or "interrupted".
+        status: see `fedcom.runs.status.state`.
         rows: of metrics.jsonl.
         config: the sections of config.toml; the other fields are the JSON files of their names.
         ledger: the bytes as {"clients": ..., "uplink": {vector: {part: bytes}}, "downlink": ...}.
@@ -92,13 +93,12 @@ def _run(folder: Path, notices: list[Notice]) -> SavedRun:
     notices += [(f"metrics.jsonl: line {number} is not a row", str(folder)) for number in broken]
     summary = _read(folder, "summary.json", _json_object, notices) or {}
     label = folder.parent.name if _SEED.fullmatch(folder.name) else config.get("algorithm", {}).get("name")
-    status = summary.get("status")
     cut = not summary and not (folder / "ledger.json").exists()  # a run cut off: one notice is enough
     return SavedRun(
         folder,
         _clean(str(label or folder.name or folder.resolve().name)),
         _seed(config, folder),
-        status if status in ("done", "diverged") else "interrupted",
+        state(folder, summary),
         rows,
         config,
         summary,

@@ -12,6 +12,7 @@ from fedcom.reports.comparison import MethodEntry, compare_table
 from fedcom.reports.figures import palette
 from fedcom.reports.page.collect import JsonObject, Notice, SavedRun, is_usable
 from fedcom.reports.page.markup import Html, join, swatch, table, tag
+from fedcom.runs.curve import UNFINISHED
 
 PARTS = 6  # different shades in a bar
 
@@ -90,7 +91,7 @@ def _figures(entry: MethodEntry) -> list[str]:
 def _status(entry: MethodEntry) -> Html:
     """How the runs ended, in words; the colour says the same."""
     words = []
-    for status in ("diverged", "interrupted"):
+    for status in UNFINISHED:
         if count := entry[status]:
             words.append(status if count == entry["runs"] else f"{count} {status}")
     if entry["diverged_round"] is not None:
@@ -209,6 +210,8 @@ def _facts(run: SavedRun) -> list[Html]:
     words = ["fedcom" if name in ("", "__main__.py") else name, *started[1:]]
     alone = shlex.join(["fedcom", "run", str(run.folder / "config.toml")])
     lines = [("folder", str(run.folder)), ("this run alone", alone)]
+    reason = run.summary.get("reason")
+    lines += [("why it ended", _shown(reason))] * bool(reason and run.status != "running")
     lines += [("as it was started", shlex.join(words))] * bool(started)
     lines += [(key, _shown(value)) for key, value in run.environment.items() if key != "command"]
     facts = [Html(tag("dt", key) + tag("dd", tag("code", value))) for key, value in lines]

@@ -1,0 +1,58 @@
+"""Simulations made in Python leave the folders that the commands read, and go on in them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedcom
+from fedcom import FedCOMGATE, Row, Simulation
+from fedcom.reports import page
+from fedcom.reports.comparison import compare_table
+from fedcom.reports.page.collect import collect
+from fedcom.runs.status import statuses
+from tests.conftest import mlp_task
+
+
+def simulation(rounds: int = 8) -> Simulation:
+    method = FedCOMGATE(eta=0.05, gamma=1.0, tau=2, batch=5)
+    return Simulation(mlp_task(), method, rounds=rounds, participation=0.5, seed=3, device="cpu")
+
+
+def record(out: Path, rounds: int = 8, **options: Any) -> fedcom.Outcome:
+    return fedcom.record(simulation(rounds), out, quiet=True, **options)
+
+
+def without_time(rows: Any) -> list[Row]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def test_reports_tables_and_status_read_a_recorded_folder(tmp_path: Path) -> None:
+    outcome = record(tmp_path / "mine", target=0.1)
+    assert outcome.error is None
+    found = collect([tmp_path])
+    assert found.notices == []
+    (entry,) = compare_table([run.curve for run in found.runs], 0.1)
+    assert (entry["method"], entry["status"], entry["runs"]) == ("fedcomgate", "done", 1)
+    assert entry["final_loss"] == outcome.curve.rows[-1]["train_loss"]
+    assert "fedcomgate on" in page.write([tmp_path]).read_text(encoding="utf-8")
+    (status,) = statuses([tmp_path])
+    assert (status.state, status.done, status.total) == ("done", 8, 8)
+
+
+def test_a_recorded_run_goes_on_to_the_same_rows(tmp_path: Path) -> None:
+    whole = record(tmp_path / "whole").curve.rows
+
+    def interrupt(row: Row) -> None:
+        if row["round"] == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fedcom.record(simulation(), tmp_path / "cut", rounds=2, quiet=True, callbacks=[interrupt])
+    assert statuses([tmp_path / "cut"])[0].state == "interrupted"
+    seen: list[int] = []
+    again = record(tmp_path / "cut", start="resume", callbacks=[lambda row: seen.append(row["round"])])
+    assert seen[0] == 4  # from the checkpoint after round 4, and not from the start
+    assert without_time(again.curve.rows) == without_time(whole)
+    longer = record(tmp_path / "cut", rounds=10, start="resume").curve.rows
+    assert without_time(longer) == without_time(record(tmp_path / "ten", rounds=10).curve.rows)
