@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from fedcom.engines.ranks.ranks import ALONE, Ranks
 from fedcom.engines.state.stores import Storage
 from fedcom.rounds.state import RunState
 from fedcom.saving.series import Facts, Saved, Series
@@ -21,12 +22,14 @@ class Options:
         rounds: how many there will be, which bounds how many clients take part and need room for their state.
         storage: where clients' state is kept.
         tf32: matrix products on a GPU at ten bits of precision.
+        ranks: the processes that play the rounds together.
     """
 
     chunk: int | None = None
     rounds: int | None = None
     storage: Storage = field(default_factory=Storage)
     tf32: bool = False
+    ranks: Ranks = ALONE
 
 
 class Gauge(NamedTuple):

@@ -19,6 +19,7 @@ from fedcom.draws import Draw
 from fedcom.engines.base import Engine, Options
 from fedcom.engines.choice import check_engine, make_engine
 from fedcom.engines.local.eager import repeatable
+from fedcom.engines.ranks.ranks import ALONE, Ranks
 from fedcom.engines.state.placement import ClientCounts, clients_that_fit, plan_store
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, Diverged, StorageError, WireError
@@ -56,6 +57,7 @@ class Simulation:
         storage: where clients' state is kept.
         network: link speeds; with them rows give modelled seconds.
         measure: computes q from what the server heard and what clients meant, one number per client.
+        ranks: the processes that play the run together.
     """
 
     def __init__(
@@ -75,11 +77,12 @@ class Simulation:
         storage: Storage | None = None,
         network: Network | None = None,
         measure: Measure = relative_error,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.task, self.algorithm = task.to(pick_device(device)), algorithm
         self.rounds, self.eval_every = rounds, eval_every
         self.engine_name, w = engine, self.task.objective.start.clone()
-        self.options = Options(chunk, rounds, storage or Storage(), tf32)
+        self.options = Options(chunk, rounds, storage or Storage(), tf32, ranks)
         links, layout = links or Links.of(algorithm), task.objective.layout
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
         rules = Rules(algorithm, links, layout, cohort.clients, cohort.sampled, measure, task.objective.seed)

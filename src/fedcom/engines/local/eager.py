@@ -19,7 +19,7 @@ from fedcom.engines.local.gauges import Gauges
 from fedcom.engines.local.groups import Groups
 from fedcom.engines.local.inputs import Inputs
 from fedcom.engines.local.stack import Stack
-from fedcom.engines.state.parking import Waiting
+from fedcom.engines.state.parking import Parking, Waiting
 from fedcom.engines.state.placement import ClientCounts, make_store
 from fedcom.errors import ConfigError
 from fedcom.rounds.cohort import mean_weights
@@ -89,7 +89,7 @@ class EagerEngine:
         self.stack = Stack(len(runs), m, n, w.device)
         rows = len(self.stack)
         counts = ClientCounts.of(task.clients, rows, options.rounds)
-        self.store, self.park = make_store(counts, rules, w, options.storage)
+        self.store, self.park = self.make_store(counts, options)
         self.groups = Groups.of(task, rules.algorithm, w, n, options.chunk, one_run=len(runs) == 1)
         self.inputs = Inputs.empty(len(runs), rows, w.device)
         self.gauges = Gauges(len(runs), w.device)
@@ -100,6 +100,10 @@ class EagerEngine:
         self._strata: Strata | None = None
         self._waiting: list[tuple[slice, Waiting]] = []
         self._clients_filled = False
+
+    def make_store(self, counts: ClientCounts, options: Options) -> tuple[Any, Parking]:
+        """The store for clients' state, and the parking for a round's work."""
+        return make_store(counts, self.runs[0].rules, self.runs[0].server.w, options.storage)
 
     @property
     def chunk(self) -> int:
@@ -127,7 +131,8 @@ class EagerEngine:
 
     def peek(self, run: int, clients: Tensor) -> tuple[Any, Vectors]:
         """The state and memory of some clients of a run, stacked."""
-        return self.store.peek(run * self.stack.clients + clients.cpu())
+        found: tuple[Any, Vectors] = self.store.peek(run * self.stack.clients + clients.cpu())
+        return found
 
     def save(self, series: Series, facts: Facts) -> None:
         """Begin a checkpoint of all runs, between rounds.
@@ -137,7 +142,7 @@ class EagerEngine:
         """
         books = {"round": self.round, "ledgers": [run.ledger.as_dict() for run in self.runs]}
         of = {"data": self.task.checksum, "model": self.runs[0].rules.layout.fingerprint}
-        series.save(self.round, {**facts, "of": of, "engine": books}, self._tensors(), self._rows_since)
+        series.save(self.round, {**facts, "of": of, "engine": books}, self._tensors(), self.rows_since)
 
     def restore(self, saved: Saved) -> None:
         """Go on from a checkpoint of the same runs, before the first round."""
@@ -150,13 +155,21 @@ class EagerEngine:
             raise ConfigError(
                 "the checkpoint was made with other data (its checksum differs); give the same data"
             )
+        self.set_state(books, saved.tensors)
+        for clients, rows in saved.rows():
+            self.fill(clients, rows)
+
+    def set_state(self, books: Facts, tensors: Vectors) -> None:
+        """Set what a checkpoint holds of the runs, except what clients keep."""
         self.round = books["round"]
         for run, ledger in zip(self.runs, books["ledgers"], strict=True):
             run.ledger.load(ledger)
         for name, x in self._tensors().items():
-            x.copy_(saved.tensors[name])
-        for clients, rows in saved.rows():
-            self.store.fill(clients, rows)
+            x.copy_(tensors[name])
+
+    def fill(self, clients: Tensor, rows: Sequence[Tensor]) -> None:
+        """Set what some clients keep, before the first round."""
+        self.store.fill(clients, rows)
 
     def _tensors(self) -> Vectors:
         """All tensors that are kept between rounds, by name, except what clients keep."""
@@ -167,11 +180,12 @@ class EagerEngine:
             found |= {f"server-{i}.memory.{name}": x for name, x in memory.items()}
         return found
 
-    def _rows_since(self, since: int | None) -> ClientRows:
+    def rows_since(self, since: int | None) -> ClientRows:
         """What clients keep, for a checkpoint; which rows changed since a round is told by who took part."""
         known, rounds = self.store.known(), range(since or 0, self.round)
         few = len(rounds) * len(self.stack) < len(known)
         changed = torch.unique(torch.cat([self._sampled(r) for r in rounds])) if few and rounds else known
+        changed = changed[torch.isin(changed, known)]  # on several ranks: this rank's
         return ClientRows(known, changed, self.store.rows, self.store.width)
 
     def load_inputs(self) -> None:
