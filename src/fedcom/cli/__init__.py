@@ -23,7 +23,7 @@ from fedcom.cli.options import KEYS, AsJson, Device, DeviceOption, Force, Out, Q
 from fedcom.codecs import CODECS
 from fedcom.config import Config, read
 from fedcom.data import DATASETS, PARTITIONS
-from fedcom.engines.ranks.ranks import here, join, leave
+from fedcom.engines.ranks.ranks import here, join, leave, restarted
 from fedcom.errors import ConfigError, FedcomError, OutOfMemory, Stopped, StorageError, unknown
 from fedcom.registry import Broken, Entry, Registry, describe
 from fedcom.reports import comparison, page
@@ -65,6 +65,8 @@ def run(
         if out is not None or force:
             raise ConfigError("--resume DIR goes on in DIR; leave --out and --force out")
         settings, out, start = _resumed(resume, settings), resume, "resume"
+    elif out is not None and restarted() and (out / "config.toml").is_file():
+        start = "resume"
     config = Config.of(_settings(settings))
     with (
         given_or_fresh(out, f"{config.algorithm.name}-{data_label(config)}") as out,

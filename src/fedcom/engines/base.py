@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -11,6 +11,8 @@ from fedcom.engines.state.stores import Storage
 from fedcom.rounds.state import RunState
 from fedcom.saving.series import Facts, Saved, Series
 from fedcom.vectors import Vectors
+
+Transport = Literal["chain", "bytes"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Options:
         storage: where clients' state is kept.
         tf32: matrix products on a GPU at ten bits of precision.
         ranks: the processes that play the rounds together.
+        transport: what travels between them: "chain": sums; "bytes": every message, as it is encoded.
     """
 
     chunk: int | None = None
@@ -30,6 +33,7 @@ class Options:
     storage: Storage = field(default_factory=Storage)
     tf32: bool = False
     ranks: Ranks = ALONE
+    transport: Transport = "chain"
 
 
 class Gauge(NamedTuple):

@@ -16,7 +16,7 @@ from fedcom import vectors
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS
 from fedcom.draws import Draw
-from fedcom.engines.base import Engine, Options
+from fedcom.engines.base import Engine, Options, Transport
 from fedcom.engines.choice import check_engine, make_engine
 from fedcom.engines.local.eager import repeatable
 from fedcom.engines.ranks.ranks import ALONE, Ranks
@@ -58,6 +58,7 @@ class Simulation:
         network: link speeds; with them rows give modelled seconds.
         measure: computes q from what the server heard and what clients meant, one number per client.
         ranks: the processes that play the run together.
+        transport: what travels between them: "chain": sums; "bytes": every message, as it is encoded.
     """
 
     def __init__(
@@ -78,12 +79,15 @@ class Simulation:
         network: Network | None = None,
         measure: Measure = relative_error,
         ranks: Ranks = ALONE,
+        transport: Transport = "chain",
     ) -> None:
         self.task, self.algorithm = task.to(pick_device(device)), algorithm
         self.rounds, self.eval_every = rounds, eval_every
         self.engine_name, w = engine, self.task.objective.start.clone()
-        self.options = Options(chunk, rounds, storage or Storage(), tf32, ranks)
+        self.options = Options(chunk, rounds, storage or Storage(), tf32, ranks, transport)
         links, layout = links or Links.of(algorithm), task.objective.layout
+        if transport == "bytes" and ranks.size > 1:
+            links = replace(links, encode=True)
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
         rules = Rules(algorithm, links, layout, cohort.clients, cohort.sampled, measure, task.objective.seed)
         draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)

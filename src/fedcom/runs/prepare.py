@@ -61,6 +61,7 @@ def simulation_of(
         network=config.network,
         measure=measure,
         ranks=ranks,
+        transport=run.transport,
     )
 
 

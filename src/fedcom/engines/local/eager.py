@@ -27,6 +27,7 @@ from fedcom.rounds.round import (
     Answer,
     Assignment,
     Mean,
+    Senders,
     Work,
     broadcast,
     client_finish,
@@ -41,7 +42,7 @@ from fedcom.rounds.state import RunState
 from fedcom.saving.series import ClientRows, Facts, Saved, Series
 from fedcom.tasks.oracle import DataOracle
 from fedcom.tasks.task import Task
-from fedcom.traffic.channel import Channel
+from fedcom.traffic.channel import Channel, Mail
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.network import clock_of
 from fedcom.traffic.receipts import Receipts
@@ -63,6 +64,7 @@ class Done(NamedTuple):
     rows: slice
     work: Work
     bills: list[Ledger]  # the bytes they sent, one ledger per run
+    mail: list[Mail]  # the messages of each of them, if they are to travel
 
 
 class Collected(NamedTuple):
@@ -81,6 +83,7 @@ class EagerEngine:
     """
 
     needs_gpu: ClassVar[bool] = False
+    mails = False  # whether messages are kept, to be sent to another process
 
     def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
         first, w = runs[0], runs[0].server.w
@@ -233,24 +236,31 @@ class EagerEngine:
         Args:
             most: the largest number of local steps; None: all.
         """
-        run, clients = self.runs[0], self.inputs.client[rows]
-        places, algorithm, steps = self.stack.places(clients, rows), run.rules.algorithm, run.cohort.steps
-        draw = Draw(self.inputs.key[self.stack.run_of_row[rows]]).fold(clients)
-        per_client = None if steps.per_client is None else steps.per_client[clients]
-        bills = [Ledger(self.stack.clients) for _ in begun]
-        channel = Channel("uplink", bills, run.rules.links.encode, self.clock.uplink_meter(rows))
+        rules, who = self.runs[0].rules, self.senders(begun, rows)
+        places, bills = self.stack.places(who.clients, rows), [Ledger(self.stack.clients) for _ in begun]
+        mail: list[Mail] | None = [[] for _ in who.clients] if self.mails else None
+        channel = Channel("uplink", bills, rules.links.encode, self.clock.uplink_meter(rows), mail)
         state, memory = self.store.take(rows, places)
         given = Assignment(
-            clients,
+            who.clients,
             state,
             memory,
             self.stack.vectors_per_row([each.down for each in begun]),
-            DataOracle.of(self.task, places, draw, algorithm),
-            steps._replace(most=most or steps.most, per_client=per_client),
-            self.stack.facts_per_row([each.rnd for each in begun], rows, run.server.w.dtype),
-            Draw(draw.key, self._strata and self._strata.at(rows)),
+            DataOracle.of(self.task, places, Draw(who.draw.key), rules.algorithm),
+            who.steps._replace(most=most or who.steps.most),
+            who.rnd,
+            who.draw,
         )
-        return Done(rows, client_work(run.rules, given, channel), bills)
+        return Done(rows, client_work(rules, given, channel), bills, mail or [])
+
+    def senders(self, begun: Sequence[Begun], rows: slice) -> Senders:
+        """What is known to all of the clients of some rows."""
+        run, clients = self.runs[0], self.inputs.client[rows]
+        draw, steps = Draw(self.inputs.key[self.stack.run_of_row[rows]]).fold(clients), run.cohort.steps
+        per_client = None if steps.per_client is None else steps.per_client[clients]
+        rnd = self.stack.facts_per_row([each.rnd for each in begun], rows, run.server.w.dtype)
+        strata = self._strata and self._strata.at(rows)
+        return Senders(clients, steps._replace(per_client=per_client), rnd, Draw(draw.key, strata))
 
     def collect(self, begun: Sequence[Begun], works: Iterator[Done]) -> list[Collected]:
         """The means of each run; where clients keep state, their work waits until the means are known."""

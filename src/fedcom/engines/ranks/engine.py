@@ -1,8 +1,8 @@
 """The engine of a run on several ranks: rank 0 leads, the others do as they are told.
 
-All ranks know the server's state and play the same round; each computes its own clients. The weighted sum of
-what they sent goes from rank to rank, each adding its clients in order, so that the bits are those of one
-process. The last rank tells the sum to all.
+All ranks know the server's state and play the same round; each computes its own clients. With transport
+"chain", the weighted sum of what they sent goes from rank to rank, each adding its clients in order, so that
+the bits are those of one process. With "bytes", every message travels to rank 0 and is decoded there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +19,11 @@ from fedcom.engines.ranks.ranks import Parcel, together
 from fedcom.engines.state.parking import Parking
 from fedcom.engines.state.placement import ClientCounts, make_store
 from fedcom.errors import ConfigError
-from fedcom.rounds.round import Mean
+from fedcom.rounds.round import Mean, server_hears
 from fedcom.rounds.state import RunState
 from fedcom.saving.series import ClientRows, Saved
 from fedcom.tasks.task import Task
+from fedcom.traffic.channel import Inbox, Mail
 from fedcom.traffic.ledger import Ledger
 from fedcom.vectors import Vectors
 
@@ -30,14 +31,20 @@ _MEAN = "mean."  # before the name of a vector in a parcel
 
 
 class RankedEngine(EagerEngine):
-    """Plays the rounds of one run together with the same engine on other ranks."""
+    """Plays the rounds of one run together with the same engine on other ranks.
+
+    Attributes:
+        received: the bytes of messages that came to the server, counted there (transport "bytes").
+    """
 
     store: BlockStore
 
     def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
         if len(runs) > 1:
             raise ConfigError("runs cannot be played in step on several ranks; play each run by itself")
-        self.ranks = options.ranks
+        self.ranks, self.transport, self.received = options.ranks, options.transport, 0
+        self.mails = self.transport == "bytes"
+        self._by_transport = {"chain": self._by_chain, "bytes": self._by_bytes}
         super().__init__(runs, task, options)
 
     def make_store(self, counts: ClientCounts, options: Options) -> tuple[Any, Parking]:
@@ -127,42 +134,112 @@ class RankedEngine(EagerEngine):
 
     def collect(self, begun: Sequence[Begun], works: Iterator[Done]) -> list[Collected]:
         """The mean over the clients of all ranks; this rank's work waits until it is known."""
-        dones, self._waiting = list(works), []
-        mean, bill, qs = Mean(), Ledger(self.stack.clients), list[Tensor]()
-        meter = self.clock.uplink_meter(slice(None))
-        if self.ranks.rank > 0:
-            facts, tensors = self.ranks.receive(self.ranks.rank - 1)
-            mean.vectors = {n.removeprefix(_MEAN): x for n, x in tensors.items() if n.startswith(_MEAN)}
-            bill.load(facts["bill"])
-            qs.append(tensors["q"])
-            if meter is not None:
-                meter[: self.store.rows_now.start] = tensors["sent"]
-        for done in dones:
-            bill.merge(done.bills[0])
-            self.add([mean], begun, done)
-            qs.append(done.work.q)
+        self._waiting, own = [], list[Done]()
+        for done in works:
+            own.append(done)
             if not self.store.empty:
                 self._waiting.append((done.rows, self.park(done.rows, done.work)))
-        q = torch.cat(qs) if qs else torch.empty(0, dtype=self.runs[0].server.w.dtype)
-        sent = {} if meter is None else {"sent": meter[: self.store.rows_now.stop]}
-        parcel = {f"{_MEAN}{name}": x for name, x in mean.vectors.items()} | {"q": q} | sent
-        return [self._shared(parcel, bill, meter)]
-
-    def _shared(self, parcel: Vectors, bill: Ledger, meter: Tensor | None) -> Collected:
-        """Pass the sum on; what all ranks hear from the last one."""
-        last, rank = self.ranks.size - 1, self.ranks.rank
-        facts = {"bill": bill.as_dict()}
-        if rank < last:
-            self.ranks.send(rank + 1, facts, parcel)
-            facts, parcel = self.ranks.hear(last)
-            bill.load(facts["bill"])
-        else:
-            self.ranks.tell(facts, parcel)
-        if meter is not None:
-            meter.copy_(parcel["sent"])
+        found = self._by_transport[self.transport](begun[0], own)
+        bill = Ledger(self.stack.clients)
+        bill.load(found.facts["bill"])
         self._bills[0].merge(bill)
-        mean = {name.removeprefix(_MEAN): x for name, x in parcel.items() if name.startswith(_MEAN)}
-        return Collected(mean, parcel["q"].reshape(1, -1).mean(-1)[0])
+        self.received += found.facts.get("received", 0)
+        if (meter := self.clock.uplink_meter(slice(None))) is not None:
+            meter.copy_(found.tensors["sent"])
+        return [Collected(_mean_in(found), found.tensors["q"].reshape(1, -1).mean(-1)[0])]
+
+    def _by_chain(self, begun: Begun, own: Sequence[Done]) -> Parcel:
+        """Each rank adds its clients to the sum and passes it on; the last one tells it to all."""
+        rank, last = self.ranks.rank, self.ranks.size - 1
+        before = self.ranks.receive(rank - 1) if rank else None
+        mean = Mean()
+        mean.vectors = _mean_in(before) if before else {}
+        for done in own:
+            self.add([mean], [begun], done)
+        parcel = self._books(own, before)
+        parcel.tensors.update({f"{_MEAN}{name}": x for name, x in mean.vectors.items()})
+        if rank < last:
+            self.ranks.send(rank + 1, *parcel)
+            return self.ranks.hear(last)
+        self.ranks.tell(*parcel)
+        return parcel
+
+    def _by_bytes(self, begun: Begun, own: Sequence[Done]) -> Parcel:
+        """Every message travels to rank 0, which decodes them in order of clients and tells the mean."""
+        books = self._books(own, None)
+        if self.ranks.rank:
+            mail = [message for done in own for box in done.mail for message in box]
+            per_client = [[len(message) for message in box] for done in own for box in done.mail]
+            books.tensors["mail"] = torch.frombuffer(
+                bytearray(b"".join(mail)) or bytearray(1), dtype=torch.uint8
+            )
+            self.ranks.send(0, {**books.facts, "lengths": per_client}, books.tensors)
+            return self.ranks.hear()
+        mean, row, received = Mean(), 0, 0
+        for rank in range(self.ranks.size):
+            if rank:
+                other = self.ranks.receive(rank)
+                boxes = _boxes(other)
+                books = _joined(books, other)
+            else:
+                boxes = [box for done in own for box in done.mail]
+            for box in boxes:
+                received += sum(map(len, box))
+                self._hear(mean, begun, row, box)
+                row += 1
+        books.tensors.pop("mail", None)
+        books.tensors.update({f"{_MEAN}{name}": x for name, x in mean.vectors.items()})
+        parcel = Parcel({**books.facts, "received": received}, books.tensors)
+        self.ranks.tell(*parcel)
+        return parcel
+
+    def _hear(self, mean: Mean, begun: Begun, row: int, box: Mail) -> None:
+        """Add what one client's messages say to the mean."""
+        rules, w, rows = self.runs[0].rules, self.runs[0].server.w, slice(row, row + 1)
+        inbox = Inbox("uplink", [], encode=True, mail=[list(box)])
+        sent, _ = server_hears(rules, self.senders([begun], rows), w, inbox)
+        mean.add(begun.p[rows], sent)
+
+    def _books(self, own: Sequence[Done], before: Parcel | None) -> Parcel:
+        """The bytes and the q of this rank's clients, after those of the ranks before."""
+        bill, rows = Ledger(self.stack.clients), self.store.rows_now
+        for done in own:
+            bill.merge(done.bills[0])
+        w, meter = self.runs[0].server.w, self.clock.uplink_meter(slice(rows.start, rows.stop))
+        tensors = {"q": torch.cat([w.new_empty(0), *(done.work.q for done in own)])}
+        tensors |= {} if meter is None else {"sent": meter}
+        parcel = Parcel({"bill": bill.as_dict()}, tensors)
+        return parcel if before is None else _joined(before, parcel)
+
+
+def _joined(first: Parcel, second: Parcel) -> Parcel:
+    """The bytes and the q of clients of several ranks."""
+    bill = Ledger(first.facts["bill"]["clients"])
+    for parcel in (first, second):
+        part = Ledger(bill.clients)
+        part.load(parcel.facts["bill"])
+        bill.merge(part)
+    both: Vectors = {
+        name: torch.cat([first.tensors[name], second.tensors[name]])
+        for name in ("q", "sent")
+        if name in first.tensors
+    }
+    return Parcel({"bill": bill.as_dict()}, both)
+
+
+def _mean_in(parcel: Parcel) -> Vectors:
+    return {name.removeprefix(_MEAN): x for name, x in parcel.tensors.items() if name.startswith(_MEAN)}
+
+
+def _boxes(parcel: Parcel) -> list[Mail]:
+    """The messages of each client in a parcel."""
+    raw, place, boxes = parcel.tensors["mail"].numpy().tobytes(), 0, list[Mail]()
+    for lengths in parcel.facts["lengths"]:
+        boxes.append([])
+        for length in lengths:
+            boxes[-1].append(raw[place : place + length])
+            place += length
+    return boxes
 
 
 def _numbered(rows: Sequence[Tensor]) -> Vectors:

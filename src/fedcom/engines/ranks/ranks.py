@@ -23,7 +23,7 @@ LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),  # mpirun (Open MPI)
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # mpirun (MPICH)
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),  # srun
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # srun, not the script around it
 )
 _JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "SLURM_JOB_ID")  # what names a job
 c10d: Any = dist  # whose stubs do not name its stores
@@ -140,6 +140,11 @@ def find(environment: Mapping[str, str] | None = None) -> Ranks:
         if rank in env and size in env:
             return Ranks(int(env[rank]), int(env[size]), int(env.get(local, 0)))
     return ALONE
+
+
+def restarted() -> bool:
+    """Whether torchrun has started this process again after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
 
 
 def _store(env: Mapping[str, str], ranks: Ranks, seconds: timedelta) -> Any:
