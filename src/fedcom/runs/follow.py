@@ -18,7 +18,9 @@ def follow(ranks: Ranks) -> None:
             config = Config.of(told.facts["config"])
             table, run = config.table(), config.run
             key = json.dumps([table["data"], table["model"], run.seed, run.dtype, run.init])
-            tasks = {key: tasks.get(key) or build_task(config)[0]}
+            if key not in tasks:
+                whole = build_task(config)[0]
+                tasks = {key: whole.only(ranks.block(whole.clients))}
             made = simulation_of(tasks[key], config, told.facts["device"]).engine
             assert isinstance(made, RankedEngine)
             engine = made

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedcom.engines.ranks.ranks import ALONE, Ranks, find
+from fedcom.config import Config, read
+from fedcom.engines.ranks.ranks import ALONE, Ranks, find, meeting_place
+from fedcom.runs.prepare import build_task
 from tests.cli.test_cli import PATIENCE
 
 JOB = Path(__file__).with_name("job.py")
@@ -107,3 +109,32 @@ def test_blocks_are_contiguous_and_cover_all_clients() -> None:
             *(block.start for block in blocks),
             clients,
         ]
+
+
+def test_a_rank_holds_the_samples_of_its_own_clients_and_trains_to_the_same_gradients() -> None:
+    task, _ = build_task(Config.of(read(None, ["data.clients=7", "model.hidden=4"])))
+    for rank in range(3):
+        block = Ranks(rank, 3).block(7)
+        mine, clients = task.only(block), torch.arange(block.start, block.stop)
+        assert len(mine.x) == int(task.sizes[block.start : block.stop].sum()) < len(task.x)
+        position = torch.arange(9).expand(len(clients), -1)
+        for ours, theirs in zip(
+            mine.samples(clients, position), task.samples(clients, position), strict=True
+        ):
+            assert torch.equal(ours, theirs)
+    assert len(task.only(range(0)).x) == int(task.sizes[0])
+
+
+@pytest.mark.parametrize(
+    ("environment", "address"),
+    [
+        ({"MASTER_ADDR": "there", "MASTER_PORT": "1"}, ("there", 1)),
+        ({"SLURM_STEP_NODELIST": "node[07-09,12]", "SLURM_JOB_ID": "40123"}, ("node07", 20123)),
+        ({"SLURM_STEP_NODELIST": "a1,b2"}, ("a1", 29500)),
+        ({}, (None, 29500)),
+    ],
+)
+def test_ranks_meet_at_a_given_address_or_on_the_first_machine(
+    environment: dict[str, str], address: tuple[str | None, int]
+) -> None:
+    assert meeting_place(environment) == address

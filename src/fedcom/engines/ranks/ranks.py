@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -150,16 +151,25 @@ def restarted() -> bool:
 def _store(env: Mapping[str, str], ranks: Ranks, seconds: timedelta) -> Any:
     """Where the ranks find one another's addresses: a server that is named, or a file on this machine."""
     attempt = env.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if "MASTER_ADDR" in env:
+    address, port = meeting_place(env)
+    if address is not None:
         leads = ranks.rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        port = int(env.get("MASTER_PORT", "29500"))
-        server = c10d.TCPStore(env["MASTER_ADDR"], port, ranks.size, leads, seconds)
+        server = c10d.TCPStore(address, port, ranks.size, leads, seconds)
         return c10d.PrefixStore(f"fedcom-{attempt}", server)
     job = next((env[name] for name in _JOBS if name in env), None)
     if job is None:
         raise ConfigError("several processes were started, but MASTER_ADDR does not say where they meet")
     name = "".join(letter if letter.isalnum() else "-" for letter in f"{job}-{env.get('SLURM_STEP_ID', '')}")
     return c10d.FileStore(str(Path(tempfile.gettempdir()) / f"fedcom-{os.getuid()}-{name}"), ranks.size)
+
+
+def meeting_place(env: Mapping[str, str]) -> tuple[str | None, int]:
+    """The address that is given, or else the first machine of a Slurm step, and a port."""
+    port = int(env.get("MASTER_PORT", 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 20000))
+    if "MASTER_ADDR" in env:
+        return env["MASTER_ADDR"], port
+    first = re.match(r"([^,\[]+)(?:\[(\d+))?", env.get("SLURM_STEP_NODELIST", ""))
+    return (first[1] + (first[2] or ""), port) if first else (None, port)
 
 
 @contextmanager
