@@ -374,13 +374,12 @@ def main() -> None:
 
 def _follow() -> None:
     """Play this rank's part; what ends it is told by rank 0."""
+    stops.leave_to_others()
     try:
         follow(here())
     except FedcomError as error:
         _complain(error)
         os._exit(error.exit_code)
-    except Stopped as stopped:
-        os._exit(stopped.exit_code)
 
 
 def _run_app() -> None:

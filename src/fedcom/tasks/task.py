@@ -168,12 +168,10 @@ class Task:
         if self.source is not None:
             return self
         held = clients if clients else range(1)  # whoever has none still needs to know what a sample is
-        kept = slice(
-            int(self.offsets[held.start]), int(self.offsets[held.stop - 1] + self.sizes[held.stop - 1])
-        )
-        return replace(
-            self, x=self.x[kept].clone(), y=self.y[kept].clone(), test_x=self.test_x[:0], held=held
-        )
+        first = int(self.offsets[held.start])
+        kept = slice(first, first + int(self.sizes[held.start : held.stop].sum()))
+        x, y = self.x[kept].clone(), self.y[kept].clone()
+        return replace(self, x=x, y=y, test_x=self.test_x[:0], test_y=self.test_y[:0], held=held)
 
     @cached_property
     def longest(self) -> int:

@@ -1,4 +1,4 @@
-"""Ranks that die, runs that are started again, and checkpoints that are resumed on another number of ranks."""
+"""Ranks that die, runs that are started again, and checkpoints that go on on another number of ranks."""
 
 import contextlib
 import json
@@ -102,6 +102,28 @@ def test_when_rank_0_is_killed_the_others_end_too(tmp_path: Path) -> None:
         processes[0].send_signal(signal.SIGKILL)
         processes[1].communicate(timeout=PATIENCE)
     assert processes[1].returncode == 7
+
+
+def test_a_signal_to_all_ranks_stops_the_run_after_the_round(tmp_path: Path) -> None:
+    finished(tmp_path, "run", *SMALL, "run.rounds=40", "-q", "--out", "whole")
+    with by_hand(tmp_path, 2, "run", *SMALL, "run.rounds=1000000", "-q", "--out", "a") as processes:
+        wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        ends = [process.communicate(timeout=PATIENCE) for process in processes]
+    assert [process.returncode for process in processes] == [143, 0]
+    assert ends[0][1] == "fedcom: stopped by SIGTERM; go on with: fedcom run --resume a\n"
+    done = json.loads((tmp_path / "a" / "summary.json").read_text())["rounds_done"]
+    rows = result(tmp_path / "whole")[2]
+    assert result(tmp_path / "a")[2] == rows[:done] or done > 40
+    assert list((tmp_path / "a" / "checkpoints").glob("*.json"))
+
+
+def test_there_may_be_more_ranks_than_clients(tmp_path: Path) -> None:
+    few = ("run", "model.hidden=8", "data.clients=2", "algorithm.tau=2", "run.rounds=4", "-q", "--out")
+    finished(tmp_path, *few, "one")
+    finished(tmp_path, *few, "many", ranks=3)
+    assert result(tmp_path / "many") == result(tmp_path / "one")
 
 
 def test_a_wrong_setting_ends_all_ranks(tmp_path: Path) -> None:

@@ -118,10 +118,8 @@ def test_a_rank_holds_the_samples_of_its_own_clients_and_trains_to_the_same_grad
         mine, clients = task.only(block), torch.arange(block.start, block.stop)
         assert len(mine.x) == int(task.sizes[block.start : block.stop].sum()) < len(task.x)
         position = torch.arange(9).expand(len(clients), -1)
-        for ours, theirs in zip(
-            mine.samples(clients, position), task.samples(clients, position), strict=True
-        ):
-            assert torch.equal(ours, theirs)
+        ours, theirs = mine.samples(clients, position), task.samples(clients, position)
+        assert all(map(torch.equal, ours, theirs))
     assert len(task.only(range(0)).x) == int(task.sizes[0])
 
 

@@ -93,7 +93,8 @@ class EagerEngine:
         rows = len(self.stack)
         counts = ClientCounts.of(task.clients, rows, options.rounds)
         self.store, self.park = self.make_store(counts, options)
-        self.groups = Groups.of(task, rules.algorithm, w, n, options.chunk, one_run=len(runs) == 1)
+        at_most = max(1, self.clients_here(m, n))
+        self.groups = Groups.of(task, rules.algorithm, w, at_most, options.chunk, one_run=len(runs) == 1)
         self.inputs = Inputs.empty(len(runs), rows, w.device)
         self.gauges = Gauges(len(runs), w.device)
         self.clock = clock_of(first.network, [run.draw for run in runs], n, w.device)
@@ -103,6 +104,10 @@ class EagerEngine:
         self._strata: Strata | None = None
         self._waiting: list[tuple[slice, Waiting]] = []
         self._clients_filled = False
+
+    def clients_here(self, clients: int, sampled: int) -> int:
+        """How many clients of a run this process computes in a round, at most."""
+        return sampled
 
     def make_store(self, counts: ClientCounts, options: Options) -> tuple[Any, Parking]:
         """The store for clients' state, and the parking for a round's work."""

@@ -47,10 +47,14 @@ class RankedEngine(EagerEngine):
         self._by_transport = {"chain": self._by_chain, "bytes": self._by_bytes}
         super().__init__(runs, task, options)
 
+    def clients_here(self, clients: int, sampled: int) -> int:
+        """How many of this rank's clients take part in a round, at most."""
+        return min(sampled, len(self.ranks.block(clients)))
+
     def make_store(self, counts: ClientCounts, options: Options) -> tuple[Any, Parking]:
         """A store for the clients of this rank."""
         run, block = self.runs[0], self.ranks.block(counts.clients)
-        own = ClientCounts.of(len(block), min(counts.sampled, len(block)), options.rounds)
+        own = ClientCounts.of(len(block), self.clients_here(*counts[:2]), options.rounds)
         store, park = make_store(own, run.rules, run.server.w, options.storage)
         store.everyone = counts.sampled == counts.clients
         return BlockStore(store, block), park
