@@ -12,7 +12,7 @@ from fedcom.rounds.state import RunState
 from fedcom.saving.series import Facts, Saved, Series
 from fedcom.vectors import Vectors
 
-Transport = Literal["chain", "bytes"]
+Transport = Literal["chain", "bytes", "reduce"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Options:
         storage: where clients' state is kept.
         tf32: matrix products on a GPU at ten bits of precision.
         ranks: the processes that play the rounds together.
-        transport: what travels between them: "chain": sums; "bytes": every message, as it is encoded.
+        transport: what travels between them; "chain": sums, from rank to rank; "bytes": every message, as it
+            is encoded; "reduce": sums, in an order that torch.distributed chooses.
     """
 
     chunk: int | None = None

@@ -58,7 +58,7 @@ class Simulation:
         network: link speeds; with them rows give modelled seconds.
         measure: computes q from what the server heard and what clients meant, one number per client.
         ranks: the processes that play the run together.
-        transport: what travels between them: "chain": sums; "bytes": every message, as it is encoded.
+        transport: what travels between them; see Options.
     """
 
     def __init__(

@@ -81,6 +81,17 @@ def test_torchrun_gives_the_bits_of_one_process(tmp_path: Path, alone: dict[str,
     equal(play(tmp_path / "a", *torchrun), alone, ranks)
 
 
+def test_reduced_sums_are_equal_to_rounding(tmp_path: Path) -> None:
+    runs = {
+        f"fedavg-{t}": [f"run.transport={t}", "algorithm.name=fedavg", *SMALL] for t in ("reduce", "chain")
+    }
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3")
+    found = play(tmp_path / "a", *torchrun, runs=runs)
+    reduced, chained = found["fedavg-reduce"], found["fedavg-chain"]
+    assert reduced["ledger"] == chained["ledger"]
+    assert torch.allclose(reduced["w"], chained["w"], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun (apt-get install openmpi-bin)")
 def test_mpirun_gives_the_bits_of_one_process(tmp_path: Path, alone: dict[str, Any]) -> None:
     mpirun = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable)

@@ -2,7 +2,8 @@
 
 All ranks know the server's state and play the same round; each computes its own clients. With transport
 "chain", the weighted sum of what they sent goes from rank to rank, each adding its clients in order, so that
-the bits are those of one process. With "bytes", every message travels to rank 0 and is decoded there.
+the bits are those of one process. With "bytes", every message travels to rank 0 and is decoded there. With
+"reduce", torch.distributed adds the ranks' sums up, which is equal to rounding only.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +45,7 @@ class RankedEngine(EagerEngine):
             raise ConfigError("runs cannot be played in step on several ranks; play each run by itself")
         self.ranks, self.transport, self.received = options.ranks, options.transport, 0
         self.mails = self.transport == "bytes"
-        self._by_transport = {"chain": self._by_chain, "bytes": self._by_bytes}
+        self._by_transport = {"chain": self._by_chain, "bytes": self._by_bytes, "reduce": self._by_reduce}
         super().__init__(runs, task, options)
 
     def clients_here(self, clients: int, sampled: int) -> int:
@@ -154,11 +155,27 @@ class RankedEngine(EagerEngine):
 
     def _by_chain(self, begun: Begun, own: Sequence[Done]) -> Parcel:
         """Each rank adds its clients to the sum and passes it on; the last one tells it to all."""
+        return self._passed_on(begun, own, own)
+
+    def _by_reduce(self, begun: Begun, own: Sequence[Done]) -> Parcel:
+        """Each rank sums its own clients, and torch.distributed the ranks: in another order, so to rounding."""
+        mean, w = Mean(), self.runs[0].server.w
+        for done in own:
+            self.add([mean], [begun], done)
+        found = self._passed_on(begun, own, ())
+        for name in self.runs[0].rules.algorithm.uploads:
+            total = mean.vectors.get(name, torch.zeros_like(w))
+            self.ranks.sum(total)
+            found.tensors[f"{_MEAN}{name}"] = total
+        return found
+
+    def _passed_on(self, begun: Begun, own: Sequence[Done], added: Sequence[Done]) -> Parcel:
+        """The books of all ranks, and the sum of what was added on the way from rank to rank."""
         rank, last = self.ranks.rank, self.ranks.size - 1
         before = self.ranks.receive(rank - 1) if rank else None
         mean = Mean()
         mean.vectors = _mean_in(before) if before else {}
-        for done in own:
+        for done in added:
             self.add([mean], [begun], done)
         parcel = self._books(own, before)
         parcel.tensors.update({f"{_MEAN}{name}": x for name, x in mean.vectors.items()})

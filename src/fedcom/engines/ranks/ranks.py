@@ -84,6 +84,11 @@ class Ranks:
             dist.broadcast(data := torch.empty(int(size), dtype=torch.uint8), teller)
         return _unpacked(data)
 
+    def sum(self, x: Tensor) -> None:
+        """Replace a tensor, of which every rank has one, by the sum of all."""
+        with _told():
+            dist.all_reduce(x)
+
 
 ALONE = Ranks(0, 1)
 _here = ALONE
