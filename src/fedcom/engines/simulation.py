@@ -19,6 +19,7 @@ from fedcom.draws import Draw
 from fedcom.engines.base import Engine, Options, Transport
 from fedcom.engines.choice import check_engine, make_engine
 from fedcom.engines.local.eager import repeatable
+from fedcom.engines.ranks.engine import RankedEngine
 from fedcom.engines.ranks.ranks import ALONE, Ranks
 from fedcom.engines.state.placement import ClientCounts, clients_that_fit, plan_store
 from fedcom.engines.state.stores import Storage
@@ -179,6 +180,13 @@ class Simulation:
                 return
             self.step()
             on_round(self.round)
+
+    def follow(self) -> None:
+        """On a rank other than 0: play this rank's part of the run until rank 0 says that all is done."""
+        engine = self.engine
+        if isinstance(engine, RankedEngine):
+            while (told := engine.ranks.hear()).facts["do"] != "end":
+                engine.obey(told)
 
     def row(self) -> Row:
         """The figures of the model as it stands."""

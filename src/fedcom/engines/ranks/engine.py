@@ -158,7 +158,7 @@ class RankedEngine(EagerEngine):
         return self._passed_on(begun, own, own)
 
     def _by_reduce(self, begun: Begun, own: Sequence[Done]) -> Parcel:
-        """Each rank sums its own clients, and torch.distributed the ranks: in another order, so to rounding."""
+        """Each rank sums its own clients, and torch.distributed adds the ranks, in an order of its own."""
         mean, w = Mean(), self.runs[0].server.w
         for done in own:
             self.add([mean], [begun], done)
