@@ -50,7 +50,9 @@ def _fedcom(
     method: Any, links: Any, job: Job, device: str, total: int, tick: Tick, tf32: bool, engine: str = "auto"
 ) -> None:
     import fedcom
+    from fedcom.engines.ranks.ranks import join, leave
 
+    ranks = join()  # alone, unless the contender's name ends with -ranks
     steps = {"epochs": 1} if job.epoch else {"tau": job.steps}
     simulation = fedcom.Simulation(
         fedcom_task(job),
@@ -60,10 +62,15 @@ def _fedcom(
         participation=job.sampled / job.clients,
         engine=engine,
         tf32=tf32,
+        ranks=ranks,
     )
+    if ranks.rank:
+        simulation.follow()
+        return
     for _ in range(total):
         simulation.step()
         tick()
+    leave()
 
 
 def fedcom_task(job: Job) -> Any:
@@ -290,6 +297,8 @@ def _kept(job: Job) -> tuple[Tensor, Tensor, nn.Module]:
 CONTENDERS: dict[str, Callable[..., None]] = {
     "fedcom-fedavg": fedcom_fedavg,
     "fedcom-fedcomgate": fedcom_fedcomgate,
+    "fedcom-fedavg-ranks": fedcom_fedavg,
+    "fedcom-fedcomgate-ranks": fedcom_fedcomgate,
     "fedcom-compiled": fedcom_compiled,
     "fedcom-fedavg-compiled": fedcom_fedavg_compiled,
     "loop": loop,

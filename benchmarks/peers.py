@@ -35,6 +35,8 @@ FIELD = {  # the contenders on each device
     "cpu": (
         "fedcom-fedavg",
         "fedcom-fedcomgate",
+        "fedcom-fedavg-ranks",
+        "fedcom-fedcomgate-ranks",
         "loop",
         "loop-single",
         "pfl",

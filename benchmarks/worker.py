@@ -86,7 +86,7 @@ def main(spec: dict[str, Any]) -> None:
     """Run a contender and print its seconds and peak bytes."""
     name, device = spec["contender"], spec["device"]
     first = "RANK" not in os.environ
-    others = start_ranks(len(os.sched_getaffinity(0))) if name == "pfl-ranks" and first else []
+    others = start_ranks(len(os.sched_getaffinity(0))) if name.endswith("-ranks") and first else []
     if name.endswith(("-single", "-ranks")):
         os.environ["OMP_NUM_THREADS"] = "1"  # all of torch's libraries read it when torch is imported
     import torch
@@ -99,6 +99,8 @@ def main(spec: dict[str, Any]) -> None:
     CONTENDERS[name](job, device, total, clock.tick, tf32=spec["tf32"])
     for process in others:
         process.wait()
+    if not clock.marks:  # a rank that only follows
+        return
     begun, ended = clock.marks
     print(MARK + json.dumps({"seconds": ended - begun, "bytes": clock.bytes}), flush=True)
 

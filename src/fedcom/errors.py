@@ -40,6 +40,12 @@ class OutOfMemory(FedcomError):
     exit_code = 6
 
 
+class RankLost(FedcomError):
+    """Another process of the run has ended or does not answer."""
+
+    exit_code = 7
+
+
 class Stopped(BaseException):
     """A signal asked the process to stop. Not an Exception, as it is nobody's to handle but the command's.
 

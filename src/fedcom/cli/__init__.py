@@ -24,12 +24,14 @@ from fedcom.cli.options import KEYS, AsJson, Device, DeviceOption, Force, Out, Q
 from fedcom.codecs import CODECS
 from fedcom.config import Config, read
 from fedcom.data import DATASETS, PARTITIONS
+from fedcom.engines.ranks.ranks import here, join, leave, restarted
 from fedcom.errors import ConfigError, FedcomError, OutOfMemory, Stopped, StorageError, unknown
 from fedcom.registry import Broken, Entry, Registry, describe
 from fedcom.reports import comparison, page
 from fedcom.reproduce import command
 from fedcom.runs import status, stops
 from fedcom.runs.folder import given_or_fresh
+from fedcom.runs.follow import follow
 from fedcom.runs.prepare import data_label, prepare
 from fedcom.runs.record import Start, out_of_memory
 from fedcom.runs.run import execute
@@ -64,6 +66,8 @@ def run(
         if out is not None or force:
             raise ConfigError("--resume DIR goes on in DIR; leave --out and --force out")
         settings, out, start = _resumed(resume, settings), resume, "resume"
+    elif out is not None and restarted() and (out / "config.toml").is_file():
+        start = "resume"
     config = Config.of(_settings(settings))
     with (
         given_or_fresh(out, f"{config.algorithm.name}-{data_label(config)}") as out,
@@ -397,9 +401,23 @@ def main() -> None:
     warnings.showwarning = lambda message, *_: _complain(message)
     try:
         with stops.listening():
-            _run_app()
+            if join().rank == 0:
+                _run_app()
+            else:
+                _follow()
     finally:
+        leave()
         _end_output()
+
+
+def _follow() -> None:
+    """Play this rank's part; what ends it is told by rank 0."""
+    stops.leave_to_others()
+    try:
+        follow(here())
+    except FedcomError as error:
+        _complain(error)
+        os._exit(error.exit_code)
 
 
 def _run_app() -> None:

@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
+from fedcom.engines.ranks.ranks import ALONE, Ranks
 from fedcom.engines.state.stores import Storage
 from fedcom.rounds.state import RunState
 from fedcom.saving.series import Facts, Saved, Series
 from fedcom.vectors import Vectors
+
+Transport = Literal["chain", "bytes", "reduce"]
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,17 @@ class Options:
         rounds: how many there will be, which bounds how many clients take part and need room for their state.
         storage: where clients' state is kept.
         tf32: matrix products on a GPU at ten bits of precision.
+        ranks: the processes that play the rounds together.
+        transport: what travels between them; "chain": sums, from rank to rank; "bytes": every message, as it
+            is encoded; "reduce": sums, in an order that torch.distributed chooses.
     """
 
     chunk: int | None = None
     rounds: int | None = None
     storage: Storage = field(default_factory=Storage)
     tf32: bool = False
+    ranks: Ranks = ALONE
+    transport: Transport = "chain"
 
 
 class Gauge(NamedTuple):

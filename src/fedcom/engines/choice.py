@@ -8,6 +8,7 @@ from fedcom.engines.base import Engine, Options
 from fedcom.engines.local.compiled import CompiledEngine
 from fedcom.engines.local.eager import EagerEngine
 from fedcom.engines.local.graph import GraphEngine
+from fedcom.engines.ranks.engine import RankedEngine
 from fedcom.errors import ConfigError, unknown
 from fedcom.rounds.state import RunState
 from fedcom.tasks.task import Task
@@ -45,4 +46,8 @@ def make_engine(name: str, runs: Sequence[RunState], task: Task, options: Option
     check_engine(name, task.x.device)
     if name == AUTO:
         name = "graph" if task.x.is_cuda else "eager"
+    if options.ranks.size > 1:
+        if name != "eager":
+            raise ConfigError(f"engine {name} plays rounds in one process; several ranks need engine=eager")
+        return RankedEngine(runs, task, options)
     return ENGINES[name](runs, task, options)

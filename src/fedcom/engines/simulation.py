@@ -16,9 +16,11 @@ from fedcom import vectors
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS
 from fedcom.draws import Draw
-from fedcom.engines.base import Engine, Options
+from fedcom.engines.base import Engine, Options, Transport
 from fedcom.engines.choice import check_engine, make_engine
 from fedcom.engines.local.eager import repeatable
+from fedcom.engines.ranks.engine import RankedEngine
+from fedcom.engines.ranks.ranks import ALONE, Ranks
 from fedcom.engines.state.placement import ClientCounts, clients_that_fit, plan_store
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, Diverged, StorageError, WireError
@@ -56,6 +58,8 @@ class Simulation:
         storage: where clients' state is kept.
         network: link speeds; with them rows give modelled seconds.
         measure: computes q from what the server heard and what clients meant, one number per client.
+        ranks: the processes that play the run together.
+        transport: what travels between them; see Options.
     """
 
     def __init__(
@@ -75,12 +79,16 @@ class Simulation:
         storage: Storage | None = None,
         network: Network | None = None,
         measure: Measure = relative_error,
+        ranks: Ranks = ALONE,
+        transport: Transport = "chain",
     ) -> None:
         self.task, self.algorithm = task.to(pick_device(device)), algorithm
         self.rounds, self.eval_every = rounds, eval_every
         self.engine_name, w = engine, self.task.objective.start.clone()
-        self.options = Options(chunk, rounds, storage or Storage(), tf32)
+        self.options = Options(chunk, rounds, storage or Storage(), tf32, ranks, transport)
         links, layout = links or Links.of(algorithm), task.objective.layout
+        if transport == "bytes" and ranks.size > 1:
+            links = replace(links, encode=True)
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
         rules = Rules(algorithm, links, layout, cohort.clients, cohort.sampled, measure, task.objective.seed)
         draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)
@@ -172,6 +180,13 @@ class Simulation:
                 return
             self.step()
             on_round(self.round)
+
+    def follow(self) -> None:
+        """On a rank other than 0: play this rank's part of the run until rank 0 says that all is done."""
+        engine = self.engine
+        if isinstance(engine, RankedEngine):
+            while (told := engine.ranks.hear()).facts["do"] != "end":
+                engine.obey(told)
 
     def row(self) -> Row:
         """The figures of the model as it stands."""

@@ -22,7 +22,7 @@ from fedcom.codecs import Codec, Identity, compact
 from fedcom.draws import Draw
 from fedcom.rounds.cohort import Steps
 from fedcom.rounds.rules import Rules, ServerSide
-from fedcom.traffic.channel import SEED_BYTES, Channel
+from fedcom.traffic.channel import SEED_BYTES, Channel, Inbox
 from fedcom.vectors import Layout, Vectors
 
 _SCALAR = "q"  # the name in the ledger of the measured q, which travels where damping needs it
@@ -143,9 +143,7 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     Args:
         channel: the uplink.
     """
-    algorithm, rnd = rules.algorithm, given.rnd
-    if given.steps.per_client is not None:
-        rnd = rnd._replace(path=rnd.eta * given.steps.per_client.to(rules.layout.dtype))
+    algorithm, rnd = rules.algorithm, _own_path(rules, given)
     state = algorithm.begin(given.state, given.down, given.oracle, rnd)
     w = given.down["w"].expand(len(given.clients), -1)
     for c in range(given.steps.most):
@@ -173,6 +171,36 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
         sent,
         q,
     )
+
+
+class Senders(NamedTuple):
+    """What the server knows of some clients whose messages it hears."""
+
+    clients: Tensor  # their numbers
+    steps: Steps
+    rnd: Round
+    draw: Draw  # as in an Assignment
+
+
+def server_hears(rules: Rules, senders: Senders, w: Tensor, inbox: Inbox) -> tuple[Vectors, Tensor]:
+    """What the server hears of some clients: their vectors, and their q if they send it (else zeros).
+
+    Args:
+        w: the model; only its shape and dtype matter.
+    """
+    clients, rnd = senders.clients, _own_path(rules, senders)
+    sent, blank = {}, w.expand(len(clients), -1)
+    for name in rules.algorithm.uploads:
+        decoded = _send_up(rules, name, clients, inbox, senders.draw.fold("uplink", name), blank)
+        sent[name] = rules.uplink.hear(decoded, rules.algorithm.unit(name, rnd))
+    q = w.new_zeros(len(clients))
+    return sent, _send_q(rules, next(iter(sent)), clients, inbox, senders.draw, q) if rules.sends_q else q
+
+
+def _own_path(rules: Rules, given: "Assignment | Senders") -> Round:
+    """The round's facts, with the path of each client where their steps differ."""
+    rnd, steps = given.rnd, given.steps.per_client
+    return rnd if steps is None else rnd._replace(path=rnd.eta * steps.to(rules.layout.dtype))
 
 
 def _send_up(rules: Rules, name: str, clients: Tensor, channel: Channel, draw: Draw, x: Tensor) -> Tensor:

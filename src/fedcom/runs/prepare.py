@@ -9,6 +9,7 @@ from fedcom.config import Config, DataConfig
 from fedcom.data import Dataset, load, split
 from fedcom.data.synthetic import LAID_OUT, population
 from fedcom.draws import Draw
+from fedcom.engines.ranks.ranks import here
 from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import short_name
@@ -37,8 +38,13 @@ def prepare(
 def simulation_of(
     task: Task, config: Config, device: str = "auto", measure: Measure = relative_error
 ) -> Simulation:
-    """The simulation that a config describes, on a task already built; arguments as in `prepare`."""
-    run = config.run
+    """The simulation that a config describes, on a task already built; arguments as in `prepare`.
+
+    On several ranks, rank 0 tells the others to prepare the same.
+    """
+    run, ranks = config.run, here()
+    if ranks.size > 1 and ranks.rank == 0:
+        ranks.tell({"do": "prepare", "config": config.table(), "device": device})
     return Simulation(
         task,
         config.algorithm,
@@ -54,6 +60,8 @@ def simulation_of(
         storage=run.storage,
         network=config.network,
         measure=measure,
+        ranks=ranks,
+        transport=run.transport,
     )
 
 

@@ -32,6 +32,12 @@ def listening() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
+def leave_to_others() -> None:
+    """Ignore signals to stop: another process that gets them too decides what to do."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def deferred() -> Iterator[None]:
     """Within this block, a first signal makes only `check` raise Stopped, for a few seconds.

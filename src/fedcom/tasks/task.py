@@ -39,6 +39,7 @@ class Task:
         source: draws samples when they are needed, as `Population.samples` does; x and y then hold only the
             samples of the clients in `shown`. None: x and y hold the samples of all clients.
         shown: the clients on which a model is evaluated; None: all.
+        held: the clients whose samples are in x and y, if not all are.
     """
 
     objective: Objective
@@ -51,6 +52,7 @@ class Task:
     name: str = "task"
     source: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     shown: Tensor | None = None
+    held: range | None = None
 
     @cached_property
     def checksum(self) -> int:
@@ -157,8 +159,19 @@ class Task:
 
     @cached_property
     def offsets(self) -> Tensor:
-        """Where each client's samples begin."""
-        return self.sizes.cumsum(0) - self.sizes
+        """Where each client's samples begin in x and y."""
+        starts = self.sizes.cumsum(0) - self.sizes
+        return starts if self.held is None else starts - starts[self.held.start]
+
+    def only(self, clients: range) -> "Task":
+        """The same task with the samples of some clients alone, to train them and not to evaluate a model."""
+        if self.source is not None:
+            return self
+        held = clients if clients else range(1)  # whoever has none still needs to know what a sample is
+        first = int(self.offsets[held.start])
+        kept = slice(first, first + int(self.sizes[held.start : held.stop].sum()))
+        x, y = self.x[kept].clone(), self.y[kept].clone()
+        return replace(self, x=x, y=y, test_x=self.test_x[:0], test_y=self.test_y[:0], held=held)
 
     @cached_property
     def longest(self) -> int:

@@ -15,6 +15,7 @@ _HALF = torch.float16
 _SEED = 8  # bytes of a seed
 _SEED_ID = 127  # where other messages have the id of their codec
 SEED_BYTES = wire.HEADER + _SEED
+Mail = list[bytes]  # the messages of one sender in one round
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,14 @@ class Channel:
         ledgers: one per run; each takes an equal share of a stack of messages, in order.
         encode: whether messages are really made and decoded, or their bytes only counted.
         meter: where the bytes of each sender are added up, for modelled time; None: nowhere.
+        mail: where the messages of each sender are put, if they are to travel; None: nowhere.
     """
 
     direction: Direction
     ledgers: Sequence[Ledger]
     encode: bool = False
     meter: Tensor | None = None
+    mail: Sequence[Mail] | None = None
 
     def send(
         self,
@@ -86,7 +89,11 @@ class Channel:
             ledger.add(self.direction, vector, {part: _HALF.itemsize}, messages, receivers)
         if self.meter is not None:
             self.meter[rows] += _HALF.itemsize
-        return numbers.clamp(max=torch.finfo(_HALF).max).to(_HALF).to(numbers.dtype)
+        halves = numbers.clamp(max=torch.finfo(_HALF).max).to(_HALF)
+        if self.mail is not None:
+            for mail, half in zip(self._boxes(rows), halves.reshape(-1), strict=True):
+                mail.append(half.numpy().tobytes())
+        return halves.to(numbers.dtype)
 
     def send_seed(self, vector: str, seed: int, layout: Layout, receivers: int = 1) -> None:
         """Send the seed of a model in place of the model.
@@ -120,16 +127,55 @@ class Channel:
             message = codec.encode(x, layout, draw)
             items = {"header": codec.format.HEADER, "body": len(message) - codec.format.HEADER}
             next(ledgers).add(self.direction, vector, items, receivers=receivers)
-            lengths.append(len(message))
+            messages.append(message)
             return codec.decode(message, layout, draw)
 
-        messages = x[..., 0].numel() // len(self.ledgers)
-        ledgers = (ledger for ledger in self.ledgers for _ in range(messages))
-        lengths: list[int] = []
+        share = x[..., 0].numel() // len(self.ledgers)
+        ledgers = (ledger for ledger in self.ledgers for _ in range(share))
+        messages: list[bytes] = []
         heard = _one_by_one(one, x, draw)
         if self.meter is not None:
-            self.meter[rows] += torch.tensor(lengths, device=self.meter.device)
+            self.meter[rows] += torch.tensor([len(message) for message in messages], device=self.meter.device)
+        if self.mail is not None:
+            for mail, message in zip(self._boxes(rows), messages, strict=True):
+                mail.append(message)
         return heard
+
+    def _boxes(self, rows: Tensor | slice) -> Sequence[Mail]:
+        """The mail of some senders."""
+        assert self.mail is not None
+        return self.mail[rows] if isinstance(rows, slice) else [self.mail[i] for i in rows.tolist()]
+
+
+@dataclass(frozen=True)
+class Inbox(Channel):
+    """The other end of a channel: what is sent into it is left aside, and what is in the mail is heard."""
+
+    def send(
+        self,
+        vector: str,
+        x: Tensor,
+        layout: Layout,
+        codec: Codec,
+        draw: Draw,
+        receivers: int = 1,
+        rows: Tensor | slice = slice(None),
+    ) -> Tensor:
+        """The vectors in the next message of each sender."""
+        boxes = self._boxes(rows)
+        return torch.stack([codec.decode(box.pop(0), layout, draw[i]) for i, box in enumerate(boxes)])
+
+    def append(
+        self,
+        vector: str,
+        part: str,
+        numbers: Tensor,
+        receivers: int = 1,
+        rows: Tensor | slice = slice(None),
+    ) -> Tensor:
+        """The number that comes next in the mail of each sender."""
+        raw = bytearray(b"".join(box.pop(0) for box in self._boxes(rows)))
+        return torch.frombuffer(raw, dtype=_HALF).to(numbers.dtype)
 
 
 def _one_by_one(one: Callable[[Tensor, Draw], Tensor], x: Tensor, draw: Draw) -> Tensor:

@@ -19,7 +19,7 @@ from fedcom.engines.local.gauges import Gauges
 from fedcom.engines.local.groups import Groups
 from fedcom.engines.local.inputs import Inputs
 from fedcom.engines.local.stack import Stack
-from fedcom.engines.state.parking import Waiting
+from fedcom.engines.state.parking import Parking, Waiting
 from fedcom.engines.state.placement import ClientCounts, make_store
 from fedcom.errors import ConfigError
 from fedcom.rounds.cohort import mean_weights
@@ -27,6 +27,7 @@ from fedcom.rounds.round import (
     Answer,
     Assignment,
     Mean,
+    Senders,
     Work,
     broadcast,
     client_finish,
@@ -41,7 +42,7 @@ from fedcom.rounds.state import RunState
 from fedcom.saving.series import ClientRows, Facts, Saved, Series
 from fedcom.tasks.oracle import DataOracle
 from fedcom.tasks.task import Task
-from fedcom.traffic.channel import Channel
+from fedcom.traffic.channel import Channel, Mail
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.network import clock_of
 from fedcom.traffic.receipts import Receipts
@@ -63,6 +64,7 @@ class Done(NamedTuple):
     rows: slice
     work: Work
     bills: list[Ledger]  # the bytes they sent, one ledger per run
+    mail: list[Mail]  # the messages of each of them, if they are to travel
 
 
 class Collected(NamedTuple):
@@ -81,6 +83,7 @@ class EagerEngine:
     """
 
     needs_gpu: ClassVar[bool] = False
+    mails = False  # whether messages are kept, to be sent to another process
 
     def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
         first, w = runs[0], runs[0].server.w
@@ -89,8 +92,9 @@ class EagerEngine:
         self.stack = Stack(len(runs), m, n, w.device)
         rows = len(self.stack)
         counts = ClientCounts.of(task.clients, rows, options.rounds)
-        self.store, self.park = make_store(counts, rules, w, options.storage)
-        self.groups = Groups.of(task, rules.algorithm, w, n, options.chunk, one_run=len(runs) == 1)
+        self.store, self.park = self.make_store(counts, options)
+        at_most = max(1, self.clients_here(m, n))
+        self.groups = Groups.of(task, rules.algorithm, w, at_most, options.chunk, one_run=len(runs) == 1)
         self.inputs = Inputs.empty(len(runs), rows, w.device)
         self.gauges = Gauges(len(runs), w.device)
         self.clock = clock_of(first.network, [run.draw for run in runs], n, w.device)
@@ -100,6 +104,14 @@ class EagerEngine:
         self._strata: Strata | None = None
         self._waiting: list[tuple[slice, Waiting]] = []
         self._clients_filled = False
+
+    def clients_here(self, clients: int, sampled: int) -> int:
+        """How many clients of a run this process computes in a round, at most."""
+        return sampled
+
+    def make_store(self, counts: ClientCounts, options: Options) -> tuple[Any, Parking]:
+        """The store for clients' state, and the parking for a round's work."""
+        return make_store(counts, self.runs[0].rules, self.runs[0].server.w, options.storage)
 
     @property
     def chunk(self) -> int:
@@ -127,7 +139,8 @@ class EagerEngine:
 
     def peek(self, run: int, clients: Tensor) -> tuple[Any, Vectors]:
         """The state and memory of some clients of a run, stacked."""
-        return self.store.peek(run * self.stack.clients + clients.cpu())
+        found: tuple[Any, Vectors] = self.store.peek(run * self.stack.clients + clients.cpu())
+        return found
 
     def save(self, series: Series, facts: Facts) -> None:
         """Begin a checkpoint of all runs, between rounds.
@@ -137,7 +150,7 @@ class EagerEngine:
         """
         books = {"round": self.round, "ledgers": [run.ledger.as_dict() for run in self.runs]}
         of = {"data": self.task.checksum, "model": self.runs[0].rules.layout.fingerprint}
-        series.save(self.round, {**facts, "of": of, "engine": books}, self._tensors(), self._rows_since)
+        series.save(self.round, {**facts, "of": of, "engine": books}, self._tensors(), self.rows_since)
 
     def restore(self, saved: Saved) -> None:
         """Go on from a checkpoint of the same runs, before the first round."""
@@ -150,13 +163,21 @@ class EagerEngine:
             raise ConfigError(
                 "the checkpoint was made with other data (its checksum differs); give the same data"
             )
+        self.set_state(books, saved.tensors)
+        for clients, rows in saved.rows():
+            self.fill(clients, rows)
+
+    def set_state(self, books: Facts, tensors: Vectors) -> None:
+        """Set what a checkpoint holds of the runs, except what clients keep."""
         self.round = books["round"]
         for run, ledger in zip(self.runs, books["ledgers"], strict=True):
             run.ledger.load(ledger)
         for name, x in self._tensors().items():
-            x.copy_(saved.tensors[name])
-        for clients, rows in saved.rows():
-            self.store.fill(clients, rows)
+            x.copy_(tensors[name])
+
+    def fill(self, clients: Tensor, rows: Sequence[Tensor]) -> None:
+        """Set what some clients keep, before the first round."""
+        self.store.fill(clients, rows)
 
     def _tensors(self) -> Vectors:
         """All tensors that are kept between rounds, by name, except what clients keep."""
@@ -167,11 +188,12 @@ class EagerEngine:
             found |= {f"server-{i}.memory.{name}": x for name, x in memory.items()}
         return found
 
-    def _rows_since(self, since: int | None) -> ClientRows:
+    def rows_since(self, since: int | None) -> ClientRows:
         """What clients keep, for a checkpoint; which rows changed since a round is told by who took part."""
         known, rounds = self.store.known(), range(since or 0, self.round)
         few = len(rounds) * len(self.stack) < len(known)
         changed = torch.unique(torch.cat([self._sampled(r) for r in rounds])) if few and rounds else known
+        changed = changed[torch.isin(changed, known)]  # on several ranks: this rank's
         return ClientRows(known, changed, self.store.rows, self.store.width)
 
     def load_inputs(self) -> None:
@@ -219,24 +241,31 @@ class EagerEngine:
         Args:
             most: the largest number of local steps; None: all.
         """
-        run, clients = self.runs[0], self.inputs.client[rows]
-        places, algorithm, steps = self.stack.places(clients, rows), run.rules.algorithm, run.cohort.steps
-        draw = Draw(self.inputs.key[self.stack.run_of_row[rows]]).fold(clients)
-        per_client = None if steps.per_client is None else steps.per_client[clients]
-        bills = [Ledger(self.stack.clients) for _ in begun]
-        channel = Channel("uplink", bills, run.rules.links.encode, self.clock.uplink_meter(rows))
+        rules, who = self.runs[0].rules, self.senders(begun, rows)
+        places, bills = self.stack.places(who.clients, rows), [Ledger(self.stack.clients) for _ in begun]
+        mail: list[Mail] | None = [[] for _ in who.clients] if self.mails else None
+        channel = Channel("uplink", bills, rules.links.encode, self.clock.uplink_meter(rows), mail)
         state, memory = self.store.take(rows, places)
         given = Assignment(
-            clients,
+            who.clients,
             state,
             memory,
             self.stack.vectors_per_row([each.down for each in begun]),
-            DataOracle.of(self.task, places, draw, algorithm),
-            steps._replace(most=most or steps.most, per_client=per_client),
-            self.stack.facts_per_row([each.rnd for each in begun], rows, run.server.w.dtype),
-            Draw(draw.key, self._strata and self._strata.at(rows)),
+            DataOracle.of(self.task, places, Draw(who.draw.key), rules.algorithm),
+            who.steps._replace(most=most or who.steps.most),
+            who.rnd,
+            who.draw,
         )
-        return Done(rows, client_work(run.rules, given, channel), bills)
+        return Done(rows, client_work(rules, given, channel), bills, mail or [])
+
+    def senders(self, begun: Sequence[Begun], rows: slice) -> Senders:
+        """What is known to all of the clients of some rows."""
+        run, clients = self.runs[0], self.inputs.client[rows]
+        draw, steps = Draw(self.inputs.key[self.stack.run_of_row[rows]]).fold(clients), run.cohort.steps
+        per_client = None if steps.per_client is None else steps.per_client[clients]
+        rnd = self.stack.facts_per_row([each.rnd for each in begun], rows, run.server.w.dtype)
+        strata = self._strata and self._strata.at(rows)
+        return Senders(clients, steps._replace(per_client=per_client), rnd, Draw(draw.key, strata))
 
     def collect(self, begun: Sequence[Begun], works: Iterator[Done]) -> list[Collected]:
         """The means of each run; where clients keep state, their work waits until the means are known."""

@@ -86,7 +86,8 @@ def clients_per_core(task: Task, algorithm: Algorithm, w: Tensor, most: int) -> 
 
 def _seconds(task: Task, w: Tensor, clients: int, b: int) -> float:
     """The shortest of three gradients of some clients."""
-    x, y = task.samples(torch.arange(clients), torch.arange(b).expand(clients, -1))
+    some = torch.arange(clients) + (task.held.start if task.held else 0)
+    x, y = task.samples(some, torch.arange(b).expand(clients, -1))
     stack, weight, times = w.repeat(clients, 1), w.new_full((clients, b), 1 / b), []
     for _ in range(3):
         started = time.perf_counter()

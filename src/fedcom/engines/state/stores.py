@@ -45,6 +45,9 @@ class ClientStore:
         state: of one client, before it first takes part.
         memory: of one client, before it first takes part.
         storage: how rows are kept.
+
+    Attributes:
+        everyone: whether all clients take part in every round.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class ClientStore:
         self._rows = [_rows(clients, row, dtype) for row, dtype in self._fields]
 
     def _shape(self, clients: int, sampled: int, state: Any, memory: Vectors, storage: Storage) -> None:
-        self.clients, self.sampled = clients, sampled
+        self.clients, self.sampled, self.everyone = clients, sampled, sampled == clients
         self._kind, self._names = type(state), tuple(memory)
         self._fields = [(row, storage.row_dtype(row)) for row in (*state, *memory.values())]
 
@@ -91,12 +94,12 @@ class ClientStore:
             rows: where they are among the sampled clients.
             clients: where they are among all clients.
         """
-        where = rows if self.sampled == self.clients else clients
-        return self._give([field[where] for field in self._rows])
+        where = rows if self.everyone else clients
+        return self.as_state([field[where] for field in self._rows])
 
     def put(self, rows: slice, clients: Tensor, state: Any, memory: Vectors) -> None:
         """Write the state and memory of some clients back; `take` explains rows and clients."""
-        where = rows if self.sampled == self.clients else clients
+        where = rows if self.everyone else clients
         for field, value in zip(self._rows, self._flat(state, memory), strict=True):
             if value.data_ptr() != field[rows].data_ptr():  # a compiled method writes in place
                 field[where] = value.to(field.dtype)
@@ -106,9 +109,9 @@ class ClientStore:
 
     def peek(self, clients: Tensor) -> tuple[Any, Vectors]:
         """The state and memory of any clients, stacked, between rounds."""
-        return self._give([field[clients.to(field.device)] for field in self._rows])
+        return self.as_state([field[clients.to(field.device)] for field in self._rows])
 
-    def _give(self, fields: Sequence[Tensor]) -> tuple[Any, Vectors]:
+    def as_state(self, fields: Sequence[Tensor]) -> tuple[Any, Vectors]:
         """Stacked fields as the algorithm's state and the memory."""
         back = [x.to(row.device, row.dtype) for x, (row, _) in zip(fields, self._fields, strict=True)]
         state = len(back) - len(self._names)
@@ -161,13 +164,13 @@ class SparseStore(ClientStore):
             self._sample, self._round = sampler(round_index).tolist(), round_index
 
     def take(self, rows: slice, clients: Tensor) -> tuple[Any, Vectors]:
-        return self._give(self._gather(self._sample[rows]))
+        return self.as_state(self._gather(self._sample[rows]))
 
     def put(self, rows: slice, clients: Tensor, state: Any, memory: Vectors) -> None:
         self._write(self._flat(state, memory), self._enter(self._sample[rows]))
 
     def peek(self, clients: Tensor) -> tuple[Any, Vectors]:
-        return self._give(self._gather(clients.tolist()))
+        return self.as_state(self._gather(clients.tolist()))
 
     def _enter(self, clients: Sequence[int]) -> list[int]:
         """The slots of some clients; a client that has none yet is given the next one."""
@@ -232,7 +235,7 @@ class PrefetchedStore(SparseStore):
         self._fetch(sampler(round_index + 1).tolist())
 
     def take(self, rows: slice, clients: Tensor) -> tuple[Any, Vectors]:
-        return self._give([field[rows] for field in self._on_device])
+        return self.as_state([field[rows] for field in self._on_device])
 
     def put(self, rows: slice, clients: Tensor, state: Any, memory: Vectors) -> None:
         for field, value in zip(self._on_device, self._flat(state, memory), strict=True):

@@ -1,0 +1,206 @@
+"""The processes of one job, and how they talk: parcels of named tensors and facts, over torch.distributed."""
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fedcom.errors import ConfigError, RankLost
+from fedcom.vectors import Vectors
+
+# Who started the processes: the variables of a process's rank, of how many there are, and of its number on
+# its machine.
+LAUNCHERS = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),  # mpirun (Open MPI)
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # mpirun (MPICH)
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # srun, not the script around it
+)
+_JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "SLURM_JOB_ID")  # what names a job
+c10d: Any = dist  # whose stubs do not name its stores
+TIMEOUT = 1800.0  # seconds without a word from another rank
+
+
+class Parcel(NamedTuple):
+    """What one rank sends to another."""
+
+    facts: dict[str, Any]  # what JSON can hold
+    tensors: Vectors
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those of its job.
+
+    Args:
+        rank: its number; 0 leads.
+        size: how many there are.
+        local: its number on its machine.
+    """
+
+    rank: int
+    size: int
+    local: int = 0
+
+    def block(self, clients: int) -> range:
+        """The clients that this rank computes."""
+        return range(self.rank * clients // self.size, (self.rank + 1) * clients // self.size)
+
+    def send(self, to: int, facts: Mapping[str, Any], tensors: Vectors | None = None) -> None:
+        """Send a parcel to one rank."""
+        data = _packed(facts, tensors or {})
+        with _told():
+            dist.send(torch.tensor([len(data)]), to)
+            dist.send(data, to)
+
+    def receive(self, sender: int) -> Parcel:
+        """Wait for a parcel from one rank."""
+        with _told():
+            dist.recv(size := torch.empty(1, dtype=torch.int64), sender)
+            dist.recv(data := torch.empty(int(size), dtype=torch.uint8), sender)
+        return _unpacked(data)
+
+    def tell(self, facts: Mapping[str, Any], tensors: Vectors | None = None) -> None:
+        """Send a parcel to all other ranks, which wait for it in `hear`."""
+        data = _packed(facts, tensors or {})
+        with _told():
+            dist.broadcast(torch.tensor([len(data)]), self.rank)
+            dist.broadcast(data, self.rank)
+
+    def hear(self, teller: int = 0) -> Parcel:
+        """Wait for a parcel that a rank sends to all others."""
+        with _told():
+            dist.broadcast(size := torch.empty(1, dtype=torch.int64), teller)
+            dist.broadcast(data := torch.empty(int(size), dtype=torch.uint8), teller)
+        return _unpacked(data)
+
+    def sum(self, x: Tensor) -> None:
+        """Replace a tensor, of which every rank has one, by the sum of all."""
+        with _told():
+            dist.all_reduce(x)
+
+
+ALONE = Ranks(0, 1)
+_here = ALONE
+_together = False  # whether all ranks are doing something, or were when an error came
+
+
+def here() -> Ranks:
+    """This process among those of its job; alone unless `join` found others."""
+    return _here
+
+
+def join(environment: Mapping[str, str] | None = None) -> Ranks:
+    """Meet the other processes that torchrun, mpirun or srun has started, if any."""
+    global _here
+    found, env = find(environment), os.environ if environment is None else environment
+    if found.size > 1 and _here is ALONE:
+        seconds = timedelta(seconds=float(env.get("FEDCOM_TIMEOUT", TIMEOUT)))
+        with _told():
+            store = _store(env, found, seconds)
+            dist.init_process_group(
+                "gloo", store=store, rank=found.rank, world_size=found.size, timeout=seconds
+            )
+        _here = found
+    return _here
+
+
+def leave() -> None:
+    """Part from the other processes; rank 0 tells them that all is done.
+
+    In the middle of something that all do together it does not: the others notice that this process ends.
+    """
+    global _here
+    if _here is ALONE or _together:
+        return
+    with suppress(RankLost):
+        if _here.rank == 0:
+            _here.tell({"do": "end"})
+    dist.destroy_process_group()
+    _here = ALONE
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Do something that needs all ranks."""
+    global _together
+    _together = True
+    yield
+    _together = False  # not if an error ended it
+
+
+def find(environment: Mapping[str, str] | None = None) -> Ranks:
+    """What the environment says of this process and the others of its job."""
+    env = os.environ if environment is None else environment
+    for rank, size, local in LAUNCHERS:
+        if rank in env and size in env:
+            return Ranks(int(env[rank]), int(env[size]), int(env.get(local, 0)))
+    return ALONE
+
+
+def restarted() -> bool:
+    """Whether torchrun has started this process again after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
+
+
+def _store(env: Mapping[str, str], ranks: Ranks, seconds: timedelta) -> Any:
+    """Where the ranks find one another's addresses: a server that is named, or a file on this machine."""
+    attempt = env.get("TORCHELASTIC_RESTART_COUNT", "0")
+    address, port = meeting_place(env)
+    if address is not None:
+        leads = ranks.rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        server = c10d.TCPStore(address, port, ranks.size, leads, seconds)
+        return c10d.PrefixStore(f"fedcom-{attempt}", server)
+    job = next((env[name] for name in _JOBS if name in env), None)
+    if job is None:
+        raise ConfigError("several processes were started, but MASTER_ADDR does not say where they meet")
+    name = "".join(letter if letter.isalnum() else "-" for letter in f"{job}-{env.get('SLURM_STEP_ID', '')}")
+    return c10d.FileStore(str(Path(tempfile.gettempdir()) / f"fedcom-{os.getuid()}-{name}"), ranks.size)
+
+
+def meeting_place(env: Mapping[str, str]) -> tuple[str | None, int]:
+    """The address that is given, or else the first machine of a Slurm step, and a port."""
+    port = int(env.get("MASTER_PORT", 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 20000))
+    if "MASTER_ADDR" in env:
+        return env["MASTER_ADDR"], port
+    first = re.match(r"([^,\[]+)(?:\[(\d+))?", env.get("SLURM_STEP_NODELIST", ""))
+    return (first[1] + (first[2] or ""), port) if first else (None, port)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say plainly that another process is gone or silent."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise RankLost(
+            f"another process of this run ended or did not answer in time ({first[:200]})"
+        ) from None
+
+
+def _packed(facts: Mapping[str, Any], tensors: Vectors) -> Tensor:
+    from safetensors.torch import save
+
+    plain = {name: x.detach().contiguous() for name, x in tensors.items()}
+    data = save(plain, {"facts": json.dumps(facts), "names": json.dumps(list(plain))})
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _unpacked(data: Tensor) -> Parcel:
+    from safetensors.torch import load
+
+    raw = data.numpy().tobytes()
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
+    found = load(raw)
+    return Parcel(json.loads(header["facts"]), {name: found[name] for name in json.loads(header["names"])})

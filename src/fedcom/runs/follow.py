@@ -1,0 +1,28 @@
+"""What ranks other than the first do: the runs that rank 0 prepares, played as it tells them to."""
+
+import json
+
+from fedcom.config import Config
+from fedcom.engines.ranks.engine import RankedEngine
+from fedcom.engines.ranks.ranks import Ranks
+from fedcom.runs.prepare import build_task, simulation_of
+from fedcom.tasks.task import Task
+
+
+def follow(ranks: Ranks) -> None:
+    """Do as rank 0 says until it says that all is done."""
+    engine: RankedEngine | None = None
+    tasks: dict[str, Task] = {}
+    while (told := ranks.hear()).facts["do"] != "end":
+        if told.facts["do"] == "prepare":
+            config = Config.of(told.facts["config"])
+            table, run = config.table(), config.run
+            key = json.dumps([table["data"], table["model"], run.seed, run.dtype, run.init])
+            if key not in tasks:
+                whole = build_task(config)[0]
+                tasks = {key: whole.only(ranks.block(whole.clients))}
+            made = simulation_of(tasks[key], config, told.facts["device"]).engine
+            assert isinstance(made, RankedEngine)
+            engine = made
+        elif engine is not None:
+            engine.obey(told)

@@ -1,0 +1,41 @@
+"""A job of several ranks for the tests: plays the runs in a JSON file, one after the other, and saves them.
+
+Started by torchrun or mpirun as: python job.py CASES.json OUT
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from fedcom.config import Config, read
+from fedcom.engines.ranks.engine import RankedEngine
+from fedcom.engines.ranks.ranks import join, leave
+from fedcom.runs.follow import follow
+from fedcom.runs.prepare import prepare
+
+
+def main(cases: Path, out: Path) -> None:
+    ranks = join()
+    if ranks.rank:
+        follow(ranks)
+        return
+    for name, overrides in json.loads(cases.read_text()).items():
+        simulation, _ = prepare(Config.of(read(None, overrides)), "cpu")
+        rows = [{k: v for k, v in row.items() if k != "seconds"} for row in simulation.run()]
+        engine = simulation.engine
+        found = {
+            "rows": rows,
+            "ledger": simulation.ledger.as_dict(),
+            "ranks": ranks.size,
+            "received": engine.received if isinstance(engine, RankedEngine) else None,
+            "states": [x.tolist() for x in simulation.client_states()],
+        }
+        (out / f"{name}.json").write_text(json.dumps(found))
+        torch.save(simulation.server.w, out / f"{name}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    leave()

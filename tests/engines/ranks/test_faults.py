@@ -1,0 +1,151 @@
+"""Ranks that die, runs that are started again, and checkpoints that go on on another number of ranks."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.cli.test_cli import PATIENCE
+
+SMALL = ("model.hidden=8", "algorithm.tau=2", "algorithm.name=fedcomgate-exact", "run.participation=0.5")
+ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+
+
+def fedcom(folder: Path, *arguments: str, ranks: int = 1, options: tuple[str, ...] = ()) -> list[str]:
+    """The command line of a job."""
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *options)
+    return [sys.executable, *(torchrun if ranks > 1 else ()), "-m", "fedcom", *arguments]
+
+
+def finished(folder: Path, *arguments: str, ranks: int = 1) -> None:
+    command = fedcom(folder, *arguments, ranks=ranks)
+    done = subprocess.run(
+        command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def result(folder: Path) -> tuple[bytes, str, list[dict[str, object]]]:
+    """The model, the ledger and the rows without wall times."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    rows = [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+    return (folder / "model.safetensors").read_bytes(), (folder / "ledger.json").read_text(), rows
+
+
+@contextlib.contextmanager
+def by_hand(folder: Path, ranks: int, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """The processes of a job that nobody watches over."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    processes = []
+    for rank in range(ranks):
+        names = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        processes.append(
+            subprocess.Popen(
+                fedcom(folder, *arguments),
+                cwd=folder,
+                env={**ENVIRONMENT, **names},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def wait_for_rows(path: Path, rows: int) -> None:
+    until = time.monotonic() + PATIENCE
+    while not (path.exists() and path.read_text().count("\n") >= rows):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_checkpoint_of_three_ranks_goes_on_on_two_and_on_one(tmp_path: Path) -> None:
+    run = ("run", *SMALL, "run.checkpoint_rounds=3", "-q")
+    finished(tmp_path, *run, "run.rounds=10", "--out", "whole")
+    finished(tmp_path, *run, "run.rounds=5", "--out", "part", ranks=3)
+    finished(tmp_path, "run", "--resume", "part", "run.rounds=8", "-q", ranks=2)
+    finished(tmp_path, "run", "--resume", "part", "run.rounds=10", "-q")
+    assert result(tmp_path / "part") == result(tmp_path / "whole")
+
+
+def test_when_a_rank_is_killed_the_others_end_with_a_clear_line(tmp_path: Path) -> None:
+    long = ("run", *SMALL, "run.rounds=1000000", "-q", "--out", "a")
+    with by_hand(tmp_path, 3, *long) as processes:
+        wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
+        processes[1].send_signal(signal.SIGKILL)
+        ends = [process.communicate(timeout=PATIENCE) for process in processes]
+    assert [process.returncode for process in processes] == [7, -signal.SIGKILL, 7]
+    assert "fedcom: another process of this run ended or did not answer" in ends[0][1]
+    assert ends[0][1].count("\n") == 1
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert summary["rounds_done"] >= 1
+
+
+def test_when_rank_0_is_killed_the_others_end_too(tmp_path: Path) -> None:
+    long = ("run", *SMALL, "run.rounds=1000000", "-q", "--out", "a")
+    with by_hand(tmp_path, 2, *long) as processes:
+        wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
+        processes[0].send_signal(signal.SIGKILL)
+        processes[1].communicate(timeout=PATIENCE)
+    assert processes[1].returncode == 7
+
+
+def test_a_signal_to_all_ranks_stops_the_run_after_the_round(tmp_path: Path) -> None:
+    finished(tmp_path, "run", *SMALL, "run.rounds=40", "-q", "--out", "whole")
+    with by_hand(tmp_path, 2, "run", *SMALL, "run.rounds=1000000", "-q", "--out", "a") as processes:
+        wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        ends = [process.communicate(timeout=PATIENCE) for process in processes]
+    assert [process.returncode for process in processes] == [143, 0]
+    assert ends[0][1] == "fedcom: stopped by SIGTERM; go on with: fedcom run --resume a\n"
+    done = json.loads((tmp_path / "a" / "summary.json").read_text())["rounds_done"]
+    rows = result(tmp_path / "whole")[2]
+    assert result(tmp_path / "a")[2] == rows[:done] or done > 40
+    assert list((tmp_path / "a" / "checkpoints").glob("*.json"))
+
+
+def test_there_may_be_more_ranks_than_clients(tmp_path: Path) -> None:
+    few = ("run", "model.hidden=8", "data.clients=2", "algorithm.tau=2", "run.rounds=4", "-q", "--out")
+    finished(tmp_path, *few, "one")
+    finished(tmp_path, *few, "many", ranks=3)
+    assert result(tmp_path / "many") == result(tmp_path / "one")
+
+
+def test_a_wrong_setting_ends_all_ranks(tmp_path: Path) -> None:
+    with by_hand(tmp_path, 2, "run", "algorithm.eta=fast") as processes:
+        ends = [process.communicate(timeout=PATIENCE) for process in processes]
+    assert [process.returncode for process in processes] == [2, 0]
+    assert ends[0][1] == "fedcom: algorithm.eta must be a number; got 'fast'\n"
+    assert ends[1][1] == ""
+
+
+def test_torchrun_starts_a_run_again_where_it_was(tmp_path: Path) -> None:
+    run = ("run", *SMALL, "run.rounds=60", "run.checkpoint_rounds=2", "-q", "--out")
+    finished(tmp_path, *run, "whole")
+    command = fedcom(tmp_path, *run, "a", ranks=2, options=("--max-restarts=3",))
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as job:
+        for rows in (8, 20):
+            wait_for_rows(tmp_path / "a" / "metrics.jsonl", rows)
+            victim = json.loads((tmp_path / "a" / ".lock").read_text())["pid"]
+            os.kill(victim, signal.SIGKILL)
+            time.sleep(0.5)
+        _, err = job.communicate(timeout=PATIENCE)
+    assert job.returncode == 0, err[-3000:]
+    assert result(tmp_path / "a") == result(tmp_path / "whole")

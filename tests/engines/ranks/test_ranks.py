@@ -1,0 +1,149 @@
+"""Runs on several ranks: the same bits as in one process, whatever starts them and whatever travels."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedcom.config import Config, read
+from fedcom.engines.ranks.ranks import ALONE, Ranks, find, meeting_place
+from fedcom.runs.prepare import build_task
+from tests.cli.test_cli import PATIENCE
+
+JOB = Path(__file__).with_name("job.py")
+SMALL = ["model.hidden=8", "run.rounds=20", "run.eval_every=10", "algorithm.tau=2"]
+METHODS = {
+    "fedcomgate": ["uplink.name=int", "uplink.bits=4", "run.participation=0.35"],
+    "fedcomgate-exact": ["uplink.name=rotated", "uplink.bits=1", "run.participation=0.35", "run.store=disk"],
+    "scaffold": ["algorithm.weights=size", "network.preset=lte"],
+    "fedpaq": ["uplink.name=topk", "uplink.ratio=0.1", "uplink.memory=error-feedback"],
+    "diana": ["algorithm.tau=1", "run.participation=0.5"],
+}
+
+
+def cases() -> dict[str, list[str]]:
+    """Every method with every transport, in single and double precision."""
+    return {
+        f"{method}-{transport}-{dtype}": [
+            f"algorithm.name={method}",
+            f"run.transport={transport}",
+            f"run.dtype={dtype}",
+            *(["run.encode=true"] if transport == "bytes" else []),
+            *SMALL,
+            *settings,
+        ]
+        for method, settings in METHODS.items()
+        for transport in ("chain", "bytes")
+        for dtype in ("float32", "float64")
+    }
+
+
+def play(folder: Path, *launcher: str, runs: dict[str, list[str]] | None = None) -> dict[str, Any]:
+    """What the job finds, by case."""
+    folder.mkdir()
+    (folder / "cases.json").write_text(json.dumps(runs or cases()))
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [*(launcher or (sys.executable,)), str(JOB), str(folder / "cases.json"), str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = {path.stem: json.loads(path.read_text()) for path in folder.glob("*-*.json")}
+    return {name: {**facts, "w": torch.load(folder / f"{name}.pt")} for name, facts in found.items()}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    found = play(tmp_path_factory.mktemp("ranks") / "alone")
+    assert len(found) == 20
+    return found
+
+
+def equal(found: dict[str, Any], alone: dict[str, Any], ranks: int) -> None:
+    assert found.keys() == alone.keys()
+    for name, one in alone.items():
+        many = found[name]
+        assert many["ranks"] == ranks
+        assert torch.equal(many["w"], one["w"]), name
+        for key in ("rows", "ledger", "states"):
+            assert many[key] == one[key], (name, key)
+        if "-bytes-" in name:
+            assert many["received"] == many["ledger"]["uplink"]["total"] > 0
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_torchrun_gives_the_bits_of_one_process(tmp_path: Path, alone: dict[str, Any], ranks: int) -> None:
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks))
+    equal(play(tmp_path / "a", *torchrun), alone, ranks)
+
+
+def test_reduced_sums_are_equal_to_rounding(tmp_path: Path) -> None:
+    runs = {
+        f"fedavg-{t}": [f"run.transport={t}", "algorithm.name=fedavg", *SMALL] for t in ("reduce", "chain")
+    }
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3")
+    found = play(tmp_path / "a", *torchrun, runs=runs)
+    reduced, chained = found["fedavg-reduce"], found["fedavg-chain"]
+    assert reduced["ledger"] == chained["ledger"]
+    assert torch.allclose(reduced["w"], chained["w"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun (apt-get install openmpi-bin)")
+def test_mpirun_gives_the_bits_of_one_process(tmp_path: Path, alone: dict[str, Any]) -> None:
+    mpirun = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable)
+    equal(play(tmp_path / "a", *mpirun), alone, 2)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, ALONE),
+        ({"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1"}, Ranks(1, 3, 1)),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}, Ranks(2, 4, 0)),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}, Ranks(0, 2, 0)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, ALONE),  # a script that sbatch started
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}, Ranks(1, 2, 1)),
+    ],
+)
+def test_ranks_are_found_in_the_environment(environment: dict[str, str], expected: Ranks) -> None:
+    assert find(environment) == expected
+
+
+def test_blocks_are_contiguous_and_cover_all_clients() -> None:
+    for clients, size in ((20, 3), (2, 4), (7, 7), (10**6, 8)):
+        blocks = [Ranks(rank, size).block(clients) for rank in range(size)]
+        assert [blocks[0].start, *(block.stop for block in blocks)] == [
+            *(block.start for block in blocks),
+            clients,
+        ]
+
+
+def test_a_rank_holds_the_samples_of_its_own_clients_and_trains_to_the_same_gradients() -> None:
+    task, _ = build_task(Config.of(read(None, ["data.clients=7", "model.hidden=4"])))
+    for rank in range(3):
+        block = Ranks(rank, 3).block(7)
+        mine, clients = task.only(block), torch.arange(block.start, block.stop)
+        assert len(mine.x) == int(task.sizes[block.start : block.stop].sum()) < len(task.x)
+        position = torch.arange(9).expand(len(clients), -1)
+        ours, theirs = mine.samples(clients, position), task.samples(clients, position)
+        assert all(map(torch.equal, ours, theirs))
+    assert len(task.only(range(0)).x) == int(task.sizes[0])
+
+
+@pytest.mark.parametrize(
+    ("environment", "address"),
+    [
+        ({"MASTER_ADDR": "there", "MASTER_PORT": "1"}, ("there", 1)),
+        ({"SLURM_STEP_NODELIST": "node[07-09,12]", "SLURM_JOB_ID": "40123"}, ("node07", 20123)),
+        ({"SLURM_STEP_NODELIST": "a1,b2"}, ("a1", 29500)),
+        ({}, (None, 29500)),
+    ],
+)
+def test_ranks_meet_at_a_given_address_or_on_the_first_machine(
+    environment: dict[str, str], address: tuple[str | None, int]
+) -> None:
+    assert meeting_place(environment) == address
