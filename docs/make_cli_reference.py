@@ -36,6 +36,7 @@ EXIT_CODES = """## Exit codes
 | 4 | data: a file is missing, truncated or not what its checksum says |
 | 5 | storage: a disk is full or cannot be written to, or a checkpoint on it is damaged |
 | 6 | too little memory, of the machine or of its GPU |
+| 7 | another process of the run ended or did not answer; what was measured until then is kept |
 | 70 | a bug in fedcom: the message names a file that says what is needed to find it |
 | 129, 130, 143 | stopped by SIGHUP (a terminal closed), SIGINT (Ctrl-C) or SIGTERM; a run can go on |
 | 141 | the reader of the progress has gone, as with `2>&1 \| head`; a run can go on where it was |

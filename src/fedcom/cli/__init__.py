@@ -200,7 +200,7 @@ def status_command(
     if not found:
         print(f"no runs in {', '.join(map(str, folders or [default]))}")
         return
-    _console().print(status.render(found))
+    _Output().print(status.render(found))
     for one in found:
         if one.reason:
             print(f"{one.folder}: {one.reason}")
