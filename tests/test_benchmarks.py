@@ -44,3 +44,11 @@ def test_the_breakdown_adds_up_and_is_drawn(tmp_path: Path) -> None:
         whole = bar.pop("round")
         assert abs(sum(bar.values()) - whole) < 1e-6 * whole
     assert (tmp_path / "breakdown.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_checkpoints_are_timed_beside_runs_without() -> None:
+    small = ("--clients", "200", "--sampled", "10", "--hidden", "8", "--tau", "1", "--repeats", "1")
+    out = run("checkpoints", *small, "--rounds", "4", "--every", "2")
+    assert "d = 578; " in out
+    assert "ratio: median " in out
+    assert "and writer: median " in out

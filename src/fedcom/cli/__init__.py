@@ -240,7 +240,8 @@ def reproduce_command(
 ) -> None:
     """Reproduce figures of the paper on real data: a figure, its points and a verdict on each claim.
 
-    Runs that an earlier call finished are not repeated. Studies whose data is missing are named and skipped.
+    Runs that an earlier call finished are not repeated. Panels and studies whose data is missing are named
+    and left out.
     """
     if out is not None:
         crash.results_go_to(out)

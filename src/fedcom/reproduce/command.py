@@ -21,7 +21,7 @@ OUT_DEFAULT = "runs/reproduce, or runs/reproduce-quick"
 def run(
     what: Sequence[str], quick: bool, seeds: int | None, out: Path | None, device: str, quiet: bool
 ) -> None:
-    """Reproduce studies, or tune rates. A study whose data is missing is reported; its error is raised last.
+    """Reproduce studies, or tune rates. If data is missing, the rest is done, and its error is raised last.
 
     Args:
         what: names of studies, or "rates" and data sets or studies; and overrides such as "run.rounds=10".
