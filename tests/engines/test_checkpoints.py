@@ -106,7 +106,7 @@ def check(folder: Path, task: Task, name: str, links: Links | None, **settings: 
     whole = Simulation(task, algorithm(name, **how), links, **settings)
     expected = without_time(list(whole.run()))
     rows = broken_off(Simulation(task, algorithm(name, **how), links, **settings), folder)
-    loaded = Simulation.load(folder, task, device="cpu")
+    loaded = Simulation.load(folder, task, device=settings["device"])
     assert loaded.round == STOP
     assert without_time([*rows, *loaded.run()]) == expected
     assert same(whole, loaded)
@@ -116,6 +116,15 @@ def check(folder: Path, task: Task, name: str, links: Links | None, **settings: 
 @pytest.mark.parametrize("name", ["fedcomgate", "fedcomgate-exact", "fedpaq", "scaffold", "diana"])
 def test_a_loaded_run_ends_with_the_same_bits(tmp_path: Path, name: str, settings: str) -> None:
     check(tmp_path, small_task(), name, LINKS.get(name), **SETTINGS[settings])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["eager", "graph", "compiled"])
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("name", ["fedcomgate", "fedcomgate-exact", "fedpaq", "scaffold"])
+def test_so_does_one_on_a_gpu(tmp_path: Path, name: str, settings: str, engine: str) -> None:
+    given = {**SETTINGS[settings], "device": "cuda", "engine": engine}
+    check(tmp_path, small_task(), name, LINKS.get(name), **given)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
