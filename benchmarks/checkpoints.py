@@ -1,7 +1,7 @@
 """What checkpoints cost: a million clients, 100 of them per round, their state on disk.
 
     python benchmarks/checkpoints.py                                       d of 9,950, 150 rounds
-    python benchmarks/checkpoints.py --hidden 410,410 --rounds 60 --every 20     d of 197,640
+    python benchmarks/checkpoints.py --hidden 410,410 --rounds 30 --every 10     d of 197,630
 
 FedCOMGATE with int 8 on synthetic data. Runs with a checkpoint every so many rounds and runs without take
 turns in one process; the first pair warms up and is not counted. A run's time ends when its last checkpoint
