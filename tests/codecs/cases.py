@@ -85,7 +85,7 @@ def layout(name: str, dtype: torch.dtype) -> Layout:
 
 
 def keys(n: int, seed: int = 0) -> Draw:
-    """A stack of n keys, one a client."""
+    """A stack of n keys, one per client."""
     return Draw.seeded(seed).fold(torch.arange(n))
 
 
