@@ -135,7 +135,7 @@ def test_a_wrong_setting_ends_all_ranks(tmp_path: Path) -> None:
 
 
 def test_torchrun_starts_a_run_again_where_it_was(tmp_path: Path) -> None:
-    run = ("run", *SMALL, "run.rounds=60", "run.checkpoint_rounds=2", "-q", "--out")
+    run = ("run", *SMALL, "run.rounds=400", "run.checkpoint_rounds=8", "-q", "--out")
     finished(tmp_path, *run, "whole")
     command = fedcom(tmp_path, *run, "a", ranks=2, options=("--max-restarts=3",))
     with subprocess.Popen(
