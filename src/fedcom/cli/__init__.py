@@ -25,7 +25,7 @@ from fedcom.codecs import CODECS
 from fedcom.config import Config, read
 from fedcom.data import DATASETS, PARTITIONS
 from fedcom.engines.ranks.ranks import here, join, leave, restarted
-from fedcom.errors import ConfigError, FedcomError, OutOfMemory, Stopped, StorageError, unknown
+from fedcom.errors import ConfigError, FedcomError, OutOfMemory, RankLost, Stopped, StorageError, unknown
 from fedcom.registry import Broken, Entry, Registry, describe
 from fedcom.reports import comparison, page
 from fedcom.reproduce import command
@@ -96,7 +96,7 @@ def _told(again: str) -> Iterator[None]:
     except Stopped as stopped:
         stopped.remedy = f"; go on with: {again}"
         raise
-    except (StorageError, OutOfMemory) as error:
+    except (StorageError, OutOfMemory, RankLost) as error:
         raise type(error)(f"{error}; then go on with: {again}") from error
 
 

@@ -183,7 +183,10 @@ def _told() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        lines = re.sub(
+            r"^\[[^\]]*\] *", "", str(error).strip()
+        ).splitlines()  # without the place in gloo's code
+        first = lines[0] if lines else type(error).__name__
         raise RankLost(
             f"another process of this run ended or did not answer in time ({first[:200]})"
         ) from None
