@@ -47,14 +47,23 @@ class GraphEngine(EagerEngine):
         return self._recorded
 
     def _record(self) -> None:
-        graph = torch.cuda.CUDAGraph()
+        graph, drawn = torch.cuda.CUDAGraph(), _generator(self.stack.device)
+        before = drawn.clone_state()
         try:
-            with torch.cuda.graph(graph):
+            # Threads that read and write clients' state use the GPU meanwhile; that is no part of the round.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._recorded = super().play()
         except RuntimeError as error:  # something asked the host for a decision
             torch.cuda.synchronize()
+            drawn.graphsafe_set_state(before)  # it would refuse every draw of the process from now on
             first = error.__context__ or error  # leaving the recording raises another error over it
             self.refused = (str(first).strip() or type(first).__name__).splitlines()[0]
             log.warning("rounds cannot be recorded as a CUDA graph and are played: %s", self.refused)
         else:
             self._graph = graph
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    """The generator of a GPU that everybody shares."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch.cuda.default_generators[index]
