@@ -36,7 +36,7 @@ def publish(runs: Path) -> None:
         if (runs / name / "verdicts.json").is_file():
             (KEPT / name).mkdir(parents=True, exist_ok=True)
             for file in (runs / name).iterdir():
-                if file.name != "results.jsonl":
+                if file.name not in ("results.jsonl", "trials.json"):
                     shutil.copy(file, KEPT / name / file.name)
             (ROOT / "experiments" / name).mkdir(exist_ok=True)
             text = (KEPT / name / "README.md").read_text(encoding="utf-8")

@@ -104,6 +104,7 @@ def test_panels_take_the_rates_of_their_own_task_first(
     folder.mkdir(parents=True)
     (folder / "frontier-mnist.toml").write_text('[methods."exact peaks 0.03"]\neta = 0.3\ngamma = 0.7\n')
     (folder / "frontier-mnist-sampled.toml").write_text("[methods.fedavg]\neta = 0.4\ngamma = 0.6\n")
+    (folder / "frontier-mnist-1-class.toml").write_text("[methods]\n")
     monkeypatch.chdir(tmp_path)
     main, one, sampled = STUDIES["frontier-mnist"].plan(Scale())
     found = {(p.name, r.method): r.config.algorithm for p in (main, one, sampled) for r in p.runs(1)}
