@@ -28,8 +28,8 @@ from fedcom.vectors import Vectors
 
 log = logging.getLogger("fedcom")
 FORMAT = 1
-_PART = 2**26  # bytes of rows per file
-_AHEAD = 4  # files of rows that wait in memory to be written
+_PART = 2**24  # bytes of rows per file; of more, the memory would be fetched anew from the system every time
+_AHEAD = 16  # files of rows that wait in memory to be written
 _OURS = re.compile(rf"\d{{8}}(\.json|(-rows-\d+)?\.safetensors)({re.escape(ASIDE)})?")
 
 T = TypeVar("T")
