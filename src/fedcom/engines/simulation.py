@@ -20,7 +20,7 @@ from fedcom.engines.base import Engine, Options, Transport
 from fedcom.engines.choice import check_engine, make_engine
 from fedcom.engines.local.eager import repeatable
 from fedcom.engines.ranks.engine import RankedEngine
-from fedcom.engines.ranks.ranks import ALONE, Ranks
+from fedcom.engines.ranks.ranks import ALONE, Ranks, here
 from fedcom.engines.state.placement import ClientCounts, clients_that_fit, plan_store
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, Diverged, StorageError, WireError
@@ -377,13 +377,16 @@ def _stackable(simulation: Simulation) -> bool:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of a name; auto: the GPU if there is one."""
+    """The device of a name; auto: the GPU if there is one; on several ranks, a rank's own GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda"):
         raise ConfigError(f"device must be auto, cpu or cuda; got {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda, but torch sees no GPU; use device=cpu or auto")
+    if name == "cuda" and here().size > 1:
+        torch.cuda.set_device(here().own_gpu())
+        return here().own_gpu()
     return torch.device(name)
 
 

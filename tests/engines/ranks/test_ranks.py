@@ -44,12 +44,15 @@ def cases() -> dict[str, list[str]]:
     }
 
 
-def play(folder: Path, *launcher: str, runs: dict[str, list[str]] | None = None) -> dict[str, Any]:
+def play(
+    folder: Path, *launcher: str, runs: dict[str, list[str]] | None = None, device: str = "cpu"
+) -> dict[str, Any]:
     """What the job finds, by case."""
     folder.mkdir()
     (folder / "cases.json").write_text(json.dumps(runs or cases()))
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [*(launcher or (sys.executable,)), str(JOB), str(folder / "cases.json"), str(folder)]
+    path = os.pathsep.join([str(JOB.parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [*(launcher or (sys.executable,)), str(JOB), str(folder / "cases.json"), str(folder), device]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
     found = {path.stem: json.loads(path.read_text()) for path in folder.glob("*-*.json")}
@@ -90,6 +93,56 @@ def test_reduced_sums_are_equal_to_rounding(tmp_path: Path) -> None:
     reduced, chained = found["fedavg-reduce"], found["fedavg-chain"]
     assert reduced["ledger"] == chained["ledger"]
     assert torch.allclose(reduced["w"], chained["w"], rtol=1e-4, atol=1e-5)
+
+
+RECORDED = {
+    "fedavg-": ["algorithm.name=fedavg"],
+    "scaffold-sampled": ["algorithm.name=scaffold", "run.participation=0.35", "network.preset=lte"],
+    "fedgate-": ["algorithm.name=fedgate", "algorithm.weights=size"],
+    "fedpaq-biased": ["algorithm.name=fedpaq", "uplink.name=topk", "uplink.memory=error-feedback"],
+}
+
+
+def test_rounds_are_recorded_around_the_exchange(tmp_path: Path) -> None:
+    def found(device: str, transport: str) -> dict[str, Any]:
+        torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+        common = [*SMALL, "run.chunk=20", f"run.transport={transport}"]
+        runs = {name: [*common, *settings] for name, settings in RECORDED.items()}
+        return play(tmp_path / f"{device}-{transport}", *torchrun, runs=runs, device=device)
+
+    played = found("cpu", "reduce")  # two sums have one order
+    for transport in ("chain", "reduce"):
+        for name, many in found("tape", transport).items():
+            assert many["replayed"] >= (5 if "sampled" in name else 19), name
+            assert torch.equal(many["w"], played[name]["w"]), name
+            for key in ("rows", "ledger", "states"):
+                assert many[key] == played[name][key], (name, key)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("transport", ["chain", "bytes", "reduce"])
+def test_ranks_that_share_a_gpu_agree_with_one_process(tmp_path: Path, transport: str) -> None:
+    encode = ["run.encode=true"] if transport == "bytes" else []
+    runs = {
+        f"{name}-{transport}": [*SMALL, "run.dtype=float64", *settings, f"run.transport={transport}", *encode]
+        for name, settings in (
+            ("fedavg", ["algorithm.name=fedavg"]),
+            ("fedcomgate", ["algorithm.name=fedcomgate", "uplink.name=int", "uplink.bits=8"]),
+            ("scaffold", ["algorithm.name=scaffold", "run.participation=0.35", "network.preset=lte"]),
+            ("exact", ["algorithm.name=fedcomgate-exact", "uplink.name=rotated", "run.participation=0.5"]),
+        )
+    }
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+    one, two = play(tmp_path / "one", runs=runs, device="cuda"), {}
+    two = play(tmp_path / "two", *torchrun, runs=runs, device="cuda")
+    for name, alone in one.items():
+        many = two[name]
+        assert torch.allclose(many["w"], alone["w"], rtol=1e-6, atol=1e-8), name
+        assert many["ledger"] == alone["ledger"], name
+        if transport == "bytes":
+            assert many["received"] == many["ledger"]["uplink"]["total"] > 0
+        elif "participation" not in str(runs[name]):
+            assert many["replayed"] == 19, name
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun (apt-get install openmpi-bin)")

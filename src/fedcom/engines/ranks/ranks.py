@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,10 +86,30 @@ class Ranks:
             dist.broadcast(data := torch.empty(int(size), dtype=torch.uint8), teller)
         return _unpacked(data)
 
-    def sum(self, x: Tensor) -> None:
-        """Replace a tensor, of which every rank has one, by the sum of all."""
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of a tensor of which every rank has one; it may be written over.
+
+        GPUs add by nccl where each rank has one of its own, else by way of the host.
+        """
         with _told():
-            dist.all_reduce(x)
+            group = _gpu_group(self) if x.is_cuda else None
+            total = x if group else on_host(x)
+            dist.all_reduce(total, group=group)
+            return total
+
+    def agree(self, word: str) -> list[str]:
+        """What every rank says, in the order of ranks; all ranks say something."""
+        if self.rank:
+            self.send(0, {"word": word})
+            found: list[str] = self.hear().facts["words"]
+            return found
+        words = [word, *(self.receive(rank).facts["word"] for rank in range(1, self.size))]
+        self.tell({"words": words})
+        return words
+
+    def own_gpu(self) -> torch.device:
+        """The GPU of this rank: the one that has its number on its machine, or one that it shares."""
+        return torch.device("cuda", self.local % torch.cuda.device_count())
 
 
 ALONE = Ranks(0, 1)
@@ -105,7 +127,7 @@ def join(environment: Mapping[str, str] | None = None) -> Ranks:
     global _here
     found, env = find(environment), os.environ if environment is None else environment
     if found.size > 1 and _here is ALONE:
-        seconds = timedelta(seconds=float(env.get("FEDCOM_TIMEOUT", TIMEOUT)))
+        seconds = _patience(env)
         with _told():
             store = _store(env, found, seconds)
             dist.init_process_group(
@@ -126,6 +148,7 @@ def leave() -> None:
     with suppress(RankLost):
         if _here.rank == 0:
             _here.tell({"do": "end"})
+    _gpu_group.cache_clear()
     dist.destroy_process_group()
     _here = ALONE
 
@@ -137,6 +160,15 @@ def together() -> Iterator[None]:
     _together = True
     yield
     _together = False  # not if an error ended it
+
+
+@cache
+def _gpu_group(ranks: Ranks) -> Any:
+    """The ranks as nccl knows them; None if two of them share a GPU, which nccl refuses."""
+    mine = torch.cuda.get_device_properties(torch.cuda.current_device())
+    gpus = ranks.agree(f"{socket.gethostname()} {getattr(mine, 'uuid', ranks.own_gpu())}")
+    shared = len(set(gpus)) < ranks.size
+    return None if shared else dist.new_group(backend="nccl", timeout=_patience(os.environ))
 
 
 def find(environment: Mapping[str, str] | None = None) -> Ranks:
@@ -151,6 +183,11 @@ def find(environment: Mapping[str, str] | None = None) -> Ranks:
 def restarted() -> bool:
     """Whether torchrun has started this process again after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
+
+
+def _patience(env: Mapping[str, str]) -> timedelta:
+    """How long to wait for a word from another rank."""
+    return timedelta(seconds=float(env.get("FEDCOM_TIMEOUT", TIMEOUT)))
 
 
 def _store(env: Mapping[str, str], ranks: Ranks, seconds: timedelta) -> Any:
@@ -175,6 +212,11 @@ def meeting_place(env: Mapping[str, str]) -> tuple[str | None, int]:
         return env["MASTER_ADDR"], port
     first = re.match(r"([^,\[]+)(?:\[(\d+))?", env.get("SLURM_STEP_NODELIST", ""))
     return (first[1] + (first[2] or ""), port) if first else (None, port)
+
+
+def on_host(x: Tensor) -> Tensor:
+    """A tensor on the host: itself, or a copy of one on a GPU in memory that the GPU writes to directly."""
+    return torch.empty_like(x, device="cpu", pin_memory=True).copy_(x) if x.is_cuda else x
 
 
 @contextmanager
