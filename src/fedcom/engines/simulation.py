@@ -20,7 +20,7 @@ from fedcom.engines.base import Engine, Options, Transport
 from fedcom.engines.choice import check_engine, make_engine
 from fedcom.engines.local.eager import repeatable
 from fedcom.engines.ranks.engine import RankedEngine
-from fedcom.engines.ranks.ranks import ALONE, Ranks, here
+from fedcom.engines.ranks.ranks import ALONE, Ranks, job
 from fedcom.engines.state.placement import ClientCounts, clients_that_fit, plan_store
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, Diverged, StorageError, WireError
@@ -384,9 +384,9 @@ def pick_device(name: str) -> torch.device:
         raise ConfigError(f"device must be auto, cpu or cuda; got {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda, but torch sees no GPU; use device=cpu or auto")
-    if name == "cuda" and here().size > 1:
-        torch.cuda.set_device(here().own_gpu())
-        return here().own_gpu()
+    if name == "cuda" and job().size > 1:
+        torch.cuda.set_device(job().own_gpu())
+        return job().own_gpu()
     return torch.device(name)
 
 
