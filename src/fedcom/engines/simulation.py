@@ -193,7 +193,8 @@ class Simulation:
         started = time.perf_counter()
         self.check()
         with repeatable(self.options.tf32):
-            scores = self.task.evaluate(self.server.w, self.weights)
+            scored = self.engine.scored() if isinstance(self.engine, RankedEngine) else None
+            scores = self.task.evaluate(self.server.w, self.weights, scored)
         up, down = self.ledger.total("uplink"), self.ledger.total("downlink")
         gauge = self.engine.gauge(self._index)
         self._seconds += time.perf_counter() - started

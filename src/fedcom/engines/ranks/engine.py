@@ -10,14 +10,16 @@ GPUs sum the clients of a rank by a matrix product, so there every transport is 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedcom.engines.base import Options
-from fedcom.engines.local.eager import Begun, Collected, Done, EagerEngine
+from fedcom.engines.local.eager import Begun, Collected, Done, EagerEngine, repeatable
 from fedcom.engines.ranks.block import BlockStore
 from fedcom.engines.ranks.ranks import Parcel, on_host, together
 from fedcom.engines.state.parking import Parking
@@ -26,7 +28,7 @@ from fedcom.errors import ConfigError
 from fedcom.rounds.round import Mean, server_hears
 from fedcom.rounds.state import RunState
 from fedcom.saving.series import ClientRows, Saved
-from fedcom.tasks.task import Task
+from fedcom.tasks.task import EVAL_BLOCK, Scored, Task
 from fedcom.traffic.channel import Inbox, Mail
 from fedcom.traffic.ledger import Ledger
 from fedcom.vectors import Vectors
@@ -106,6 +108,28 @@ class RankedEngine(EagerEngine):
         """The state and memory of some clients, stacked."""
         return self.store.as_state(self._take(clients.cpu()))
 
+    def scored(self) -> Scored | None:
+        """The training samples, scored by all ranks in the blocks in which one process scores them.
+
+        Rank 0 scores what is left: blocks with samples of several ranks. None: it is to score all by itself.
+        """
+        task, w = self.task, self.runs[0].server.w
+        others = [replace(self.ranks, rank=rank) for rank in range(1, self.ranks.size)]
+        shares = [task.whole_blocks(other.block(task.clients)) for other in others]
+        if task.source is not None or not any(shares):
+            return None
+        with together():
+            self.ranks.tell({"do": "score"})
+            found = dict[int, Scored]()
+            for block in range(-(-len(task.x) // EVAL_BLOCK)):
+                if not any(block in share for share in shares):
+                    found[block] = task.score_block(w, block)
+            for rank, share in enumerate(shares, 1):
+                for block, scores in zip(share, self.ranks.receive(rank).tensors.values(), strict=True):
+                    found[block] = (scores[0].numpy(), scores[1].numpy())
+        losses, hits = zip(*(found[block] for block in sorted(found)), strict=True)
+        return np.concatenate(losses), np.concatenate(hits)
+
     def _take(self, clients: Tensor) -> list[Tensor]:
         """The rows of some clients of any rank."""
         self.ranks.tell({"do": "take"}, {"clients": clients})
@@ -132,6 +156,7 @@ class RankedEngine(EagerEngine):
             "fill": lambda told: super(RankedEngine, self).fill(*_received(told, "clients")),
             "rows_since": self._tell_rows_since,
             "take": self._tell_rows,
+            "score": self._tell_scores,
         }
         orders[parcel.facts["do"]](parcel)
 
@@ -142,6 +167,12 @@ class RankedEngine(EagerEngine):
     def _tell_rows(self, told: Parcel) -> None:
         mine, rows = self._own_rows(told.tensors["clients"])
         self.ranks.send(0, {}, {"mine": mine, **_numbered(rows)})
+
+    def _tell_scores(self, told: Parcel) -> None:
+        w, own = self.runs[0].server.w, self.task.whole_blocks(self.ranks.block(self.task.clients))
+        with repeatable(self.tf32):
+            blocks = [self.task.score_block(w, block) for block in own]
+        self.ranks.send(0, {}, _numbered([torch.from_numpy(np.stack(block)) for block in blocks]))
 
     # The round
 
