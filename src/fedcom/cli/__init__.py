@@ -147,6 +147,7 @@ def compare_command(
         labels(table) if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     )
     task = Config.of({key: table.get(key, {}) for key in ("data", "model")})
+    force = force and _earlier(None) is None  # torchrun's next attempt goes on
     with _results_folder(out, f"compare-{data_label(task)}") as out, _told(_again(out)):
         found = compare(table, names, out, seeds=seeds, force=force, device=device.value, quiet=quiet)
         _Output().print(comparison.render(found.table, found.target))
@@ -180,6 +181,7 @@ def sweep_command(
     grid = table.pop("grid", {})
     names = [name.strip() for name in methods.split(",") if name.strip()]
     data = data_label(Config.of({"data": table.get("data", {})}))
+    force = force and _earlier(None) is None
     with _results_folder(out, f"sweep-{data}") as out, _told(_again(out)):
         records = sweep.sweep(
             table, grid, names, out, seeds=seeds, last=last, force=force, device=device.value, quiet=quiet
