@@ -36,6 +36,17 @@ def test_rounds_and_a_sweep_are_timed() -> None:
     assert all(float(cell) > 0 for line in lines for cell in line[1:])
 
 
+def test_ranks_and_transports_are_measured_and_agree_with_one_process() -> None:
+    out = run("ranks", "--job", "tiny", "--rounds", "1", "--repeats", "1", "--methods", "fedavg")
+    lines = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if "fedavg" in line
+    ]
+    assert [line[1:3] for line in lines] == [["1", ""], ["2", "chain"], ["2", "bytes"], ["2", "reduce"]]
+    distance = [float(line[-1]) for line in lines[1:]]
+    assert distance[:2] == [0, 0]
+    assert distance[2] < 1e-5
+
+
 def test_the_breakdown_adds_up_and_is_drawn(tmp_path: Path) -> None:
     run("breakdown", "--job", "tiny", "--repeats", "1", "--out", str(tmp_path))
     bars = json.loads((tmp_path / "breakdown.json").read_text())

@@ -55,13 +55,13 @@ def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
     log = tmp_path / "results.jsonl"
     log.write_text(log.read_text().splitlines()[0] + '\n{"key": "[cut')
     ran: list[str] = []
-    real = sweep._stack_records
+    real = sweep.run_stack
 
     def note(trials: Sequence[sweep.Trial], *options: Any) -> Any:
         ran.extend(trial.key for trial in trials)
         return real(trials, *options)
 
-    monkeypatch.setattr(sweep, "_stack_records", note)
+    monkeypatch.setattr(sweep, "run_stack", note)
     after = sweep.sweep(TABLE, grid, ["fedavg"], tmp_path, quiet=True, device="cpu")
     assert [r["train_loss"] for r in after] == [r["train_loss"] for r in before]
     assert ran == [after[1]["key"]]

@@ -24,7 +24,7 @@ from fedcom.cli.options import KEYS, AsJson, Device, DeviceOption, Force, Out, Q
 from fedcom.codecs import CODECS
 from fedcom.config import Config, read
 from fedcom.data import DATASETS, PARTITIONS
-from fedcom.engines.ranks.ranks import here, join, leave, restarted
+from fedcom.engines.ranks.ranks import here, join, leave, recall, remember, restarted
 from fedcom.errors import ConfigError, FedcomError, OutOfMemory, RankLost, Stopped, StorageError, unknown
 from fedcom.registry import Broken, Entry, Registry, describe
 from fedcom.reports import comparison, page
@@ -36,9 +36,12 @@ from fedcom.runs.prepare import data_label, prepare
 from fedcom.runs.record import Start, out_of_memory
 from fedcom.runs.run import execute
 from fedcom.studies import card_vectors, codec_card, sweep, sweep_report
+from fedcom.studies import compare as compare_runs
 from fedcom.studies.compare import METHODS, compare, labels
 from fedcom.tasks.models import MODELS
 from fedcom.version import VERSION
+
+_FOLDER = "folder"  # the word for the next attempt that names the folder of results
 
 app = typer.Typer(
     help="Communication-efficient federated learning: compare methods by rounds, bytes and accuracy.",
@@ -66,18 +69,33 @@ def run(
         if out is not None or force:
             raise ConfigError("--resume DIR goes on in DIR; leave --out and --force out")
         settings, out, start = _resumed(resume, settings), resume, "resume"
-    elif out is not None and restarted() and (out / "config.toml").is_file():
-        start = "resume"
+    elif (earlier := _earlier(out)) is not None and (earlier / "config.toml").is_file():
+        out, start = earlier, "resume"
     config = Config.of(_settings(settings))
     with (
-        given_or_fresh(out, f"{config.algorithm.name}-{data_label(config)}") as out,
+        _results_folder(out, f"{config.algorithm.name}-{data_label(config)}") as out,
         _told(f"fedcom run --resume {shlex.quote(str(out))}"),
     ):
-        crash.results_go_to(out)
         outcome = execute(config, out, start=start, device=device.value, quiet=quiet)
         print(f"results in {out}")
         if outcome.error is not None:
             raise outcome.error
+
+
+def _earlier(out: Path | None) -> Path | None:
+    """The folder of the same command before torchrun started it again; None if it did not."""
+    kept = recall(_FOLDER)
+    found = out or (None if kept is None else Path(kept))
+    return found if restarted() else None
+
+
+@contextmanager
+def _results_folder(out: Path | None, name: str) -> Iterator[Path]:
+    """The folder that is given, that torchrun's first attempt made, or a fresh one."""
+    with given_or_fresh(out or _earlier(out), name) as folder:
+        remember(_FOLDER, str(folder))
+        crash.results_go_to(folder)
+        yield folder
 
 
 def _resumed(folder: Path, settings: list[str] | None) -> list[str]:
@@ -129,8 +147,8 @@ def compare_command(
         labels(table) if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     )
     task = Config.of({key: table.get(key, {}) for key in ("data", "model")})
-    with given_or_fresh(out, f"compare-{data_label(task)}") as out, _told(_again(out)):
-        crash.results_go_to(out)
+    force = force and _earlier(None) is None  # torchrun's next attempt goes on
+    with _results_folder(out, f"compare-{data_label(task)}") as out, _told(_again(out)):
         found = compare(table, names, out, seeds=seeds, force=force, device=device.value, quiet=quiet)
         _Output().print(comparison.render(found.table, found.target))
         print(f"table and figures in {out}")
@@ -163,8 +181,8 @@ def sweep_command(
     grid = table.pop("grid", {})
     names = [name.strip() for name in methods.split(",") if name.strip()]
     data = data_label(Config.of({"data": table.get("data", {})}))
-    with given_or_fresh(out, f"sweep-{data}") as out, _told(_again(out)):
-        crash.results_go_to(out)
+    force = force and _earlier(None) is None
+    with _results_folder(out, f"sweep-{data}") as out, _told(_again(out)):
         records = sweep.sweep(
             table, grid, names, out, seeds=seeds, last=last, force=force, device=device.value, quiet=quiet
         )
@@ -411,14 +429,19 @@ def main() -> None:
         _end_output()
 
 
+_DUTIES = {sweep.TRIAL_DUTY: sweep.run_unit, compare_runs.RUN_DUTY: compare_runs.run_unit}
+
+
 def _follow() -> None:
     """Play this rank's part; what ends it is told by rank 0."""
     stops.leave_to_others()
     try:
-        follow(here())
+        follow(here(), _DUTIES)
     except FedcomError as error:
         _complain(error)
         os._exit(error.exit_code)
+    except Stopped as stopped:  # while it played runs by itself
+        os._exit(stopped.exit_code)
 
 
 def _run_app() -> None:

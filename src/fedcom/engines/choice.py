@@ -9,6 +9,7 @@ from fedcom.engines.local.compiled import CompiledEngine
 from fedcom.engines.local.eager import EagerEngine
 from fedcom.engines.local.graph import GraphEngine
 from fedcom.engines.ranks.engine import RankedEngine
+from fedcom.engines.ranks.graph import RankedGraphEngine
 from fedcom.errors import ConfigError, unknown
 from fedcom.rounds.state import RunState
 from fedcom.tasks.task import Task
@@ -18,6 +19,7 @@ ENGINES: dict[str, type[EagerEngine]] = {
     "graph": GraphEngine,
     "compiled": CompiledEngine,
 }
+RANKED: dict[str, type[RankedEngine]] = {"eager": RankedEngine, "graph": RankedGraphEngine}
 AUTO = "auto"  # graph on a GPU, eager on a CPU
 
 
@@ -47,7 +49,9 @@ def make_engine(name: str, runs: Sequence[RunState], task: Task, options: Option
     if name == AUTO:
         name = "graph" if task.x.is_cuda else "eager"
     if options.ranks.size > 1:
-        if name != "eager":
-            raise ConfigError(f"engine {name} plays rounds in one process; several ranks need engine=eager")
-        return RankedEngine(runs, task, options)
+        if name not in RANKED:
+            raise ConfigError(
+                f"engine {name} plays rounds in one process; on several ranks use {' or '.join(RANKED)}"
+            )
+        return RANKED[name](runs, task, options)
     return ENGINES[name](runs, task, options)

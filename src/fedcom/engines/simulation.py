@@ -20,7 +20,7 @@ from fedcom.engines.base import Engine, Options, Transport
 from fedcom.engines.choice import check_engine, make_engine
 from fedcom.engines.local.eager import repeatable
 from fedcom.engines.ranks.engine import RankedEngine
-from fedcom.engines.ranks.ranks import ALONE, Ranks
+from fedcom.engines.ranks.ranks import ALONE, Ranks, job
 from fedcom.engines.state.placement import ClientCounts, clients_that_fit, plan_store
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, Diverged, StorageError, WireError
@@ -193,7 +193,8 @@ class Simulation:
         started = time.perf_counter()
         self.check()
         with repeatable(self.options.tf32):
-            scores = self.task.evaluate(self.server.w, self.weights)
+            scored = self.engine.scored() if isinstance(self.engine, RankedEngine) else None
+            scores = self.task.evaluate(self.server.w, self.weights, scored)
         up, down = self.ledger.total("uplink"), self.ledger.total("downlink")
         gauge = self.engine.gauge(self._index)
         self._seconds += time.perf_counter() - started
@@ -377,13 +378,16 @@ def _stackable(simulation: Simulation) -> bool:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of a name; auto: the GPU if there is one."""
+    """The device of a name; auto: the GPU if there is one; on several ranks, a rank's own GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda"):
         raise ConfigError(f"device must be auto, cpu or cuda; got {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda, but torch sees no GPU; use device=cpu or auto")
+    if name == "cuda" and job().size > 1:
+        torch.cuda.set_device(job().own_gpu())
+        return job().own_gpu()
     return torch.device(name)
 
 

@@ -142,6 +142,7 @@ def _run_all(
             yield from ((run, sweep.FAILED, []) for run in own)
             continue
         if study.measure is None:
+            sweep.spread_trials(own, evaluated, device, quiet, saves)
             for stack in sweep.stacks(own):
                 yield from sweep.run_stack(stack, evaluated, device, quiet, tasks, saves)
             continue

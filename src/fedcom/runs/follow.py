@@ -1,16 +1,23 @@
 """What ranks other than the first do: the runs that rank 0 prepares, played as it tells them to."""
 
 import json
+from collections.abc import Mapping
 
 from fedcom.config import Config
 from fedcom.engines.ranks.engine import RankedEngine
 from fedcom.engines.ranks.ranks import Ranks
+from fedcom.runs import stops
 from fedcom.runs.prepare import build_task, simulation_of
+from fedcom.runs.spread import Duty, share
 from fedcom.tasks.task import Task
 
 
-def follow(ranks: Ranks) -> None:
-    """Do as rank 0 says until it says that all is done."""
+def follow(ranks: Ranks, duties: Mapping[str, Duty] | None = None) -> None:
+    """Do as rank 0 says until it says that all is done.
+
+    Args:
+        duties: what ranks can do by themselves, by name; see `spread`.
+    """
     engine: RankedEngine | None = None
     tasks: dict[str, Task] = {}
     while (told := ranks.hear()).facts["do"] != "end":
@@ -24,5 +31,8 @@ def follow(ranks: Ranks) -> None:
             made = simulation_of(tasks[key], config, told.facts["device"]).engine
             assert isinstance(made, RankedEngine)
             engine = made
+        elif told.facts["do"] == "share":
+            with stops.heeded():
+                share((duties or {})[told.facts["duty"]], told.facts["units"])
         elif engine is not None:
             engine.obey(told)

@@ -10,7 +10,7 @@ from fedcom.data import Dataset, load, split
 from fedcom.data.synthetic import LAID_OUT, population
 from fedcom.draws import Draw
 from fedcom.engines.ranks.ranks import here
-from fedcom.engines.simulation import Simulation
+from fedcom.engines.simulation import Simulation, pick_device
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import short_name
 from fedcom.rounds.cohort import sample_size
@@ -44,7 +44,7 @@ def simulation_of(
     """
     run, ranks = config.run, here()
     if ranks.size > 1 and ranks.rank == 0:
-        ranks.tell({"do": "prepare", "config": config.table(), "device": device})
+        ranks.tell({"do": "prepare", "config": config.table(), "device": pick_device(device).type})
     return Simulation(
         task,
         config.algorithm,

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from fedcom.errors import Stopped
 
@@ -12,6 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 8.0  # seconds a round may go on after a signal; some systems kill after ten
 _deferring = False
 _asked: int | None = None
+_left: dict[int, Any] = {}  # what was done on the signals that are left to others
 
 
 @contextmanager
@@ -35,7 +37,16 @@ def listening() -> Iterator[None]:
 def leave_to_others() -> None:
     """Ignore signals to stop: another process that gets them too decides what to do."""
     for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+        _left[number] = signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def heeded() -> Iterator[None]:
+    """Within this block, heed the signals that are left to others."""
+    for number, handler in _left.items():
+        signal.signal(number, handler)
+    yield
+    leave_to_others()
 
 
 @contextmanager

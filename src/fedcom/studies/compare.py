@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,6 +10,8 @@ from typing import Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.config import Config, DataConfig, Table, check_sections, renamed
+from fedcom.engines.ranks.ranks import job
+from fedcom.engines.simulation import pick_device
 from fedcom.errors import ConfigError, Stopped, nearest
 from fedcom.registry import short_name
 from fedcom.reports import page
@@ -18,12 +20,14 @@ from fedcom.reports.figures import VIEWS, figures
 from fedcom.runs.curve import Curve
 from fedcom.runs.folder import LOCK, claim, clear
 from fedcom.runs.prepare import build_task, refuse
-from fedcom.runs.record import CHECKPOINTS
+from fedcom.runs.record import CHECKPOINTS, read_json, read_rows
 from fedcom.runs.record import FILES as RUN_FILES
 from fedcom.runs.run import execute
+from fedcom.runs.spread import Unit, spread, worth_spreading
 from fedcom.saving.whole import write_json, write_whole
 
 METHODS = ("fedavg", "fedpaq", "scaffold", "fedgate", "fedcomgate")  # the paper's five
+RUN_DUTY = "run"  # see `run_unit`
 PLAN = "compare.json"  # says what the folder's comparison is of
 FILES = ("table.json", "table.csv", "table.md", "report.html", *(f"{view}.png" for view in VIEWS))
 
@@ -96,10 +100,14 @@ def _run_all(
 ) -> tuple[list[Curve], Stopped | None]:
     """The curves of all runs, or of those that were begun before a signal stopped them."""
     curves: list[Curve] = []
+    played = _spread(configs, out, device, quiet)
     try:
         for label, config in configs:
             title = label if seeds == 1 else f"{label} seed {config.run.seed}"
             folder = _folder(out, label, config)
+            if folder in played:
+                curves.append(Curve(label, config.run.seed, read_rows(folder), _status(folder)))
+                continue
             outcome = execute(config, folder, start="resume", device=device, quiet=quiet, label=title)
             curves.append(replace(outcome.curve, method=label))
             if isinstance(outcome.error, Stopped):
@@ -109,6 +117,45 @@ def _run_all(
             raise
         return curves, stopped
     return curves, None
+
+
+def _spread(configs: Sequence[tuple[str, Config]], out: Path, device: str, quiet: bool) -> Collection[Path]:
+    """On several ranks and if there are enough runs, let each rank play whole ones; returns their folders."""
+    runs = {_folder(out, label, config): (label, config) for label, config in configs}
+    pending = [folder for folder in runs if _status(folder) != "done"]
+    if not worth_spreading(len(pending)):
+        return ()
+    units = {
+        str(folder): {
+            "config": runs[folder][1].table(),
+            "folder": str(folder.absolute()),
+            "label": f"{runs[folder][0]} seed {runs[folder][1].run.seed}",
+            "device": pick_device(device).type,
+            "quiet": quiet,
+        }
+        for folder in pending
+    }
+    spread(RUN_DUTY, run_unit, units)
+    return pending
+
+
+def _status(folder: Path) -> str:
+    """How the run in a folder ended; empty if there is none."""
+    return str(read_json(folder / "summary.json").get("status", ""))
+
+
+def run_unit(unit: Unit) -> None:
+    """Play one run on this rank, into its folder."""
+    outcome = execute(
+        Config.of(unit["config"]),
+        Path(unit["folder"]),
+        start="resume",
+        device=unit["device"],
+        quiet=unit["quiet"] or job().rank > 0,
+        label=unit["label"],
+    )
+    if isinstance(outcome.error, Stopped):
+        raise outcome.error
 
 
 def _folder(out: Path, label: str, config: Config) -> Path:

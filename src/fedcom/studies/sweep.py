@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedcom.config import Config, RunConfig, Table
+from fedcom.engines.ranks.ranks import here, job
 from fedcom.engines.simulation import Row, Simulation, pick_device, runs_that_fit, stack_runs
 from fedcom.errors import (
     ConfigError,
@@ -32,7 +34,8 @@ from fedcom.runs import stops
 from fedcom.runs.display import Display, progress
 from fedcom.runs.folder import claim, clear
 from fedcom.runs.prepare import build_task, simulation_of
-from fedcom.runs.record import CHECKPOINTS, append, mend_end, open_log, out_of_memory
+from fedcom.runs.record import CHECKPOINTS, append, mend_end, open_log, out_of_memory, read_json
+from fedcom.runs.spread import Unit, spread, worth_spreading
 from fedcom.runs.status import TRIALS
 from fedcom.saving.series import Series
 from fedcom.saving.whole import write_json, write_whole
@@ -43,6 +46,8 @@ FILES = ("results.jsonl", "sweep.json", TRIALS, "table.json", "table.csv", "tabl
 FAILED = "failed"  # the status of a trial that could not be run
 _SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run", "network")
 T = TypeVar("T", bound="Trial")
+Due = Callable[[RunConfig], Collection[int]]  # the rounds to evaluate in a run with these settings
+TRIAL_DUTY = "trials"  # see `run_unit`
 Record = Mapping[str, Any]  # one line of results.jsonl: which trial it was, and how it ended
 _STACKED = {"algorithm": ("eta", "gamma"), "run": ("seed",)}  # settings that may differ in one stack
 
@@ -133,11 +138,14 @@ def run_missing(
         last: how many of the last evaluations a record averages.
         tasks: a cache of tasks; see `run_stack`.
     """
-    known = records_of(path, trials)
+    known, saves, due = records_of(path, trials), path.parent / CHECKPOINTS, partial(_last_rounds, last)
+    pending = [trial for trial in trials if trial.key not in known]
+    spread_trials(pending, due, device, quiet, saves)
     mend_end(path)
     with open_log(path) as log:
-        for group in stacks(trial for trial in trials if trial.key not in known):
-            for record in _stack_records(group, last, device, quiet, tasks, path.parent / CHECKPOINTS):
+        for group in stacks(pending):
+            for trial, status, rows in run_stack(group, due, device, quiet, tasks, saves):
+                record = {**trial.facts, "status": status, **_mean(rows)}
                 known[record["key"]] = record
                 if record["status"] != FAILED:  # so that it is tried again the next time
                     append(log, json.dumps(record, allow_nan=False) + "\n")
@@ -235,26 +243,54 @@ def records_of(path: Path, trials: Iterable[Trial]) -> dict[str, dict[str, Any]]
     return found
 
 
-def _stack_records(
-    trials: Sequence[Trial],
-    last: int,
-    device: str,
-    quiet: bool,
-    tasks: dict[str, Task] | None,
-    saves: Path,
-) -> Iterator[dict[str, Any]]:
-    """Run trials of one shape; the record of each, with the means over its last rows."""
+def _last_rounds(last: int, run: RunConfig) -> set[int]:
+    """The rounds to evaluate so that a record can average the last evaluations."""
+    return {run.rounds - i * run.eval_every for i in range(last) if i * run.eval_every < run.rounds}
 
-    def due(run: RunConfig) -> set[int]:
-        return {run.rounds - i * run.eval_every for i in range(last) if i * run.eval_every < run.rounds}
 
-    for trial, status, rows in run_stack(trials, due, device, quiet, tasks, saves):
-        yield {**trial.facts, "status": status, **_mean(rows)}
+def spread_trials(trials: Sequence[Trial], due: Due, device: str, quiet: bool, saves: Path) -> None:
+    """On several ranks and if there are enough trials, let each rank run whole ones; `run_stack` finds them.
+
+    Args:
+        trials: see `run_stack`, also for the other arguments; they may be of several shapes.
+    """
+    pending = [trial for trial in trials if not _end_of(trial, saves).exists()]
+    if not worth_spreading(len(pending)):
+        return
+    saves.mkdir(parents=True, exist_ok=True)
+    on_gpu, units = pick_device(device).type == "cuda", dict[str, dict[str, Any]]()
+    for group in stacks(pending):
+        at_once = -(-len(group) // here().size) if on_gpu else 1  # a GPU computes them as one stack
+        for some in (group[i : i + at_once] for i in range(0, len(group), at_once)):
+            units[_name(some)] = {
+                "trials": [[trial.title, trial.config.table()] for trial in some],
+                "due": sorted(due(some[0].config.run)),
+                "device": "cuda" if on_gpu else "cpu",
+                "quiet": quiet,
+                "saves": str(saves.absolute()),
+            }
+    for i, unit in enumerate(units.values()):
+        unit["which"] = f"{i + 1} of {len(units)} on {here().size} ranks"
+    spread(TRIAL_DUTY, run_unit, units)
+
+
+def run_unit(unit: Unit) -> None:
+    """Run some trials of one shape on this rank, and write down how each ended."""
+    trials = [Trial(f"{title}: {unit['which']}", (), 0, Config.of(table)) for title, table in unit["trials"]]
+    saves, due = Path(unit["saves"]), set(unit["due"])
+    quiet = unit["quiet"] or job().rank > 0
+    for trial, status, rows in run_stack(trials, lambda run: due, unit["device"], quiet, saves=saves):
+        write_json(_end_of(trial, saves), {"status": status, "rows": rows})
+
+
+def _end_of(trial: Trial, saves: Path) -> Path:
+    """The file that says how a trial ended which a rank ran by itself."""
+    return saves / f"{_name([trial])}.json"
 
 
 def run_stack(
     trials: Sequence[Trial],
-    due: Callable[[RunConfig], Collection[int]],
+    due: Due,
     device: str,
     quiet: bool,
     tasks: dict[str, Task] | None = None,
@@ -262,21 +298,32 @@ def run_stack(
 ) -> Iterator[tuple[Trial, str, list[Row]]]:
     """Run trials of one shape, as many at once as fit; yield each with its status and its rows.
 
-    Trials that cannot be run are told on standard error and end as "failed".
+    Trials that cannot be run are told on standard error and end as "failed". Those that a rank ran by itself
+    are not run again.
 
     Args:
         trials: of one shape; see `stacks`.
-        due: the rounds to evaluate in a run with these settings.
         tasks: a cache of tasks from earlier calls; tasks on other data are dropped from it.
         saves: a folder for checkpoints of what is being run, which are deleted when it is done.
     """
     tasks = {} if tasks is None else tasks
+    files = [] if saves is None else [_end_of(trial, saves) for trial in trials]
+    ended = {i: file for i, file in enumerate(files) if file.exists()}
     start = 0
     while start < len(trials):
-        some, found = trials[start:], list[tuple[str, list[Row]]]()
+        if file := ended.get(start):
+            end = read_json(file)
+            yield trials[start], end["status"], end["rows"]
+            file.unlink()
+            _remove_if_empty(file.parent)
+            start += 1
+            continue
+        stop = min((i for i in ended if i > start), default=len(trials))
+        some, found = trials[start:stop], list[tuple[str, list[Row]]]()
         try:
             some = some[: runs_that_fit(_simulation(some[0], device, tasks))]
-            title = f"{some[0].title}: {start + 1} to {start + len(some)} of {len(trials)}"
+            which = f"{start + 1} to {start + len(some)} of {len(trials)}"
+            title = some[0].title if len(trials) == 1 else f"{some[0].title}: {which}"
             simulations = [_simulation(trial, device, tasks) for trial in some]
             folder = saves and saves / _name(some)
             found = _Stack(simulations, some[0].config.run, folder).play(
@@ -294,8 +341,8 @@ def run_stack(
 
 
 def _name(trials: Sequence[Trial]) -> str:
-    """A folder's name for the checkpoints of some trials, which no others with other settings share."""
-    of = json.dumps([[trial.key, trial.config.table()] for trial in trials], default=str)
+    """A name for what is kept of some trials, which no others with other settings share."""
+    of = json.dumps([trial.config.table() for trial in trials], default=str)
     return hashlib.sha256(of.encode()).hexdigest()[:16]
 
 
@@ -345,10 +392,10 @@ class _Stack:
                     self._save()
                     self.series.wait()
                 raise
-        if self.folder is not None:
+        if self.folder is not None and self.series is not None:
+            self.series.wait()  # else what is still being written would stay
             shutil.rmtree(self.folder, ignore_errors=True)
-            with suppress(OSError):  # others may have theirs there
-                self.folder.parent.rmdir()
+            _remove_if_empty(self.folder.parent)
         return [("done" if i in self.alive else "diverged", own) for i, own in enumerate(self.rows)]
 
     def _play(self, due: Collection[int], show: Display) -> None:
@@ -390,6 +437,12 @@ class _Stack:
             self.alive = {i: self.alive[i] for i in saved.facts["alive"]}
             # A row of this very round, which was saved after it was measured, is measured again.
             self.rows = [[r for r in own if r["round"] < self.engine.round] for own in saved.facts["rows"]]
+
+
+def _remove_if_empty(folder: Path) -> None:
+    if here() == job():  # else other ranks are about to use it
+        with suppress(OSError):  # others may have theirs there
+            folder.rmdir()
 
 
 def _mean(rows: Sequence[Row]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.tasks.objective import Loss, Objective
 
-_EVAL_BLOCK = 4096  # samples evaluated at once
+EVAL_BLOCK = 4096  # samples evaluated at once
+Scored = tuple[np.ndarray, np.ndarray]  # the loss of each sample, and 1 if it was classified right, else 0
 
 
 class Scores(NamedTuple):
@@ -214,14 +215,15 @@ class Task:
         y = torch.split(self.y.cpu(), self.shown_sizes.tolist())
         return [torch.bincount(labels, minlength=self.classes).tolist() for labels in y]
 
-    def evaluate(self, w: Tensor, p: Tensor) -> Scores:
+    def evaluate(self, w: Tensor, p: Tensor, scored: Scored | None = None) -> Scores:
         """The train loss and the accuracies of one model.
 
         Args:
             w: the model.
             p: the weights of all clients in the train loss.
+            scored: the training samples, if they were scored elsewhere.
         """
-        losses, hits = self._score(w, self.x, self.y)
+        losses, hits = scored or self._score(w, self.x, self.y)
         share = self.shown_sizes.numpy()
         starts = share.cumsum() - share
         by_client = np.add.reduceat(losses, starts) / share
@@ -234,11 +236,25 @@ class Task:
         test = self._score(w, self.test_x, self.test_y)[1]
         return Scores(train_loss, float(test.mean()) if len(test) else None, float(worst.mean()))
 
+    def whole_blocks(self, clients: range) -> range:
+        """The blocks in which training samples are scored that hold samples of these clients alone."""
+        ends = self.sizes.cumsum(0)
+        first, last = (int(ends[edge - 1]) if edge else 0 for edge in (clients.start, clients.stop))
+        return range(
+            -(-first // EVAL_BLOCK), -(-last // EVAL_BLOCK) if last == ends[-1] else last // EVAL_BLOCK
+        )
+
+    def score_block(self, w: Tensor, block: int) -> Scored:
+        """Score one block of training samples, all of which this task holds."""
+        first = EVAL_BLOCK * block - (0 if self.held is None else int(self.sizes[: self.held.start].sum()))
+        some = slice(first, first + EVAL_BLOCK)
+        return self._score(w, self.x[some], self.y[some])
+
     @torch.no_grad()
-    def _score(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    def _score(self, w: Tensor, x: Tensor, y: Tensor) -> Scored:
         """The loss of each sample, and 1 if it was classified right, else 0; as float64."""
         losses, hits = [], []
-        for xs, ys in zip(torch.split(x, _EVAL_BLOCK), torch.split(y, _EVAL_BLOCK), strict=True):
+        for xs, ys in zip(torch.split(x, EVAL_BLOCK), torch.split(y, EVAL_BLOCK), strict=True):
             outputs = self.objective.outputs(w, xs)
             losses.append(self.objective.losses(outputs, ys).double())
             hits.append((outputs.argmax(-1) == ys).double() if self.classes else torch.zeros_like(losses[-1]))

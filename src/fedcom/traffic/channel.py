@@ -92,7 +92,7 @@ class Channel:
         halves = numbers.clamp(max=torch.finfo(_HALF).max).to(_HALF)
         if self.mail is not None:
             for mail, half in zip(self._boxes(rows), halves.reshape(-1), strict=True):
-                mail.append(half.numpy().tobytes())
+                mail.append(half.cpu().numpy().tobytes())
         return halves.to(numbers.dtype)
 
     def send_seed(self, vector: str, seed: int, layout: Layout, receivers: int = 1) -> None:
@@ -175,7 +175,7 @@ class Inbox(Channel):
     ) -> Tensor:
         """The number that comes next in the mail of each sender."""
         raw = bytearray(b"".join(box.pop(0) for box in self._boxes(rows)))
-        return torch.frombuffer(raw, dtype=_HALF).to(numbers.dtype)
+        return torch.frombuffer(raw, dtype=_HALF).to(numbers.device, numbers.dtype)
 
 
 def _one_by_one(one: Callable[[Tensor, Draw], Tensor], x: Tensor, draw: Draw) -> Tensor:

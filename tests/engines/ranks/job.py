@@ -1,6 +1,7 @@
 """A job of several ranks for the tests: plays the runs in a JSON file, one after the other, and saves them.
 
-Started by torchrun or mpirun as: python job.py CASES.json OUT
+Started by torchrun or mpirun as: python job.py CASES.json OUT [cpu | cuda | tape]; with "tape", rounds are
+recorded and replayed on a CPU as a GPU would.
 """
 
 import json
@@ -10,19 +11,26 @@ from pathlib import Path
 import torch
 
 from fedcom.config import Config, read
+from fedcom.engines import choice
+from fedcom.engines.ranks import engine as ranked
 from fedcom.engines.ranks.engine import RankedEngine
 from fedcom.engines.ranks.ranks import join, leave
 from fedcom.runs.follow import follow
 from fedcom.runs.prepare import prepare
+from fedcom.tasks import task
+from tests.engines.ranks.tape import TapedEngine
 
 
-def main(cases: Path, out: Path) -> None:
+def main(cases: Path, out: Path, device: str = "cpu") -> None:
+    task.EVAL_BLOCK = ranked.EVAL_BLOCK = 64  # so that ranks share out the samples of these small runs
+    if device == "tape":
+        choice.RANKED["eager"], device = TapedEngine, "cpu"
     ranks = join()
     if ranks.rank:
         follow(ranks)
         return
     for name, overrides in json.loads(cases.read_text()).items():
-        simulation, _ = prepare(Config.of(read(None, overrides)), "cpu")
+        simulation, _ = prepare(Config.of(read(None, overrides)), device)
         rows = [{k: v for k, v in row.items() if k != "seconds"} for row in simulation.run()]
         engine = simulation.engine
         found = {
@@ -30,12 +38,13 @@ def main(cases: Path, out: Path) -> None:
             "ledger": simulation.ledger.as_dict(),
             "ranks": ranks.size,
             "received": engine.received if isinstance(engine, RankedEngine) else None,
+            "replayed": getattr(engine, "replayed", None),
             "states": [x.tolist() for x in simulation.client_states()],
         }
         (out / f"{name}.json").write_text(json.dumps(found))
-        torch.save(simulation.server.w, out / f"{name}.pt")
+        torch.save(simulation.server.w.cpu(), out / f"{name}.pt")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
     leave()

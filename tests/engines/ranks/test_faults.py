@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.cli.test_cli import PATIENCE
 
@@ -39,7 +41,9 @@ def result(folder: Path) -> tuple[bytes, str, list[dict[str, object]]]:
 
 
 @contextlib.contextmanager
-def by_hand(folder: Path, ranks: int, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
+def by_hand(
+    folder: Path, ranks: int, *arguments: str, timeout: float = PATIENCE
+) -> Iterator[list[subprocess.Popen[str]]]:
     """The processes of a job that nobody watches over."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -51,7 +55,7 @@ def by_hand(folder: Path, ranks: int, *arguments: str) -> Iterator[list[subproce
             subprocess.Popen(
                 fedcom(folder, *arguments),
                 cwd=folder,
-                env={**ENVIRONMENT, **names},
+                env={**ENVIRONMENT, **names, "FEDCOM_TIMEOUT": str(timeout)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -66,8 +70,12 @@ def by_hand(folder: Path, ranks: int, *arguments: str) -> Iterator[list[subproce
 
 
 def wait_for_rows(path: Path, rows: int) -> None:
+    wait_until(lambda: path.exists() and path.read_text().count("\n") >= rows)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
     until = time.monotonic() + PATIENCE
-    while not (path.exists() and path.read_text().count("\n") >= rows):
+    while not true():
         assert time.monotonic() < until
         time.sleep(0.02)
 
@@ -93,6 +101,17 @@ def test_when_a_rank_is_killed_the_others_end_with_a_clear_line(tmp_path: Path) 
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     assert summary["status"] == "failed"
     assert summary["rounds_done"] >= 1
+
+
+def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
+    long = ("run", *SMALL, "run.rounds=1000000", "-q", "--out", "a")
+    with by_hand(tmp_path, 3, *long, timeout=10) as processes:
+        wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
+        processes[1].send_signal(signal.SIGSTOP)
+        ends = [processes[rank].communicate(timeout=PATIENCE) for rank in (0, 2)]
+    assert [processes[rank].returncode for rank in (0, 2)] == [7, 7]
+    assert "fedcom: another process of this run ended or did not answer" in ends[0][1]
+    assert json.loads((tmp_path / "a" / "summary.json").read_text())["status"] == "failed"
 
 
 def test_when_rank_0_is_killed_the_others_end_too(tmp_path: Path) -> None:
@@ -135,17 +154,87 @@ def test_a_wrong_setting_ends_all_ranks(tmp_path: Path) -> None:
 
 
 def test_torchrun_starts_a_run_again_where_it_was(tmp_path: Path) -> None:
-    run = ("run", *SMALL, "run.rounds=400", "run.checkpoint_rounds=8", "-q", "--out")
-    finished(tmp_path, *run, "whole")
-    command = fedcom(tmp_path, *run, "a", ranks=2, options=("--max-restarts=3",))
+    run = ("run", *SMALL, "run.rounds=400", "run.checkpoint_rounds=8", "-q")
+    finished(tmp_path, *run, "--out", "whole")
+    command = fedcom(tmp_path, *run, ranks=2, options=("--max-restarts=3",))
+    folder = tmp_path / "runs" / "fedcomgate-exact-digits-001"
     with subprocess.Popen(
         command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as job:
         for rows in (8, 20):
-            wait_for_rows(tmp_path / "a" / "metrics.jsonl", rows)
-            victim = json.loads((tmp_path / "a" / ".lock").read_text())["pid"]
+            wait_for_rows(folder / "metrics.jsonl", rows)
+            victim = json.loads((folder / ".lock").read_text())["pid"]
             os.kill(victim, signal.SIGKILL)
             time.sleep(0.5)
         _, err = job.communicate(timeout=PATIENCE)
     assert job.returncode == 0, err[-3000:]
-    assert result(tmp_path / "a") == result(tmp_path / "whole")
+    assert result(folder) == result(tmp_path / "whole")
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+SWEEP = (
+    *("sweep", *SMALL, "grid.eta=0.02,0.05", "grid.gamma=1,2"),
+    *("run.rounds=150", "run.checkpoint_rounds=10", "-q", "--out", "a"),
+)
+
+
+def records(folder: Path) -> list[dict[str, object]]:
+    """The records of a sweep without wall times."""
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("swept")
+    finished(folder, *SWEEP)
+    return folder / "a"
+
+
+def test_runs_of_a_sweep_are_shared_out_and_one_that_was_lost_is_run_by_the_same_command(
+    tmp_path: Path, swept: Path
+) -> None:
+    ended = tmp_path / "a" / "checkpoints"
+    with by_hand(tmp_path, 2, *SWEEP) as processes:
+        wait_until(lambda: bool(list(ended.glob("*.json"))))
+        processes[1].send_signal(signal.SIGKILL)
+        _, err = processes[0].communicate(timeout=PATIENCE)
+    assert processes[0].returncode == 7
+    assert "another process of this run ended or did not answer" in err
+    assert len(list(ended.glob("*.json"))) == 3  # all but the one that was lost
+    finished(tmp_path, *SWEEP)
+    assert records(tmp_path / "a") == records(swept)
+    assert files(tmp_path / "a") == files(swept)
+
+
+def test_a_signal_stops_all_ranks_of_a_sweep_and_the_same_command_goes_on(
+    tmp_path: Path, swept: Path
+) -> None:
+    with by_hand(tmp_path, 2, *SWEEP) as processes:
+        saves = tmp_path / "a" / "checkpoints"
+        wait_until(lambda: len(list(saves.glob("*/"))) >= 2)  # both ranks are at it
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        ends = [process.communicate(timeout=PATIENCE) for process in processes]
+    assert [process.returncode for process in processes] == [143, 143]
+    assert ends[0][1].startswith("fedcom: stopped by SIGTERM; go on with: fedcom sweep")
+    assert ends[1][1] == ""
+    finished(tmp_path, *SWEEP, ranks=2)
+    assert records(tmp_path / "a") == records(swept)
+    assert files(tmp_path / "a") == files(swept)
+
+
+def test_runs_of_a_comparison_are_shared_out(tmp_path: Path) -> None:
+    runs = ("compare", "model.hidden=8", "algorithm.tau=2", "run.rounds=6", "-q", "--methods")
+    methods = ("fedavg,fedcomgate,scaffold", "methods.fedavg.eta=1e30", "--out")
+    finished(tmp_path, *runs, *methods, "one")
+    finished(tmp_path, *runs, *methods, "two", ranks=2)
+    assert files(tmp_path / "two") == files(tmp_path / "one")
+    for method in ("fedavg", "fedcomgate", "scaffold"):
+        assert result(tmp_path / "two" / method / "seed-0") == result(tmp_path / "one" / method / "seed-0")
+    tables = [json.loads((tmp_path / name / "table.json").read_text()) for name in ("one", "two")]
+    assert tables[0] == tables[1]

@@ -5,9 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -44,12 +46,15 @@ def cases() -> dict[str, list[str]]:
     }
 
 
-def play(folder: Path, *launcher: str, runs: dict[str, list[str]] | None = None) -> dict[str, Any]:
+def play(
+    folder: Path, *launcher: str, runs: dict[str, list[str]] | None = None, device: str = "cpu"
+) -> dict[str, Any]:
     """What the job finds, by case."""
     folder.mkdir()
     (folder / "cases.json").write_text(json.dumps(runs or cases()))
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [*(launcher or (sys.executable,)), str(JOB), str(folder / "cases.json"), str(folder)]
+    path = os.pathsep.join([str(JOB.parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [*(launcher or (sys.executable,)), str(JOB), str(folder / "cases.json"), str(folder), device]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
     found = {path.stem: json.loads(path.read_text()) for path in folder.glob("*-*.json")}
@@ -92,6 +97,66 @@ def test_reduced_sums_are_equal_to_rounding(tmp_path: Path) -> None:
     assert torch.allclose(reduced["w"], chained["w"], rtol=1e-4, atol=1e-5)
 
 
+RECORDED = {
+    "fedavg-": ["algorithm.name=fedavg"],
+    "scaffold-sampled": ["algorithm.name=scaffold", "run.participation=0.35", "network.preset=lte"],
+    "fedgate-": ["algorithm.name=fedgate", "algorithm.weights=size"],
+    "fedpaq-biased": ["algorithm.name=fedpaq", "uplink.name=topk", "uplink.memory=error-feedback"],
+}
+
+
+def test_rounds_are_recorded_around_the_exchange(tmp_path: Path) -> None:
+    def found(device: str, transport: str) -> dict[str, Any]:
+        torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+        common = [*SMALL, "run.rounds=8", "run.eval_every=4", "run.chunk=20", f"run.transport={transport}"]
+        runs = {name: [*common, *settings] for name, settings in RECORDED.items()}
+        return play(tmp_path / f"{device}-{transport}", *torchrun, runs=runs, device=device)
+
+    played = found("cpu", "reduce")  # two sums have one order
+    for transport in ("chain", "reduce"):
+        for name, many in found("tape", transport).items():
+            assert many["replayed"] >= (1 if "sampled" in name else 7), name
+            assert torch.equal(many["w"], played[name]["w"]), name
+            for key in ("rows", "ledger", "states"):
+                assert many[key] == played[name][key], (name, key)
+
+
+ON_A_GPU = {
+    "fedavg": ["algorithm.name=fedavg"],
+    "fedcomgate": ["algorithm.name=fedcomgate", "uplink.name=int", "uplink.bits=8"],
+    "scaffold": ["algorithm.name=scaffold", "run.participation=0.35", "network.preset=lte"],
+    "fedcomgate-exact": ["algorithm.name=fedcomgate-exact", "uplink.name=rotated", "run.participation=0.5"],
+}
+
+
+@pytest.mark.gpu
+def test_ranks_that_share_a_gpu_agree_with_one_process(tmp_path: Path) -> None:
+    runs = {
+        f"{name}-{transport}": [
+            *SMALL,
+            "run.dtype=float64",
+            f"run.transport={transport}",
+            f"run.encode={str(transport == 'bytes').lower()}",
+            *settings,
+        ]
+        for name, settings in ON_A_GPU.items()
+        for transport in ("chain", "bytes", "reduce")
+    }
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+    alone = play(tmp_path / "one", runs=runs, device="cuda")
+    for name, many in play(tmp_path / "two", *torchrun, runs=runs, device="cuda").items():
+        one = alone[name]
+        assert torch.allclose(many["w"], one["w"], rtol=1e-6, atol=1e-8), name
+        assert many["ledger"] == one["ledger"], name
+        last, first = many["rows"][-1], one["rows"][-1]
+        assert last == pytest.approx(first, rel=1e-6), name
+        if name.endswith("-bytes"):
+            assert many["received"] == many["ledger"]["uplink"]["total"] > 0
+            assert many["replayed"] == 0
+        else:
+            assert many["replayed"] >= (1 if "participation" in str(runs[name]) else 19), name
+
+
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun (apt-get install openmpi-bin)")
 def test_mpirun_gives_the_bits_of_one_process(tmp_path: Path, alone: dict[str, Any]) -> None:
     mpirun = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable)
@@ -132,6 +197,21 @@ def test_a_rank_holds_the_samples_of_its_own_clients_and_trains_to_the_same_grad
         ours, theirs = mine.samples(clients, position), task.samples(clients, position)
         assert all(map(torch.equal, ours, theirs))
     assert len(task.only(range(0)).x) == int(task.sizes[0])
+
+
+def test_blocks_of_samples_are_scored_by_whoever_holds_them_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedcom.tasks.task.EVAL_BLOCK", 50)
+    task, _ = build_task(Config.of(read(None, ["data.clients=7", "model.hidden=4"])))
+    w, shares = task.objective.start, [Ranks(rank, 3).block(7) for rank in range(3)]
+    blocks = [task.whole_blocks(share) for share in shares]
+    assert blocks[0].start == 0
+    assert blocks[2].stop == -(-len(task.x) // 50)
+    assert all(first.stop <= second.start <= first.stop + 1 for first, second in pairwise(blocks))
+    for share, own in zip(shares, blocks, strict=True):
+        for block in own:
+            theirs = task.only(share).score_block(w, block)
+            assert all(map(np.array_equal, theirs, task.score_block(w, block)))
+    assert len(task.whole_blocks(range(3, 3))) == 0
 
 
 @pytest.mark.parametrize(

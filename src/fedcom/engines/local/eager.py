@@ -89,6 +89,7 @@ class EagerEngine:
         first, w = runs[0], runs[0].server.w
         m, n, rules = first.cohort.clients, first.cohort.sampled, first.rules
         self.runs, self.task, self.round, self.tf32 = runs, task, 0, options.tf32
+        self.writes_in_place = w.is_cuda  # the server's state, where a replayed round reads it
         self.stack = Stack(len(runs), m, n, w.device)
         rows = len(self.stack)
         counts = ClientCounts.of(task.clients, rows, options.rounds)
@@ -291,7 +292,8 @@ class EagerEngine:
         """What each run's server makes of the round, which the run keeps."""
         answers = [self.server_answer(i, begun[i], collected[i]) for i in range(len(self.runs))]
         for run, answer in zip(self.runs, answers, strict=True):
-            run.server_side = _updated(run.server_side, answer.server_side)
+            new = answer.server_side
+            run.server_side = _written(run.server_side, new) if self.writes_in_place else new
         alpha = self.stack.numbers([answer.rnd.alpha for answer in answers])
         q = torch.stack([each.q for each in collected])
         self.gauges.record(q, alpha, [run.server.w for run in self.runs])
@@ -389,11 +391,7 @@ def repeatable(tf32: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _updated(old: ServerSide, new: ServerSide) -> ServerSide:
-    """The new one; on a GPU written into the old tensors, where a replayed round reads it."""
-    state = type(new.state)(*map(_written, old.state, new.state))
-    return ServerSide(state, {name: _written(old.memory[name], x) for name, x in new.memory.items()})
-
-
-def _written(old: Tensor, new: Tensor) -> Tensor:
-    return old.copy_(new) if new.is_cuda else new
+def _written(old: ServerSide, new: ServerSide) -> ServerSide:
+    """The new one, written into the old one's tensors."""
+    state = type(new.state)(*(x.copy_(y) for x, y in zip(old.state, new.state, strict=True)))
+    return ServerSide(state, {name: old.memory[name].copy_(x) for name, x in new.memory.items()})

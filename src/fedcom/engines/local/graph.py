@@ -1,8 +1,8 @@
 """A round as one CUDA graph: recorded once, then replayed by one launch per round."""
 
 import logging
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
@@ -14,6 +14,35 @@ from fedcom.traffic.ledger import Ledger
 
 log = logging.getLogger("fedcom")
 _WARM = 1  # rounds played before one is recorded, since libraries set themselves up in the first
+Result = TypeVar("Result")
+
+
+class CannotRecord(Exception):
+    """Something asked the host for a decision while it was being recorded."""
+
+
+def record(function: Callable[[], Result], **options: Any) -> tuple[Result, Callable[[], None]]:
+    """Record a function of tensors as a CUDA graph; returns its result and how to do it, once or again.
+
+    Recording computes nothing: the result's tensors are filled by each replay.
+
+    Args:
+        options: of torch.cuda.graph.
+    """
+    graph, shared = torch.cuda.CUDAGraph(), torch.cuda.default_generators[torch.cuda.current_device()]
+    before = shared.clone_state()
+    try:
+        # Threads that read and write clients' state use the GPU meanwhile; that is no part of the round.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local", **options):
+            result = function()
+    except RuntimeError as error:
+        torch.cuda.synchronize()
+        shared.graphsafe_set_state(before)  # it would refuse every draw of the process from now on
+        first = error.__context__ or error  # leaving the recording raises another error over it
+        reason = (str(first).strip() or type(first).__name__).splitlines()[0]
+        log.warning("rounds cannot be recorded as a CUDA graph and are played: %s", reason)
+        raise CannotRecord(reason) from None
+    return result, graph.replay
 
 
 class GraphEngine(EagerEngine):
@@ -33,37 +62,18 @@ class GraphEngine(EagerEngine):
         self.refused: str | None = None
         self._played = 0  # rounds since this engine was made, which may have gone on from a checkpoint
         self._whole = self.groups.size >= len(self.stack)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._recorded: list[Ledger] = []
+        self._recorded: tuple[list[Ledger], Callable[[], None]] | None = None
 
     def play(self) -> list[Ledger]:
         """Play or replay the round that the inputs describe; returns the bytes sent, one ledger per run."""
-        if self._graph is None and self._whole and self.refused is None and self._played >= _WARM:
-            self._record()
-        if self._graph is None:
+        if self._recorded is None and self._whole and self.refused is None and self._played >= _WARM:
+            try:
+                self._recorded = record(super().play)
+            except CannotRecord as reason:
+                self.refused = str(reason)
+        if self._recorded is None:
             self._played += 1
             return super().play()
-        self._graph.replay()
-        return self._recorded
-
-    def _record(self) -> None:
-        graph, drawn = torch.cuda.CUDAGraph(), _generator(self.stack.device)
-        before = drawn.clone_state()
-        try:
-            # Threads that read and write clients' state use the GPU meanwhile; that is no part of the round.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._recorded = super().play()
-        except RuntimeError as error:  # something asked the host for a decision
-            torch.cuda.synchronize()
-            drawn.graphsafe_set_state(before)  # it would refuse every draw of the process from now on
-            first = error.__context__ or error  # leaving the recording raises another error over it
-            self.refused = (str(first).strip() or type(first).__name__).splitlines()[0]
-            log.warning("rounds cannot be recorded as a CUDA graph and are played: %s", self.refused)
-        else:
-            self._graph = graph
-
-
-def _generator(device: torch.device) -> torch.Generator:
-    """The generator of a GPU that everybody shares."""
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return torch.cuda.default_generators[index]
+        bills, replay = self._recorded
+        replay()
+        return bills

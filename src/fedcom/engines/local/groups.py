@@ -11,15 +11,17 @@ import torch
 from torch import Tensor
 
 from fedcom.algorithms import Algorithm
+from fedcom.draws import Draw
 from fedcom.engines.local.threads import map_on_threads, one_thread
 from fedcom.engines.state.placement import clients_that_fit
+from fedcom.tasks.oracle import DataOracle
 from fedcom.tasks.task import Task
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _FEW, _MANY = 8, 32  # clients per group that are tried
 _LARGE = 1 << 25  # bytes of a stacked vector; above them large groups are slower in all but gradients
-_WORTH = 1.05  # a larger group may take so many times as long per gradient, since it saves time elsewhere
+_WORTH = 1.05  # a larger group may take so many times as long per step, since it saves time elsewhere
 
 
 @dataclass(frozen=True)
@@ -73,24 +75,23 @@ def clients_per_core(task: Task, algorithm: Algorithm, w: Tensor, most: int) -> 
     few, many = min(_FEW, most), min(_MANY, most, _LARGE // w.nbytes)
     if few == 1 or not task.objective.same_in_any_stack:
         return few
-    b = min(task.longest, algorithm.batch if isinstance(algorithm.batch, int) else task.longest)
     best, shortest = 1, math.inf
     with one_thread():
         for size in sorted({1, few, max(few, many)}):
-            seconds = _seconds(task, w, size, b) / size
+            seconds = _seconds(task, algorithm, w, size) / size
             if seconds > _WORTH * shortest:
                 break
             best, shortest = size, min(seconds, shortest)
     return best
 
 
-def _seconds(task: Task, w: Tensor, clients: int, b: int) -> float:
-    """The shortest of three gradients of some clients."""
+def _seconds(task: Task, algorithm: Algorithm, w: Tensor, clients: int) -> float:
+    """The shortest of three local steps of some clients; processor time, which other programs change less."""
     some = torch.arange(clients) + (task.held.start if task.held else 0)
-    x, y = task.samples(some, torch.arange(b).expand(clients, -1))
-    stack, weight, times = w.repeat(clients, 1), w.new_full((clients, b), 1 / b), []
-    for _ in range(3):
-        started = time.perf_counter()
-        task.objective.gradients(stack, x, y, weight)
-        times.append(time.perf_counter() - started)
+    stack, oracle = w.repeat(clients, 1), DataOracle.of(task, some, Draw.seeded(0).fold(some), algorithm)
+    times = []
+    for step in range(3):
+        started = time.thread_time()
+        torch.sub(stack, oracle.at(step).batch(stack), alpha=algorithm.eta)
+        times.append(time.thread_time() - started)
     return min(times)

@@ -27,15 +27,15 @@ class Inputs(NamedTuple):
     def fill(self, runs: Sequence[RunState], round_index: int) -> None:
         """Set keys, rates and coins to those of a round."""
         inputs = [run.inputs(round_index) for run in runs]
-        _copy(self.key, torch.stack([each.draw.key for each in inputs]))
-        _copy(self.eta, torch.tensor([each.eta for each in inputs], dtype=torch.float64))
-        _copy(self.coin, torch.cat([each.coin for each in inputs]))
+        copy_over(self.key, torch.stack([each.draw.key for each in inputs]))
+        copy_over(self.eta, torch.tensor([each.eta for each in inputs], dtype=torch.float64))
+        copy_over(self.coin, torch.cat([each.coin for each in inputs]))
 
     def fill_clients(self, runs: Sequence[RunState], round_index: int) -> None:
         """Set the clients to those that take part in a round."""
-        _copy(self.client, torch.cat([run.sample(round_index) for run in runs]))
+        copy_over(self.client, torch.cat([run.sample(round_index) for run in runs]))
 
 
-def _copy(there: Tensor, here: Tensor) -> None:
+def copy_over(there: Tensor, here: Tensor) -> None:
     """Copy to the device without waiting for it."""
-    there.copy_(here.pin_memory() if there.is_cuda else here, non_blocking=True)
+    there.copy_(here.pin_memory() if there.is_cuda and not here.is_cuda else here, non_blocking=True)

@@ -1,34 +1,50 @@
 """The engine of a run on several ranks: rank 0 leads, the others do as they are told.
 
-All ranks know the server's state and play the same round; each computes its own clients. With transport
-"chain", the weighted sum of what they sent goes from rank to rank, each adding its clients in order, so that
-the bits are those of one process. With "bytes", every message travels to rank 0 and is decoded there. With
-"reduce", torch.distributed adds the ranks' sums up, which is equal to rounding only.
+All ranks know the server's state and play the same round; each computes its own clients. A round has two
+parts with the exchange between them: what a rank's own clients do, and what all ranks make of the mean.
+
+With transport "chain", the weighted sum of what clients sent goes from rank to rank, each adding its clients
+in order, so that on CPUs the bits are those of one process. With "bytes", every message travels to rank 0 and
+is decoded there. With "reduce", torch.distributed adds the ranks' sums up, which is equal to rounding only.
+GPUs sum the clients of a rank by a matrix product, so there every transport is equal to rounding only.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedcom.engines.base import Options
-from fedcom.engines.local.eager import Begun, Collected, Done, EagerEngine
+from fedcom.engines.local.eager import Begun, Collected, Done, EagerEngine, repeatable
 from fedcom.engines.ranks.block import BlockStore
-from fedcom.engines.ranks.ranks import Parcel, together
+from fedcom.engines.ranks.ranks import Parcel, on_host, together
 from fedcom.engines.state.parking import Parking
 from fedcom.engines.state.placement import ClientCounts, make_store
 from fedcom.errors import ConfigError
 from fedcom.rounds.round import Mean, server_hears
 from fedcom.rounds.state import RunState
 from fedcom.saving.series import ClientRows, Saved
-from fedcom.tasks.task import Task
+from fedcom.tasks.task import EVAL_BLOCK, Scored, Task
 from fedcom.traffic.channel import Inbox, Mail
 from fedcom.traffic.ledger import Ledger
 from fedcom.vectors import Vectors
 
 _MEAN = "mean."  # before the name of a vector in a parcel
+
+
+class Own(NamedTuple):
+    """What the clients of this rank did in a round, before the other ranks are heard."""
+
+    begun: Begun
+    done: Sequence[Done]  # group by group
+    q: Tensor  # one number per client
+    sums: Vectors  # the weighted sums of what they sent, where these are known before the exchange
+    sent: Ledger  # the bytes that they sent
+    heard: Ledger  # the bytes that were sent to the clients of all ranks before they began
 
 
 class RankedEngine(EagerEngine):
@@ -45,6 +61,7 @@ class RankedEngine(EagerEngine):
             raise ConfigError("runs cannot be played in step on several ranks; play each run by itself")
         self.ranks, self.transport, self.received = options.ranks, options.transport, 0
         self.mails = self.transport == "bytes"
+        self.sums_first = self.transport == "reduce" or (not self.mails and runs[0].server.w.is_cuda)
         self._by_transport = {"chain": self._by_chain, "bytes": self._by_bytes, "reduce": self._by_reduce}
         super().__init__(runs, task, options)
 
@@ -91,6 +108,28 @@ class RankedEngine(EagerEngine):
         """The state and memory of some clients, stacked."""
         return self.store.as_state(self._take(clients.cpu()))
 
+    def scored(self) -> Scored | None:
+        """The training samples, scored by all ranks in the blocks in which one process scores them.
+
+        Rank 0 scores what is left: blocks with samples of several ranks. None: it is to score all by itself.
+        """
+        task, w = self.task, self.runs[0].server.w
+        others = [replace(self.ranks, rank=rank) for rank in range(1, self.ranks.size)]
+        shares = [task.whole_blocks(other.block(task.clients)) for other in others]
+        if task.source is not None or not any(shares):
+            return None
+        with together():
+            self.ranks.tell({"do": "score"})
+            found = dict[int, Scored]()
+            for block in range(-(-len(task.x) // EVAL_BLOCK)):
+                if not any(block in share for share in shares):
+                    found[block] = task.score_block(w, block)
+            for rank, share in enumerate(shares, 1):
+                for block, scores in zip(share, self.ranks.receive(rank).tensors.values(), strict=True):
+                    found[block] = (scores[0].numpy(), scores[1].numpy())
+        losses, hits = zip(*(found[block] for block in sorted(found)), strict=True)
+        return np.concatenate(losses), np.concatenate(hits)
+
     def _take(self, clients: Tensor) -> list[Tensor]:
         """The rows of some clients of any rank."""
         self.ranks.tell({"do": "take"}, {"clients": clients})
@@ -117,6 +156,7 @@ class RankedEngine(EagerEngine):
             "fill": lambda told: super(RankedEngine, self).fill(*_received(told, "clients")),
             "rows_since": self._tell_rows_since,
             "take": self._tell_rows,
+            "score": self._tell_scores,
         }
         orders[parcel.facts["do"]](parcel)
 
@@ -128,6 +168,12 @@ class RankedEngine(EagerEngine):
         mine, rows = self._own_rows(told.tensors["clients"])
         self.ranks.send(0, {}, {"mine": mine, **_numbered(rows)})
 
+    def _tell_scores(self, told: Parcel) -> None:
+        w, own = self.runs[0].server.w, self.task.whole_blocks(self.ranks.block(self.task.clients))
+        with repeatable(self.tf32):
+            blocks = [self.task.score_block(w, block) for block in own]
+        self.ranks.send(0, {}, _numbered([torch.from_numpy(np.stack(block)) for block in blocks]))
+
     # The round
 
     def work(self, begun: Sequence[Begun]) -> Iterator[Done]:
@@ -137,46 +183,83 @@ class RankedEngine(EagerEngine):
         shifted = [slice(own.start + rows.start, own.start + rows.stop) for rows in groups]
         return self.groups.map(partial(self.group_work, begun), shifted)
 
-    def collect(self, begun: Sequence[Begun], works: Iterator[Done]) -> list[Collected]:
-        """The mean over the clients of all ranks; this rank's work waits until it is known."""
-        self._waiting, own = [], list[Done]()
-        for done in works:
+    def play(self) -> list[Ledger]:
+        """Play the round that the inputs describe; returns the bytes sent."""
+        own = self.own_part()
+        found = self.exchange(own)
+        device = self.runs[0].server.w.device
+        mean = {name: x.to(device) for name, x in mean_in(found).items()}
+        after = self.common_part(own.begun, mean, found.tensors["q"].to(device))
+        return [self.bill(own, found, after)]
+
+    def own_part(self) -> Own:
+        """What is done before the exchange; it computes with tensors only, as `common_part` does."""
+        self.clock.start()
+        self.receipts.start()
+        begun, self._waiting = self.begin(), []
+        sent, mean, own, w = Ledger(self.stack.clients), Mean(), list[Done](), self.runs[0].server.w
+        for done in self.work(begun):
             own.append(done)
+            sent.merge(done.bills[0])
             if not self.store.empty:
                 self._waiting.append((done.rows, self.park(done.rows, done.work)))
-        found = self._by_transport[self.transport](begun[0], own)
-        bill = Ledger(self.stack.clients)
-        bill.load(found.facts["bill"])
-        self._bills[0].merge(bill)
+            if self.sums_first:
+                self.add([mean], begun, done)
+        q = torch.cat([w.new_empty(0), *(done.work.q for done in own)])
+        return Own(begun[0], own, q, mean.vectors, sent, self._bills[0])
+
+    def common_part(self, begun: Begun, mean: Vectors, q: Tensor) -> Ledger:
+        """What all ranks do after the exchange; returns the bytes that the server sent.
+
+        Args:
+            mean: over the clients of all ranks.
+            q: one number per client of all ranks.
+        """
+        self._bills = [Ledger(self.stack.clients)]
+        self.finish(self.answer([begun], [Collected(mean, q.reshape(1, -1).mean(-1)[0])]))
+        down = self.receipts.stop(self.inputs.client)
+        self.clock.stop(self.inputs.client, down, *self.runs[0].cohort.steps)
+        return self._bills[0]
+
+    def exchange(self, own: Own) -> Parcel:
+        """The mean over the clients of all ranks, their q and the bytes they sent, on the host."""
+        found = self._by_transport[self.transport](own)
         self.received += found.facts.get("received", 0)
         if (meter := self.clock.uplink_meter(slice(None))) is not None:
             meter.copy_(found.tensors["sent"])
-        return [Collected(_mean_in(found), found.tensors["q"].reshape(1, -1).mean(-1)[0])]
-
-    def _by_chain(self, begun: Begun, own: Sequence[Done]) -> Parcel:
-        """Each rank adds its clients to the sum and passes it on; the last one tells it to all."""
-        return self._passed_on(begun, own, own)
-
-    def _by_reduce(self, begun: Begun, own: Sequence[Done]) -> Parcel:
-        """Each rank sums its own clients, and torch.distributed adds the ranks, in an order of its own."""
-        mean, w = Mean(), self.runs[0].server.w
-        for done in own:
-            self.add([mean], [begun], done)
-        found = self._passed_on(begun, own, ())
-        for name in self.runs[0].rules.algorithm.uploads:
-            total = mean.vectors.get(name, torch.zeros_like(w))
-            self.ranks.sum(total)
-            found.tensors[f"{_MEAN}{name}"] = total
         return found
 
-    def _passed_on(self, begun: Begun, own: Sequence[Done], added: Sequence[Done]) -> Parcel:
-        """The books of all ranks, and the sum of what was added on the way from rank to rank."""
+    def bill(self, own: Own, found: Parcel, after: Ledger) -> Ledger:
+        """All bytes of a round: those sent by the clients of all ranks, and those sent to them."""
+        whole, up = Ledger(self.stack.clients), Ledger(self.stack.clients)
+        up.load(found.facts["bill"])
+        for part in (own.heard, up, after):
+            whole.merge(part)
+        return whole
+
+    def _by_chain(self, own: Own) -> Parcel:
+        """Each rank adds its clients to the sum and passes it on; the last one tells it to all."""
+        return self._passed_on(own, adds=True)
+
+    def _by_reduce(self, own: Own) -> Parcel:
+        """torch.distributed adds the ranks' sums, in an order of its own."""
+        found, w = self._passed_on(own, adds=False), self.runs[0].server.w
+        for name in self.runs[0].rules.algorithm.uploads:
+            found.tensors[f"{_MEAN}{name}"] = self.ranks.sum(own.sums.get(name, torch.zeros_like(w)))
+        return found
+
+    def _passed_on(self, own: Own, adds: bool) -> Parcel:
+        """The books of all ranks, and the sum that goes from rank to rank, if each adds its clients to it."""
         rank, last = self.ranks.rank, self.ranks.size - 1
         before = self.ranks.receive(rank - 1) if rank else None
         mean = Mean()
-        mean.vectors = _mean_in(before) if before else {}
-        for done in added:
-            self.add([mean], [begun], done)
+        mean.vectors = mean_in(before) if before else {}
+        if adds and self.sums_first:
+            for name, x in own.sums.items():
+                mean.vectors[name] = on_host(x) + mean.vectors.get(name, 0)
+        elif adds:
+            for done in own.done:
+                self.add([mean], [own.begun], done)
         parcel = self._books(own, before)
         parcel.tensors.update({f"{_MEAN}{name}": x for name, x in mean.vectors.items()})
         if rank < last:
@@ -185,12 +268,12 @@ class RankedEngine(EagerEngine):
         self.ranks.tell(*parcel)
         return parcel
 
-    def _by_bytes(self, begun: Begun, own: Sequence[Done]) -> Parcel:
+    def _by_bytes(self, own: Own) -> Parcel:
         """Every message travels to rank 0, which decodes them in order of clients and tells the mean."""
-        books = self._books(own, None)
+        books, own_boxes = self._books(own, None), [box for done in own.done for box in done.mail]
         if self.ranks.rank:
-            mail = [message for done in own for box in done.mail for message in box]
-            per_client = [[len(message) for message in box] for done in own for box in done.mail]
+            mail = [message for box in own_boxes for message in box]
+            per_client = [[len(message) for message in box] for box in own_boxes]
             books.tensors["mail"] = torch.frombuffer(
                 bytearray(b"".join(mail)) or bytearray(1), dtype=torch.uint8
             )
@@ -203,10 +286,10 @@ class RankedEngine(EagerEngine):
                 boxes = _boxes(other)
                 books = _joined(books, other)
             else:
-                boxes = [box for done in own for box in done.mail]
+                boxes = own_boxes
             for box in boxes:
                 received += sum(map(len, box))
-                self._hear(mean, begun, row, box)
+                self._hear(mean, own.begun, row, box)
                 row += 1
         books.tensors.pop("mail", None)
         books.tensors.update({f"{_MEAN}{name}": x for name, x in mean.vectors.items()})
@@ -221,15 +304,12 @@ class RankedEngine(EagerEngine):
         sent, _ = server_hears(rules, self.senders([begun], rows), w, inbox)
         mean.add(begun.p[rows], sent)
 
-    def _books(self, own: Sequence[Done], before: Parcel | None) -> Parcel:
-        """The bytes and the q of this rank's clients, after those of the ranks before."""
-        bill, rows = Ledger(self.stack.clients), self.store.rows_now
-        for done in own:
-            bill.merge(done.bills[0])
-        w, meter = self.runs[0].server.w, self.clock.uplink_meter(slice(rows.start, rows.stop))
-        tensors = {"q": torch.cat([w.new_empty(0), *(done.work.q for done in own)])}
-        tensors |= {} if meter is None else {"sent": meter}
-        parcel = Parcel({"bill": bill.as_dict()}, tensors)
+    def _books(self, own: Own, before: Parcel | None) -> Parcel:
+        """The bytes and the q of this rank's clients, after those of the ranks before, on the host."""
+        rows = self.store.rows_now
+        meter = self.clock.uplink_meter(slice(rows.start, rows.stop))
+        tensors = {"q": on_host(own.q)} | ({} if meter is None else {"sent": on_host(meter)})
+        parcel = Parcel({"bill": own.sent.as_dict()}, tensors)
         return parcel if before is None else _joined(before, parcel)
 
 
@@ -248,7 +328,8 @@ def _joined(first: Parcel, second: Parcel) -> Parcel:
     return Parcel({"bill": bill.as_dict()}, both)
 
 
-def _mean_in(parcel: Parcel) -> Vectors:
+def mean_in(parcel: Parcel) -> Vectors:
+    """The mean in a parcel, or the sum so far."""
     return {name.removeprefix(_MEAN): x for name, x in parcel.tensors.items() if name.startswith(_MEAN)}
 
 

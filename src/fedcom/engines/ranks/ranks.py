@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +31,7 @@ LAUNCHERS = (
 _JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "SLURM_JOB_ID")  # what names a job
 c10d: Any = dist  # whose stubs do not name its stores
 TIMEOUT = 1800.0  # seconds without a word from another rank
+_FOREVER = timedelta(days=365)  # a rank that ends is noticed at once all the same
 
 
 class Parcel(NamedTuple):
@@ -84,32 +87,90 @@ class Ranks:
             dist.broadcast(data := torch.empty(int(size), dtype=torch.uint8), teller)
         return _unpacked(data)
 
-    def sum(self, x: Tensor) -> None:
-        """Replace a tensor, of which every rank has one, by the sum of all."""
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of a tensor of which every rank has one; it may be written over.
+
+        GPUs add by nccl where each rank has one of its own, else by way of the host.
+        """
         with _told():
-            dist.all_reduce(x)
+            group = _gpu_group(self) if x.is_cuda else None
+            total = x if group else on_host(x)
+            dist.all_reduce(total, group=group)
+            return total
+
+    def meet(self) -> None:
+        """Wait until all ranks have come here, however long they work by themselves."""
+        others = range(1, self.size) if self.rank == 0 else range(1)
+        turns: list[Any] = [dist.irecv, dist.isend]
+        with _told():
+            for turn in turns if self.rank == 0 else reversed(turns):
+                for other in others:
+                    turn(torch.zeros(1), other).wait(_FOREVER)
+
+    def agree(self, word: str) -> list[str]:
+        """What every rank says, in the order of ranks; all ranks say something."""
+        if self.rank:
+            self.send(0, {"word": word})
+            found: list[str] = self.hear().facts["words"]
+            return found
+        words = [word, *(self.receive(rank).facts["word"] for rank in range(1, self.size))]
+        self.tell({"words": words})
+        return words
+
+    def own_gpu(self) -> torch.device:
+        """The GPU of this rank: the one that has its number on its machine, or one that it shares."""
+        return torch.device("cuda", self.local % torch.cuda.device_count())
 
 
 ALONE = Ranks(0, 1)
 _here = ALONE
 _together = False  # whether all ranks are doing something, or were when an error came
+_apart = False  # whether each rank works by itself
+_shares = 0  # how often ranks have worked by themselves
+_kept: Any = None  # where torchrun keeps what outlives its processes
+_meeting: Any = None  # where ranks found one another's addresses; they also count there
 
 
 def here() -> Ranks:
-    """This process among those of its job; alone unless `join` found others."""
+    """This process among those that play a run together; alone unless `join` found others."""
+    return ALONE if _apart else _here
+
+
+def job() -> Ranks:
+    """This process among those of its job, also while each works by itself."""
     return _here
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Let each rank work by itself on what it claims; at the end all wait for one another."""
+    global _apart, _shares
+    _shares += 1
+    with together():
+        _apart = True
+        try:
+            yield
+        finally:
+            _apart = False
+        _here.meet()
+
+
+def claim(name: str) -> bool:
+    """Whether this rank is the first to claim something that ranks share out."""
+    with _told():
+        return bool(_meeting.add(f"share-{_shares}-{name}", 1) == 1)
 
 
 def join(environment: Mapping[str, str] | None = None) -> Ranks:
     """Meet the other processes that torchrun, mpirun or srun has started, if any."""
-    global _here
+    global _here, _meeting
     found, env = find(environment), os.environ if environment is None else environment
     if found.size > 1 and _here is ALONE:
-        seconds = timedelta(seconds=float(env.get("FEDCOM_TIMEOUT", TIMEOUT)))
+        seconds = _patience(env)
         with _told():
-            store = _store(env, found, seconds)
+            _meeting = _store(env, found, seconds)
             dist.init_process_group(
-                "gloo", store=store, rank=found.rank, world_size=found.size, timeout=seconds
+                "gloo", store=_meeting, rank=found.rank, world_size=found.size, timeout=seconds
             )
         _here = found
     return _here
@@ -126,6 +187,7 @@ def leave() -> None:
     with suppress(RankLost):
         if _here.rank == 0:
             _here.tell({"do": "end"})
+    _gpu_group.cache_clear()
     dist.destroy_process_group()
     _here = ALONE
 
@@ -137,6 +199,15 @@ def together() -> Iterator[None]:
     _together = True
     yield
     _together = False  # not if an error ended it
+
+
+@cache
+def _gpu_group(ranks: Ranks) -> Any:
+    """The ranks as nccl knows them; None if two of them share a GPU, which nccl refuses."""
+    mine = torch.cuda.get_device_properties(torch.cuda.current_device())
+    gpus = ranks.agree(f"{socket.gethostname()} {getattr(mine, 'uuid', ranks.own_gpu())}")
+    shared = len(set(gpus)) < ranks.size
+    return None if shared else dist.new_group(backend="nccl", timeout=_patience(os.environ))
 
 
 def find(environment: Mapping[str, str] | None = None) -> Ranks:
@@ -153,13 +224,34 @@ def restarted() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
 
 
+def remember(name: str, word: str) -> None:
+    """Keep a word for the processes that torchrun starts if these fail; elsewhere nothing is kept."""
+    if _kept is not None:
+        with _told():
+            _kept.set(name, word)
+
+
+def recall(name: str) -> str | None:
+    """The word that processes kept which failed before; None if there is none."""
+    with _told():
+        known = restarted() and _kept is not None and _kept.check([name])
+        return _kept.get(name).decode() if known else None
+
+
+def _patience(env: Mapping[str, str]) -> timedelta:
+    """How long to wait for a word from another rank."""
+    return timedelta(seconds=float(env.get("FEDCOM_TIMEOUT", TIMEOUT)))
+
+
 def _store(env: Mapping[str, str], ranks: Ranks, seconds: timedelta) -> Any:
     """Where the ranks find one another's addresses: a server that is named, or a file on this machine."""
+    global _kept
     attempt = env.get("TORCHELASTIC_RESTART_COUNT", "0")
     address, port = meeting_place(env)
     if address is not None:
-        leads = ranks.rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        server = c10d.TCPStore(address, port, ranks.size, leads, seconds)
+        torchrun_serves = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        server = c10d.TCPStore(address, port, ranks.size, ranks.rank == 0 and not torchrun_serves, seconds)
+        _kept = c10d.PrefixStore("fedcom", server) if torchrun_serves else None
         return c10d.PrefixStore(f"fedcom-{attempt}", server)
     job = next((env[name] for name in _JOBS if name in env), None)
     if job is None:
@@ -175,6 +267,11 @@ def meeting_place(env: Mapping[str, str]) -> tuple[str | None, int]:
         return env["MASTER_ADDR"], port
     first = re.match(r"([^,\[]+)(?:\[(\d+))?", env.get("SLURM_STEP_NODELIST", ""))
     return (first[1] + (first[2] or ""), port) if first else (None, port)
+
+
+def on_host(x: Tensor) -> Tensor:
+    """A tensor on the host: itself, or a copy of one on a GPU in memory that the GPU writes to directly."""
+    return torch.empty_like(x, device="cpu", pin_memory=True).copy_(x) if x.is_cuda else x
 
 
 @contextmanager
