@@ -55,7 +55,7 @@ class RankedGraphEngine(RankedEngine):
         """Record a part of a round."""
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         # Only this thread's own calls are watched: nccl has threads that ask the GPU whether it is done.
-        return record(function, pool=self._pool, capture_error_mode="thread_local")
+        return record(function, pool=self._pool)
 
     def play(self) -> list[Ledger]:
         """Play or replay the round that the inputs describe; returns the bytes sent."""
