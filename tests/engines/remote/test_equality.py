@@ -99,8 +99,7 @@ def check_clients(here: Simulation, there: Simulation, transport: Perfect) -> No
         assert kept.pending is not None
         assert kept.pending.round == coordinator.counted[j]
         told = coordinator.archive.load(int(coordinator.counted[j])).told
-        mean, rnd = participant._heard(told)
-        state, memory = participant._finished(kept.pending.work, mean, rnd)
+        state, memory = participant._finished(kept.pending.work, told, ())
         for mine, theirs in zip(state, there.client_states(torch.tensor([j])), strict=True):
             assert torch.equal(mine, theirs)
         for name, nu in there.client_memory(torch.tensor([j])).items():

@@ -4,7 +4,7 @@ It keeps two versions: the committed one, and the pending one, to which its last
 counted. Which of them holds, the next call says (docs/decisions/remote.md).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -132,22 +132,21 @@ class Participant:
 
     def _committed(self, call: Call, kept: Kept, pending: Pending) -> Kept:
         """What the client keeps after a round in which it was counted."""
-        rules = self.run.rules
         told = next((one for one in call.told if one.round == pending.round), None)
         if told is None:
             raise WireError(f"the call counts round {pending.round}, but does not tell its end")
-        mean, rnd = self._heard(told)
-        work = pending.work
-        if call.factors:
-            names = rules.algorithm.uploads
-            if len(call.factors) != len(names):
-                raise WireError(f"the call has {len(call.factors)} factors for {len(names)} vectors")
-            work = shortened(rules, work, dict(zip(names, call.factors, strict=True)), rnd)
-        state, memory = self._finished(work, mean, rnd)
+        state, memory = self._finished(pending.work, told, call.factors)
         return kept._replace(committed=pending.round, state=state, memory=memory)
 
-    def _finished(self, work: Work, mean: Vectors, rnd: Round) -> tuple[Any, Vectors]:
-        return client_finish(self.run.rules, work, Answer(self.run.server_side, mean, rnd))
+    def _finished(self, work: Work, told: Told, factors: Sequence[float]) -> tuple[Any, Vectors]:
+        """The state and memory that some work leads to, given how the round ended."""
+        rules, (mean, rnd) = self.run.rules, self._heard(told)
+        if factors:
+            names = rules.algorithm.uploads
+            if len(factors) != len(names):
+                raise WireError(f"the call has {len(factors)} factors for {len(names)} vectors")
+            work = shortened(rules, work, dict(zip(names, factors, strict=True)), rnd)
+        return client_finish(rules, work, Answer(self.run.server_side, mean, rnd))
 
     def _heard(self, told: Told) -> tuple[Vectors, Round]:
         """The mean of a round as clients hear it, and the round's facts."""
