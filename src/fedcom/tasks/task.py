@@ -1,5 +1,6 @@
 """A task: every client's data, in one tensor or as a function, and the objective on it."""
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ _EVAL_BLOCK = 4096  # samples evaluated at once
 class Scores(NamedTuple):
     """How good a model is."""
 
-    train_loss: float
+    train_loss: float  # not a number where clients' samples are elsewhere
     test_accuracy: float | None  # None without classes or test set
     worst_client_accuracy: float | None  # mean over the worst tenth of clients; None without classes
 
@@ -53,6 +54,11 @@ class Task:
     source: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     shown: Tensor | None = None
     held: range | None = None
+
+    @property
+    def blind(self) -> bool:
+        """Whether clients' samples are elsewhere, as they are for the server of real clients."""
+        return self.held is not None and len(self.held) == 0
 
     @cached_property
     def checksum(self) -> int:
@@ -221,6 +227,8 @@ class Task:
             w: the model.
             p: the weights of all clients in the train loss.
         """
+        if self.blind:
+            return Scores(math.nan, self._test_accuracy(w), None)
         losses, hits = self._score(w, self.x, self.y)
         share = self.shown_sizes.numpy()
         starts = share.cumsum() - share
@@ -231,8 +239,12 @@ class Task:
         if not self.classes:
             return Scores(train_loss, None, None)
         worst = np.sort(np.add.reduceat(hits, starts) / share)[: max(1, round(0.1 * len(share)))]
-        test = self._score(w, self.test_x, self.test_y)[1]
-        return Scores(train_loss, float(test.mean()) if len(test) else None, float(worst.mean()))
+        return Scores(train_loss, self._test_accuracy(w), float(worst.mean()))
+
+    def _test_accuracy(self, w: Tensor) -> float | None:
+        if not self.classes or not len(self.test_x):
+            return None
+        return float(self._score(w, self.test_x, self.test_y)[1].mean())
 
     @torch.no_grad()
     def _score(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -62,7 +62,8 @@ class RemoteEngine:
         log: Path | None = None,
         checksum: int = 0,
     ) -> None:
-        self.runs, self.transport, self._checksum = [run], transport, checksum
+        self.runs: Sequence[RunState] = [run]
+        self.transport, self._checksum = transport, checksum
         self.coordinator = Coordinator(run, folder, terms, Faults(log))
         self._figures: dict[str, Any] = {"q": 0.0, "alpha": 0.0, "finite_rounds": 0, "counted": 0}
         self._series: Series | None = None
