@@ -106,8 +106,9 @@ class FlowerTransport:
 
     def __init__(self, grid: Grid, clients: int, wait: float = _QUERY) -> None:
         self.grid, self.clients, self._wait = grid, clients, wait
+        self._claims: dict[int, int | None] = {}  # which client each node says it is, in the order of asking
+        self._silent: set[int] = set()  # nodes that did not answer their last call
         self._nodes: dict[int, int] = {}  # by client
-        self._asked: set[int] = set()
 
     def carry(
         self,
@@ -128,26 +129,34 @@ class FlowerTransport:
             else:
                 waiting[self._push(node, "train", {"call": call}, deadline)] = client
         while waiting and missing() and time.monotonic() < end:
-            for identity in list(waiting):
+            for identity, client in list(waiting.items()):
                 reply = self._pull(identity)
                 if reply is None:
                     continue
-                client = waiting.pop(identity)
                 content = _content(reply, "reply")
                 if isinstance(content, bytes):
                     hear(client, content)
+                    del waiting[identity]
+                    self._silent.discard(self._nodes[client])
                 else:
                     log.warning("client %d sent no reply: %s", client, _error(reply))
                     give_up(client)
             time.sleep(_POLL)
+        self._silent.update(self._nodes[client] for client in waiting.values())
 
     def _find(self) -> None:
         """Find out which client each node is; before the first round, wait for all of them."""
-        end = time.monotonic() + (self._wait if not self._nodes else 0)
+        end = time.monotonic() + (0 if self._claims else self._wait)
         while True:
             present = set(self.grid.get_node_ids())
-            self._nodes = {client: node for client, node in self._nodes.items() if node in present}
-            self._ask(present - self._asked)
+            self._ask(present - self._claims.keys())
+            self._nodes = {}
+            for node, client in self._claims.items():
+                if client is None or node not in present:
+                    continue
+                # The first node that says so is the client, unless it is silent and another says so too.
+                if client not in self._nodes or self._nodes[client] in self._silent:
+                    self._nodes[client] = node
             if len(self._nodes) >= self.clients or time.monotonic() >= end:
                 return
             time.sleep(_POLL)
@@ -161,13 +170,12 @@ class FlowerTransport:
                 if reply is None:
                     continue
                 node, client = asked.pop(identity), _content(reply, "client")
-                self._asked.add(node)
                 if not isinstance(client, int) or not 0 <= client < self.clients:
                     log.warning("node %d is none of the clients: %s", node, client or _error(reply))
-                elif client in self._nodes:
-                    log.warning("node %d says that it is client %d, which another node is", node, client)
-                else:
-                    self._nodes[client] = node
+                    client = None
+                elif client in self._claims.values():
+                    log.warning("node %d says that it is client %d, as another node does", node, client)
+                self._claims[node] = client
             time.sleep(_POLL)
 
     def _push(self, node: int, kind: str, values: dict[str, Any], ttl: float) -> str:

@@ -215,6 +215,8 @@ class Coordinator:
             now.done.add(client)
         self._advance(now)
         self._open = None
+        if absent := sorted(set(now.called) - set(now.counted)):
+            self.faults.note(self.round, missing=absent)
         void = len(now.counted) < self.terms.needed(len(now.called))
         q, alpha = torch.zeros(()), torch.zeros(())
         for client in now.counted:  # their replies show that they were told all they were owed
@@ -222,7 +224,7 @@ class Coordinator:
             self._factors.pop(client, None)
         if void:
             self.void += 1
-            self.faults.note(self.round, void=True, counted=now.counted, called=now.called)
+            self.faults.note(self.round, void=True)
         else:
             self.void = 0
             q, alpha = self._step(now)
