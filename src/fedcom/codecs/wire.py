@@ -19,7 +19,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -80,7 +80,7 @@ class Field:
                 raise NotFinite(f"field {self.name!r} holds a value that is not finite")
             return torch.from_numpy(numbers)
         if self.bits in _TYPES:
-            return torch.from_numpy(np.frombuffer(data, _TYPES[self.bits]).astype(np.int64))
+            return torch.from_numpy(np.frombuffer(data, _TYPES[self.bits]).astype(self._type))
         total = self.count * self.bits
         bits = np.unpackbits(np.frombuffer(data, np.uint8))
         if bits[total:].any():
@@ -89,8 +89,16 @@ class Field:
 
     def from_bits(self, bits: Bits) -> Tensor:
         """The integers that have these bits."""
-        weights = 1 << np.arange(self.bits - 1, -1, -1, dtype=np.int64)
-        return torch.from_numpy(bits.reshape(self.count, self.bits) @ weights)
+        numbers = np.zeros(self.count, self._type)
+        for column in bits.reshape(self.count, self.bits).T:  # a product would be wider
+            numbers <<= 1
+            numbers |= column
+        return torch.from_numpy(numbers)
+
+    @property
+    def _type(self) -> type[np.signedinteger[Any]]:
+        """The type of the integers that are read: no wider than it must be."""
+        return np.int32 if self.bits < 32 else np.int64
 
 
 class Format(Protocol):

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedcom.config import Config
 from fedcom.data import Dataset, from_arrays
 from fedcom.engines.remote.engine import RemoteEngine, Transport
+from fedcom.engines.remote.memory import return_large_blocks
 from fedcom.engines.remote.participant import Participant
 from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError
@@ -49,6 +50,7 @@ class Job:
 
     def serve(self, transport: Transport, out: Path) -> Outcome:
         """Play the server's part to its end; go on with the run in the folder if there is one."""
+        return_large_blocks()
         simulation = self.simulation(self.server_task())
         engine = RemoteEngine(
             simulation.state,

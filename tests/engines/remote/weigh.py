@@ -1,7 +1,9 @@
 """How much the memory of a coordinator grows while it hears replies of a million numbers each.
 
-    python -m tests.engines.remote.weigh make CODEC REPLIES FOLDER
-    python -m tests.engines.remote.weigh hear CODEC REPLIES FOLDER     prints models of a million float32 numbers
+python -m tests.engines.remote.weigh make CODEC REPLIES FOLDER
+python -m tests.engines.remote.weigh hear CODEC REPLIES FOLDER
+
+The second prints the growth in models, of a million float32 numbers each.
 """
 
 import json
@@ -15,6 +17,7 @@ from fedcom.codecs import Codec, Identity, Int, Rotated, TopK
 from fedcom.draws import Draw
 from fedcom.engines.remote import messages, shared
 from fedcom.engines.remote.coordinator import Coordinator
+from fedcom.engines.remote.memory import return_large_blocks
 from fedcom.engines.remote.messages import Envelope
 from fedcom.rounds.cohort import Cohort
 from fedcom.rounds.rules import Rules
@@ -73,6 +76,7 @@ def _status(key: str) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    return_large_blocks()
     what, name, count, place = sys.argv[1:]
     if what == "make":
         make(CODECS[name], 5000, 3, Path(place))

@@ -405,7 +405,7 @@ class Coordinator:
     def _count(self, now: "_Open", client: int, heard: _Heard) -> None:
         """Add what was heard of a client, whose turn it is."""
         now.mean.add(now.p[client].to(self.run.server.w.dtype).reshape(1), heard.sent)
-        now.qs.append(heard.q)
+        now.qs.append(float(heard.q))
         now.counted.append(client)
         if heard.factors:
             now.factors[client] = heard.factors
@@ -427,7 +427,7 @@ class Coordinator:
         if len(counted) < len(now.called):
             for x in now.mean.vectors.values():
                 x.mul_(now.share / float(share))
-        q = torch.cat(now.qs).reshape(1, -1).mean(-1)[0]
+        q = torch.tensor(now.qs, dtype=run.server.w.dtype).reshape(1, -1).mean(-1)[0]
         rnd = shared.round_facts(run, self.round, float(share))
         bill, mail = Ledger(run.rules.clients), list[Mail]([[]])
         channel = _channel(bill, mail)
@@ -476,7 +476,7 @@ class _Open:
         self.done, self.aside, self.lost = set[int](), set[int](), list[int]()
         p, share = mean_weights(run.cohort.weights[torch.tensor(called, dtype=torch.int64)].reshape(1, -1))
         self.share, self.p = float(share), dict(zip(called, p[0], strict=True))
-        self.mean, self.qs = Mean(), list[Tensor]()
+        self.mean, self.qs = Mean(), list[float]()
         self.counted, self.factors = list[int](), dict[int, tuple[float, ...]]()
 
     @property
