@@ -45,6 +45,7 @@ chaos: $(VENV)/installed  ## kill runs, damage checkpoints, lose messages of rea
 flower: $(FLOWER)/installed  ## Flower in an environment of its own, as its pins are not ours
 
 deploy-test: $(FLOWER)/installed  ## 20 rounds over Flower, a SuperNode and the ServerApp killed; some minutes
+	$(FLOWER)/bin/pip install --quiet --constraint constraints-flower.txt 'flwr[simulation]'
 	FEDCOM_DEPLOY=1 $(BIN)/pytest tests/deployment
 
 fuzz: $(VENV)/installed  ## decode a million hostile messages, and as many calls and replies (MESSAGES=n for another number), loops bounds-checked

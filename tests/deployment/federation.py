@@ -53,8 +53,7 @@ class Federation:
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
             "OMP_NUM_THREADS": "1",
         }
-        self._secure = tuple(superlink) != ("--insecure",)
-        trust = f'root-certificates = "{superlink[1]}"' if self._secure else "insecure = true"
+        trust = "insecure = true" if superlink[0] == "--insecure" else f'root-certificates = "{superlink[1]}"'
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
         )
@@ -97,10 +96,10 @@ class Federation:
             cwd=self.folder,
         )
 
-    def run(self, app: Path, out: Path, settings: str) -> subprocess.CompletedProcess[str]:
+    def run(self, app: Path, out: Path, settings: str, *more: str) -> subprocess.CompletedProcess[str]:
         """Start a run of an app."""
         config = f'out="{out}" settings="{settings}" wait=120'
-        return self.flwr("run", str(app), "here", "--run-config", config)
+        return self.flwr("run", str(app), "here", "--run-config", config, *more)
 
     def wait_for(self, path: Path, text: str = "", patience: float = PATIENCE) -> None:
         """Wait until a file holds a text."""

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fedcom.config import Config, read
 from fedcom.deployment.flower.new import new
 from fedcom.deployment.job import Job
 from fedcom.reports import page
-from tests.deployment.federation import MISSING, federation
+from tests.deployment.federation import BIN, MISSING, ROOT, federation
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 LONG = bool(os.environ.get("FEDCOM_DEPLOY"))
@@ -112,3 +113,34 @@ def test_killed_nodes_and_a_killed_server_lose_nothing(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == list(range(21))
     assert "state lost" not in (out / "faults.jsonl").read_text()
+
+
+def test_what_flower_adds_to_a_reply_and_compression_alone() -> None:
+    """Checks that need Flower's classes, in its environment."""
+    script = Path(__file__).with_name("inside.py")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "FLWR_TELEMETRY_ENABLED": "0"}
+    command = [str(BIN / "python"), str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["overhead"]["message"] <= found["overhead"]["objects"] <= 600
+    assert found["whole"]["mean"] == pytest.approx(0.115, abs=1e-3)
+    assert found["whole"]["spread"] < 1e-3
+    assert found["whole"]["share"] < 0.3  # of the bytes of a dense reply
+    assert found["damaged"]["mean"] == pytest.approx(0.12, abs=1e-3)  # the other node's alone
+    assert found["whole"]["steps"] == found["damaged"]["steps"] == 3
+    assert "biased" in found["refused"]
+
+
+@pytest.mark.skipif(not LONG, reason="takes a minute: make deploy-test")
+@pytest.mark.skipif(not list(BIN.parent.glob("lib/*/site-packages/ray")), reason="needs flwr[simulation]")
+def test_the_same_app_runs_in_flowers_simulation(tmp_path: Path) -> None:
+    app, out, settings = tmp_path / "digits", tmp_path / "out", "run.rounds=2"
+    new(app, CLIENTS)
+    with federation(tmp_path / "fed", 0, ("--insecure", "--simulation")) as fed:
+        fed.environment["FEDCOM_STATE"] = str(tmp_path / "state")
+        started = fed.run(app, out, settings, "--federation-config", f"num-supernodes={CLIENTS}")
+        assert started.returncode == 0, started.stdout + started.stderr
+        fed.wait_for(out / "summary.json", '"status": "done"')
+    mine = in_process(job_of(app, settings), tmp_path / "here", missing_in(out))
+    assert equal(load_file(out / "model.safetensors"), mine)

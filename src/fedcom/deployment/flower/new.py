@@ -116,8 +116,8 @@ Federated learning with fedcom, carried by Flower. The model and the data are in
 method and its codecs in `{package}/fedcom.toml`.
 
     pip install -e .
-    flwr run .                                                   # simulation: needs flwr[simulation]
-    flwr run . my-superlink --run-config 'settings="run.rounds=50"'   # on real machines
+    pip install 'flwr[simulation]' && flwr run . --federation-config 'num-supernodes={clients}'   # simulation
+    flwr run . my-superlink --run-config 'settings="run.rounds=50"'   # real machines
 
 Each SuperNode says which client it is: `flower-supernode --node-config 'client=0' ...`. Results are in the
 folder `out` of `pyproject.toml`, on the server; `fedcom report` and `fedcom status` read it. If the server is
