@@ -2,17 +2,26 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+FLOWER := .venv-flower
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint types pytest chaos fuzz docs hooks clean
+.PHONY: help demo test lint types pytest chaos flower deploy-test fuzz docs hooks clean
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("fedcom needs Python 3.11 or newer; this is " + sys.version) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# It sees the packages of .venv behind its own, so that torch is not installed twice.
+$(FLOWER)/installed: $(VENV)/installed constraints-flower.txt
+	$(PYTHON) -m venv $(FLOWER)
+	$(BIN)/python -c 'import pathlib, sysconfig; print(sysconfig.get_path("purelib")); print(pathlib.Path("src").resolve())' > $(FLOWER)/paths
+	cp $(FLOWER)/paths $$($(FLOWER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/fedcom.pth
+	$(FLOWER)/bin/pip install --quiet --constraint constraints-flower.txt flwr
 	@touch $@
 
 demo: $(VENV)/installed  ## compare six methods on embedded data, about a minute; a table, figures and a report
@@ -30,11 +39,18 @@ types: $(VENV)/installed  ## mypy, strict on src
 pytest: $(VENV)/installed  ## the tests
 	$(BIN)/pytest -n 2
 
-chaos: $(VENV)/installed  ## kill runs 150 times, damage 200 checkpoints, start 20 runs at once; some minutes
-	FEDCOM_CHAOS=1 $(BIN)/pytest tests/runs/test_resume.py
+chaos: $(VENV)/installed  ## kill runs, damage checkpoints, lose messages of real clients, crash them; an hour
+	FEDCOM_CHAOS=1 $(BIN)/pytest tests/runs/test_resume.py tests/engines/remote -n 2
 
-fuzz: $(VENV)/installed  ## decode a million hostile messages (MESSAGES=n for another number), loops bounds-checked
+flower: $(FLOWER)/installed  ## Flower in an environment of its own, as its pins are not ours
+
+deploy-test: $(FLOWER)/installed  ## 20 rounds over Flower, a SuperNode and the ServerApp killed; some minutes
+	$(FLOWER)/bin/pip install --quiet --constraint constraints-flower.txt 'flwr[simulation]'
+	FEDCOM_DEPLOY=1 $(BIN)/pytest tests/deployment
+
+fuzz: $(VENV)/installed  ## decode a million hostile messages, and as many calls and replies (MESSAGES=n for another number), loops bounds-checked
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/checked $(BIN)/python -m fuzz.decode $(MESSAGES)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/checked $(BIN)/python -m fuzz.calls $(MESSAGES)
 
 docs: $(VENV)/installed  ## renew the command-line reference and the picture of the architecture
 	$(BIN)/python docs/make_cli_reference.py
@@ -44,4 +60,4 @@ hooks: $(VENV)/installed  ## lint and types before each commit of this clone
 	git config core.hooksPath .githooks
 
 clean:  ## remove what make made
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) runs .pytest_cache .mypy_cache .ruff_cache

@@ -159,7 +159,7 @@ def run(codec: Codec, messages: int, seed: int = 0) -> Iterator[Tally]:
     for where in WHERES:
         draw, rng = Draw.seeded(seed), random.Random(f"{seed} {codec!r} {where.dtype}")
         codec.decode(codec.encode(torch.ones(where.size, dtype=where.dtype), where, draw), where, draw)
-        before = _peak()
+        before = peak()
         for i, body in zip(range(messages // len(WHERES)), bodies(codec, where, draw, rng), strict=False):
             data = codec.frame(body, where)
             if rng.random() < 0.02:  # the header too
@@ -167,13 +167,13 @@ def run(codec: Codec, messages: int, seed: int = 0) -> Iterator[Tally]:
             attempt(codec, data, where, draw, tally, i % SAMPLE == 0)
             if i % 500 == 0:
                 yield tally
-        tally.grown = max(tally.grown, _peak() - before)
+        tally.grown = max(tally.grown, peak() - before)
     if tally.grown > GROWTH:
         tally.violations.append(f"the process grew by {tally.grown} bytes")
     yield tally
 
 
-def _peak() -> int:
+def peak() -> int:
     """The process's peak of resident memory, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 

@@ -46,6 +46,12 @@ class RankLost(FedcomError):
     exit_code = 7
 
 
+class TooFewReplies(FedcomError):
+    """Round after round, too few clients replied in time."""
+
+    exit_code = 8
+
+
 class Stopped(BaseException):
     """A signal asked the process to stop. Not an Exception, as it is nobody's to handle but the command's.
 
@@ -62,6 +68,10 @@ class Stopped(BaseException):
 
 class WireError(FedcomError):
     """A message that cannot be decoded."""
+
+
+class NotFinite(WireError):
+    """A message that holds a number that is infinite or not a number."""
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> ConfigError:

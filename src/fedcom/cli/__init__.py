@@ -1,4 +1,4 @@
-"""The command line: fedcom run, compare, sweep, status, report, reproduce, evaluate, codecs, list."""
+"""The command line: fedcom run, compare, sweep, status, report, reproduce, evaluate, codecs, flower, list."""
 
 import json
 import os
@@ -24,6 +24,7 @@ from fedcom.cli.options import KEYS, AsJson, Device, DeviceOption, Force, Out, Q
 from fedcom.codecs import CODECS
 from fedcom.config import Config, read
 from fedcom.data import DATASETS, PARTITIONS
+from fedcom.deployment.flower.new import new
 from fedcom.engines.ranks.ranks import here, join, leave, recall, remember, restarted
 from fedcom.errors import ConfigError, FedcomError, OutOfMemory, RankLost, Stopped, StorageError, unknown
 from fedcom.registry import Broken, Entry, Registry, describe
@@ -339,6 +340,21 @@ def _list_codecs(dim: int, as_json: bool, idle: Mapping[str, Any]) -> None:
         print(json.dumps(entries, indent=2))
     else:
         _Output().print(codec_card.render_listing(entries))
+
+
+flower_app = typer.Typer(help="Runs on real machines, carried by Flower.", no_args_is_help=True)
+app.add_typer(flower_app, name="flower")
+
+
+@flower_app.command("new")
+def flower_new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is empty or does not exist.")],
+    clients: Annotated[int, typer.Option(min=1, help="How many clients there will be.")] = 4,
+) -> None:
+    """Write a Flower app, ready for `flwr run`: in simulation and on real machines."""
+    for path in new(folder, clients):
+        print(path)
+    print(f"model and data: task.py; method and codecs: fedcom.toml; start it: cd {folder} && flwr run .")
 
 
 _REGISTRIES: tuple[Registry[Any], ...] = (ALGORITHMS, CODECS, DATASETS, MODELS, PARTITIONS)

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fedcom import settings
 from fedcom.codecs import wire
-from fedcom.codecs.wire import Field
+from fedcom.codecs.wire import Data, Field
 from fedcom.draws import Draw
-from fedcom.errors import ConfigError, WireError
+from fedcom.errors import ConfigError, NotFinite
 from fedcom.vectors import Layout
 
 Parts = dict[str, Tensor]  # what travels of a vector, by name
@@ -146,12 +146,12 @@ class Codec(ABC):
         """The message that has this body."""
         return self.format.frame(self.id, self.fingerprint(layout), body)
 
-    def decode(self, data: bytes, layout: Layout, draw: Draw) -> Tensor:
+    def decode(self, data: Data, layout: Layout, draw: Draw) -> Tensor:
         """The vector of one message; equals quantise(x) for the same draw."""
         parts = self.unpack(self.format.unframe(self.id, self.fingerprint(layout), data), layout)
         x = self.expand({name: part.to(draw.key.device) for name, part in parts.items()}, layout, draw)
         if not math.isfinite(x.sum()) and not math.isfinite(x.abs().max()):  # the sum is quicker
-            raise WireError(f"a {self.name} message overflows: its scale is too large")
+            raise NotFinite(f"a {self.name} message overflows: its scale is too large")
         return x
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from fedcom.codecs.wire import Field, check, check_header, check_length
+from fedcom.codecs.wire import Data, Field, check, check_header, check_length
 from fedcom.errors import WireError
 
 _HEADER = struct.Struct("<BH")
@@ -60,7 +60,7 @@ def frame(codec_id: int, fingerprint: int, body: bytes) -> bytes:
     return _HEADER.pack(_TAG, _crc(codec_id, fingerprint, body)) + body
 
 
-def unframe(codec_id: int, fingerprint: int, data: bytes) -> memoryview:
+def unframe(codec_id: int, fingerprint: int, data: Data) -> memoryview:
     """The body of a message; raises WireError unless its header says what the receiver expects."""
     check_header(data, HEADER)
     tag, crc = _HEADER.unpack_from(data)

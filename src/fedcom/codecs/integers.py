@@ -86,7 +86,12 @@ class Int(Codec):
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         low, step = parts["low"].to(layout.dtype), parts["step"].to(layout.dtype)
-        return parts["codes"] * self._spread(step, layout) + self._spread(low, layout)
+        if torch.compiler.is_compiling():
+            return parts["codes"] * self._spread(step, layout) + self._spread(low, layout)
+        x = parts["codes"].to(layout.dtype, copy=True)
+        for k, block in enumerate(self.blocks(layout).split(x)):  # in place: messages may be large
+            block.mul_(step[..., k : k + 1]).add_(low[..., k : k + 1])
+        return x
 
     def _spread(self, scales: Tensor, layout: Layout) -> Tensor:
         """The scale of every coordinate, given one per block."""

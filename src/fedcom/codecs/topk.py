@@ -83,11 +83,12 @@ class TopK(Codec):
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         values = self.inner.expand(parts, self.kept_layout(layout), draw)
-        if "bitmap" in parts:
+        if "bitmap" in parts and values.is_cuda:  # where the marks are, only a wait would tell
             order = parts["bitmap"].cumsum(-1) - 1  # the number of the kept value of a marked coordinate
             return torch.where(parts["bitmap"] > 0, values.gather(-1, order.clamp_(min=0)), 0.0)
         x = values.new_zeros((*values.shape[:-1], layout.size))
-        return x.scatter_(-1, parts["indices"].to(torch.int64), values)
+        marks = parts["bitmap"].nonzero()[:, -1] if "bitmap" in parts else parts["indices"]
+        return x.scatter_(-1, marks.reshape(values.shape).to(torch.int64), values)
 
     def check(self, parts: Parts, layout: Layout) -> None:
         k = self.kept_layout(layout).size

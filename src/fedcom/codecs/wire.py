@@ -19,14 +19,14 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcom.errors import WireError
+from fedcom.errors import NotFinite, WireError
 
 _HEADER = struct.Struct("<2sBBIII")
 HEADER = _HEADER.size
@@ -34,6 +34,7 @@ VERSION = 1
 _TYPES = {8: "<u1", 16: "<u2", 32: "<u4"}
 
 Bits = NDArray[np.uint8]  # one bit per number
+Data = bytes | memoryview  # of a message
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,10 @@ class Field:
         if self.floating:
             numbers = np.frombuffer(data, f"<f{self.bits // 8}").copy()
             if not np.isfinite(numbers).all():
-                raise WireError(f"field {self.name!r} holds a value that is not finite")
+                raise NotFinite(f"field {self.name!r} holds a value that is not finite")
             return torch.from_numpy(numbers)
         if self.bits in _TYPES:
-            return torch.from_numpy(np.frombuffer(data, _TYPES[self.bits]).astype(np.int64))
+            return torch.from_numpy(np.frombuffer(data, _TYPES[self.bits]).astype(self._type))
         total = self.count * self.bits
         bits = np.unpackbits(np.frombuffer(data, np.uint8))
         if bits[total:].any():
@@ -88,8 +89,16 @@ class Field:
 
     def from_bits(self, bits: Bits) -> Tensor:
         """The integers that have these bits."""
-        weights = 1 << np.arange(self.bits - 1, -1, -1, dtype=np.int64)
-        return torch.from_numpy(bits.reshape(self.count, self.bits) @ weights)
+        numbers = np.zeros(self.count, self._type)
+        for column in bits.reshape(self.count, self.bits).T:  # a product would be wider
+            numbers <<= 1
+            numbers |= column
+        return torch.from_numpy(numbers)
+
+    @property
+    def _type(self) -> type[np.signedinteger[Any]]:
+        """The type of the integers that are read: no wider than it must be."""
+        return np.int32 if self.bits < 32 else np.int64
 
 
 class Format(Protocol):
@@ -109,7 +118,7 @@ class Format(Protocol):
     def frame(self, codec_id: int, fingerprint: int, body: bytes) -> bytes:
         """A whole message: header and body."""
 
-    def unframe(self, codec_id: int, fingerprint: int, data: bytes) -> memoryview:
+    def unframe(self, codec_id: int, fingerprint: int, data: Data) -> memoryview:
         """The body of a message; raises WireError unless its header says what the receiver expects."""
 
 
@@ -139,7 +148,7 @@ def frame(codec_id: int, fingerprint: int, body: bytes) -> bytes:
     return _HEADER.pack(b"FC", VERSION, codec_id, fingerprint, len(body), crc) + body
 
 
-def unframe(codec_id: int, fingerprint: int, data: bytes) -> memoryview:
+def unframe(codec_id: int, fingerprint: int, data: Data) -> memoryview:
     """The body of a message; raises WireError unless its header says what the receiver expects."""
     check_header(data, HEADER)
     magic, version, codec, spec, length, crc = _HEADER.unpack_from(data)
@@ -157,7 +166,7 @@ def unframe(codec_id: int, fingerprint: int, data: bytes) -> memoryview:
     return body
 
 
-def check_header(data: bytes, size: int) -> None:
+def check_header(data: Data, size: int) -> None:
     """Refuse a message too short for a header of that size."""
     if len(data) < size:
         raise WireError(f"a message of {len(data)} bytes is shorter than its {size}-byte header")

@@ -1,13 +1,14 @@
 """Everything a run needs to know, made from a table and written back as one."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS, Codec
 from fedcom.config.sections import DataConfig, DownlinkConfig, RunConfig, UplinkConfig
 from fedcom.config.tables import Table, check_sections, renamed
+from fedcom.engines.remote.terms import Terms
 from fedcom.plain import build, keys, pick, plain
 from fedcom.registry import Registry
 from fedcom.rounds.rules import default_downlink_memory, takes_no_codec
@@ -28,6 +29,7 @@ class Config:
     links: Links
     run: RunConfig
     network: Network | None = None
+    round: Terms = field(default_factory=Terms)
 
     @classmethod
     def of(cls, table: Table) -> "Config":
@@ -56,7 +58,8 @@ class Config:
         )
         data = build(DataConfig, table.get("data", {}), "data")
         network = build(Network, over_preset(table["network"]), "network") if "network" in table else None
-        return cls(data, _named("model", MODELS, "mlp", table), algorithm, links, run, network)
+        terms = build(Terms, table.get("round", {}), "round")
+        return cls(data, _named("model", MODELS, "mlp", table), algorithm, links, run, network, terms)
 
     def table(self) -> Table:
         """The config as plain data, every default spelled out."""
@@ -72,6 +75,7 @@ class Config:
             "downlink": plain(links.downlink, CODECS) | down,
             "run": asdict(self.run),
             **({} if self.network is None else {"network": asdict(self.network)}),
+            **({} if self.round == Terms() else {"round": asdict(self.round)}),
         }
         return {name: {k: v for k, v in section.items() if v is not None} for name, section in table.items()}
 

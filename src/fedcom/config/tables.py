@@ -14,7 +14,7 @@ from fedcom.errors import ConfigError, unknown
 
 Table = dict[str, Any]
 _OVERRIDE = re.compile(r"([\w-]+)\.([\w.-]+)=(.*)", re.DOTALL)
-_SECTIONS = ("data", "model", "algorithm", "uplink", "downlink", "run", "network", "methods")
+_SECTIONS = ("data", "model", "algorithm", "uplink", "downlink", "run", "round", "network", "methods")
 
 
 def read(path: str | Path | None, overrides: Sequence[str] = ()) -> Table:

@@ -1,7 +1,8 @@
 """What an engine is: it plays the rounds of one run, or of several runs of equal shapes in step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
@@ -44,6 +45,7 @@ class Gauge(NamedTuple):
     alpha: float  # the damping of the last round
     finite_rounds: int  # how many rounds left a finite model
     time: dict[str, float]  # modelled seconds; empty without a network
+    counts: Mapping[str, int] = MappingProxyType({})  # of real clients: how many were counted and refused
 
 
 class Engine(Protocol):

@@ -209,6 +209,7 @@ class Simulation:
             "damping": _finite(gauge.alpha if self.round else None),
             "seconds": self._seconds,
             **gauge.time,
+            **gauge.counts,
         }
 
     def step(self) -> None:

@@ -10,7 +10,7 @@
 run: on stacked clients, threads, a GPU, other processes or real devices.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -83,7 +83,9 @@ def coin(draw: Draw) -> Tensor:
     return draw.fold("coin").uniform(1, torch.float64)
 
 
-def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bool) -> Vectors:
+def broadcast(
+    rules: Rules, server: Any, channel: Channel, draw: Draw, first: bool, receivers: int | None = None
+) -> Vectors:
     """Send clients what they need to begin a round.
 
     Clients that repeat the server's steps know it already: they are sent nothing after the first round, but
@@ -93,15 +95,16 @@ def broadcast(rules: Rules, server: Any, channel: Channel, draw: Draw, first: bo
         server: the algorithm's state on the server.
         channel: the downlink.
         first: whether this is the first round.
+        receivers: how many hear each message; None: all clients of the round.
     """
-    vectors = rules.algorithm.broadcast(server)
+    vectors, receivers = rules.algorithm.broadcast(server), receivers or rules.sampled
     if rules.clients_repeat_step and not first:
         return vectors
     if first and rules.first_seed is not None:
-        channel.send_seed(_FIRST, rules.first_seed, rules.layout, rules.sampled)
+        channel.send_seed(_FIRST, rules.first_seed, rules.layout, receivers)
         return vectors
     return {
-        name: channel.send(_FIRST if first else name, x, rules.layout, _UNCOMPRESSED, draw, rules.sampled)
+        name: channel.send(_FIRST if first else name, x, rules.layout, _UNCOMPRESSED, draw, receivers)
         for name, x in vectors.items()
     }
 
@@ -299,6 +302,7 @@ def server_work(
     rnd: Round,
     channel: Channel,
     draw: Draw,
+    receivers: int | None = None,
 ) -> Answer:
     """Send the mean down where clients need it, and take the server's step with what they hear.
 
@@ -308,35 +312,74 @@ def server_work(
         q: the mean over clients of their measured q; a column where servers of several runs are stacked.
         channel: the downlink.
         draw: the round's key.
+        receivers: how many hear each message; None: all clients of the round.
     """
     algorithm, (state, memory), heard, q_down = rules.algorithm, server_side, mean, None
+    receivers = receivers or rules.sampled
     if rules.sends_mean_down:
         reply = algorithm.reply(state, mean, rnd) if rules.corrects_downlink else mean
-        heard, memory = _send_mean(rules, reply, memory, rnd, channel, draw)
-        if rules.corrects_downlink and rules.links.downlink.unbiased:
+        heard, memory = _send_mean(rules, reply, memory, rnd, channel, draw, receivers)
+        if rules.tells_q_down:
             q_down = torch.stack([rules.measure(heard[name], x) for name, x in reply.items()]).mean(0)
+
+    def tell(number: Tensor) -> Tensor:
+        return _tell(rules, number, channel, draw, receivers)
+
+    q = tell(q) if rules.sends_q else q
+    q_down = None if q_down is None else tell(q_down)
     rnd = rnd._replace(alpha=rules.alpha(q, q_down), q=q if rules.sends_q else 0.0)
-    told = [*([q] if rules.sends_q else []), *([] if q_down is None else [q_down])]
-    codec = rules.links.downlink if rules.sends_mean_down else _UNCOMPRESSED
-    for number in told:
-        column = number.flatten() if number.dim() else number  # one number per run, or that of one run
-        _send_scalar(column, next(iter(mean)), codec, channel, draw, rules.sampled)
     state = algorithm.server_step(state, heard, rnd)
     if rules.corrects_downlink:
         state = algorithm.settle_server(state, mean, heard, rnd)
     return Answer(ServerSide(state, memory), heard, rnd)
 
 
+def client_hears(rules: Rules, rnd: Round, w: Tensor, inbox: Inbox, draw: Draw) -> tuple[Vectors, Round]:
+    """What a client hears of the answer that `server_work` sent: the mean, and the facts with alpha and q.
+
+    The mean is empty if clients are not sent it.
+
+    Args:
+        rnd: the facts of the round that the answer ends.
+        w: a model; only its shape and dtype matter.
+        draw: that round's key.
+    """
+    mean: Vectors = {}
+    for name in rules.algorithm.uploads if rules.sends_mean_down else ():
+        decoded = inbox.send(name, w, rules.layout, rules.links.downlink, _mean_key(rules, draw, name))
+        mean[name] = rules.downlink.hear(decoded, rules.algorithm.unit(name, rnd))
+    number = w.new_zeros(())
+    q = _tell(rules, number, inbox, draw) if rules.sends_q else number
+    q_down = _tell(rules, number, inbox, draw) if rules.tells_q_down else None
+    return mean, rnd._replace(alpha=rules.alpha(q, q_down), q=q if rules.sends_q else 0.0)
+
+
+def _tell(rules: Rules, number: Tensor, channel: Channel, draw: Draw, receivers: int = 1) -> Tensor:
+    """Send clients a number beside the mean; what they hear of it.
+
+    Args:
+        number: one number, or a column with one per run.
+    """
+    codec = rules.links.downlink if rules.sends_mean_down else _UNCOMPRESSED
+    flat = number.flatten() if number.dim() else number
+    heard = _send_scalar(flat, rules.algorithm.uploads[0], codec, channel, draw, receivers)
+    return heard.reshape(number.shape)
+
+
+def _mean_key(rules: Rules, draw: Draw, name: str) -> Draw:
+    """The key of one vector of the mean."""
+    return draw if rules.links.downlink.lossless else draw.fold("downlink", name)
+
+
 def _send_mean(
-    rules: Rules, mean: Vectors, memory: Vectors, rnd: Round, channel: Channel, draw: Draw
+    rules: Rules, mean: Vectors, memory: Vectors, rnd: Round, channel: Channel, draw: Draw, receivers: int
 ) -> tuple[Vectors, Vectors]:
     """The mean as clients hear it, and the server's new memory."""
     codec, heard, remembered = rules.links.downlink, {}, {}
     for name, x in mean.items():
-        key = draw if codec.lossless else draw.fold("downlink", name)
 
-        def through(x: Tensor, name: str = name, key: Draw = key) -> Tensor:
-            return channel.send(name, x, rules.layout, codec, key, rules.sampled)
+        def through(x: Tensor, name: str = name) -> Tensor:
+            return channel.send(name, x, rules.layout, codec, _mean_key(rules, draw, name), receivers)
 
         before = memory.get(name, x[..., :0])
         delivery = rules.downlink.send(x, before, rules.algorithm.unit(name, rnd), through)
@@ -353,3 +396,24 @@ def client_finish(rules: Rules, work: Work, answer: Answer) -> tuple[Any, Vector
         settle = rules.uplink.settle
         memory = {name: settle(nu, answer.mean[name], unit(name, rnd)) for name, nu in memory.items()}
     return state, memory
+
+
+def norm_factors(rules: Rules, sent: Vectors, rnd: Round, bound: float) -> dict[str, float]:
+    """By what a server multiplies each vector of one client so that none is longer than a bound.
+
+    Args:
+        sent: what it heard of the client.
+        bound: the largest norm in the model's units.
+    """
+    norms = {name: torch.linalg.vector_norm(rules.algorithm.unit(name, rnd) * x) for name, x in sent.items()}
+    return {name: min(1.0, bound / max(float(norm), bound)) for name, norm in norms.items()}
+
+
+def shortened(rules: Rules, work: Work, factors: Mapping[str, float], rnd: Round) -> Work:
+    """What clients did, knowing that the server multiplied what it heard of them by some factors."""
+    unit, unheard = rules.algorithm.unit, rules.uplink.unheard
+    memory = {
+        name: unheard(nu, (1 - factors[name]) * work.sent[name], unit(name, rnd))
+        for name, nu in work.memory.items()
+    }
+    return work._replace(sent={name: factors[name] * x for name, x in work.sent.items()}, memory=memory)

@@ -85,6 +85,11 @@ class Rules:
         return self.algorithm.corrects_downlink and not self.links.downlink.lossless
 
     @property
+    def tells_q_down(self) -> bool:
+        """Whether clients are told the error of the mean that they hear, on which alpha then depends."""
+        return self.sends_mean_down and self.corrects_downlink and self.links.downlink.unbiased
+
+    @property
     def clients_repeat_step(self) -> bool:
         """Whether clients repeat the server's step themselves, so that only the mean goes down."""
         if self.algorithm.option is not None:

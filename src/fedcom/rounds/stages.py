@@ -61,6 +61,10 @@ class Stage:
         """The sender's memory once it knows the mean of what the server heard."""
         return memory
 
+    def unheard(self, memory: Tensor, missing: Tensor, unit: Unit) -> Tensor:
+        """The sender's memory once it knows that the receiver left out some of what it heard."""
+        return memory
+
 
 @dataclass(frozen=True)
 class Clip(Stage):
@@ -94,6 +98,9 @@ class ErrorFeedback(_Remembering):
 
     def remember(self, x: Tensor, passed: Tensor, heard: Tensor, memory: Tensor, unit: Unit) -> Tensor:
         return passed - heard
+
+    def unheard(self, memory: Tensor, missing: Tensor, unit: Unit) -> Tensor:
+        return memory + unit * missing
 
 
 @dataclass(frozen=True)
@@ -187,6 +194,12 @@ class Pipeline:
         """The sender's memory once it knows the mean."""
         for stage in self.stages:
             memory = stage.settle(memory, mean, unit)
+        return memory
+
+    def unheard(self, memory: Tensor, missing: Tensor, unit: Unit) -> Tensor:
+        """The sender's memory once it knows that the receiver left out some of what it heard."""
+        for stage in self.stages:
+            memory = stage.unheard(memory, missing, unit)
         return memory
 
     def _contracted(self, heard: Tensor) -> Tensor:

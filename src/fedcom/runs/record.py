@@ -43,6 +43,7 @@ FILES = (
     "similarity.json",
     "environment.json",
     "model.safetensors",
+    "faults.jsonl",  # replies that were refused, where clients are real
 )
 CHECKPOINTS = "checkpoints"  # a folder; runs that are short have none
 MINUTES = 10.0  # between two checkpoints, unless told otherwise
@@ -271,7 +272,8 @@ class _Recorder:
         for section in sorted({*before, *now}):
             old, new = before.get(section, {}), now.get(section, {})
             for key in sorted({*old, *new}):
-                if old.get(key) != new.get(key) and not (section == "run" and key in _FREE):
+                free = section == "round" or (section == "run" and key in _FREE)
+                if old.get(key) != new.get(key) and not free:
                     raise ConfigError(
                         f"{self.out} holds a run with {section}.{key}={old.get(key)}, not {new.get(key)}; "
                         "leave it as it was, or begin anew in another folder"
@@ -402,7 +404,7 @@ def _table(simulation: Simulation) -> Table:
 
 def _partition(simulation: Simulation) -> dict[str, Any]:
     task = simulation.task
-    counts = task.label_counts() if task.classes else None
+    counts = task.label_counts() if task.classes and not task.blind else None
     shown = {} if task.shown is None else {"shown": task.shown.tolist()}
     return {"clients": task.clients, **shown, "sizes": task.shown_sizes.tolist(), "label_counts": counts}
 
@@ -410,6 +412,8 @@ def _partition(simulation: Simulation) -> dict[str, Any]:
 def _similarity(simulation: Simulation) -> dict[str, Any]:
     """Cosines between some clients' gradients at the starting model; None where one is not finite."""
     task, w = simulation.task, simulation.server.w
+    if task.blind:
+        return {"clients": [], "cosine": []}
     with repeatable(simulation.options.tf32):
         cosine = similarity(task, w).cpu()
     rows = [[round(c, 4) if math.isfinite(c) else None for c in row] for row in cosine.tolist()]

@@ -1,5 +1,6 @@
 """A task: every client's data, in one tensor or as a function, and the objective on it."""
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ Scored = tuple[np.ndarray, np.ndarray]  # the loss of each sample, and 1 if it w
 class Scores(NamedTuple):
     """How good a model is."""
 
-    train_loss: float
+    train_loss: float  # not a number where clients' samples are elsewhere
     test_accuracy: float | None  # None without classes or test set
     worst_client_accuracy: float | None  # mean over the worst tenth of clients; None without classes
 
@@ -54,6 +55,11 @@ class Task:
     source: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     shown: Tensor | None = None
     held: range | None = None
+
+    @property
+    def blind(self) -> bool:
+        """Whether clients' samples are elsewhere, as they are for the server of real clients."""
+        return self.held is not None and len(self.held) == 0
 
     @cached_property
     def checksum(self) -> int:
@@ -223,6 +229,8 @@ class Task:
             p: the weights of all clients in the train loss.
             scored: the training samples, if they were scored elsewhere.
         """
+        if self.blind:
+            return Scores(math.nan, self._test_accuracy(w), None)
         losses, hits = scored or self._score(w, self.x, self.y)
         share = self.shown_sizes.numpy()
         starts = share.cumsum() - share
@@ -233,8 +241,12 @@ class Task:
         if not self.classes:
             return Scores(train_loss, None, None)
         worst = np.sort(np.add.reduceat(hits, starts) / share)[: max(1, round(0.1 * len(share)))]
-        test = self._score(w, self.test_x, self.test_y)[1]
-        return Scores(train_loss, float(test.mean()) if len(test) else None, float(worst.mean()))
+        return Scores(train_loss, self._test_accuracy(w), float(worst.mean()))
+
+    def _test_accuracy(self, w: Tensor) -> float | None:
+        if not self.classes or not len(self.test_x):
+            return None
+        return float(self._score(w, self.test_x, self.test_y)[1].mean())
 
     def whole_blocks(self, clients: range) -> range:
         """The blocks in which training samples are scored that hold samples of these clients alone."""

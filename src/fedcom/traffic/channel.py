@@ -1,13 +1,15 @@
 """One direction of traffic: sends vectors through codecs and enters their bytes in ledgers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedcom.codecs import Codec, wire
+from fedcom.codecs.wire import Data
 from fedcom.draws import Draw
+from fedcom.errors import NotFinite, WireError
 from fedcom.traffic.ledger import Direction, Ledger
 from fedcom.vectors import Layout
 
@@ -15,7 +17,7 @@ _HALF = torch.float16
 _SEED = 8  # bytes of a seed
 _SEED_ID = 127  # where other messages have the id of their codec
 SEED_BYTES = wire.HEADER + _SEED
-Mail = list[bytes]  # the messages of one sender in one round
+Mail = list[Data]  # the messages of one sender in one round
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ class Channel:
             message = wire.frame(_SEED_ID, layout.fingerprint, seed.to_bytes(_SEED, "little"))
             heard = wire.unframe(_SEED_ID, layout.fingerprint, message)
             wire.check("seed", int.from_bytes(heard, "little"), seed)
+            for mail in self.mail or ():
+                mail.append(message)
         for ledger in self.ledgers:
             items = {"header": wire.HEADER, "seed": _SEED}
             ledger.add(self.direction, vector, items, receivers=receivers)
@@ -149,7 +153,10 @@ class Channel:
 
 @dataclass(frozen=True)
 class Inbox(Channel):
-    """The other end of a channel: what is sent into it is left aside, and what is in the mail is heard."""
+    """The other end of a channel: what is sent into it is left aside, and what is in the mail is heard.
+
+    Its ledgers, if any, are entered with the bytes that were in the mail.
+    """
 
     def send(
         self,
@@ -161,9 +168,17 @@ class Inbox(Channel):
         receivers: int = 1,
         rows: Tensor | slice = slice(None),
     ) -> Tensor:
-        """The vectors in the next message of each sender."""
-        boxes = self._boxes(rows)
-        return torch.stack([codec.decode(box.pop(0), layout, draw[i]) for i, box in enumerate(boxes)])
+        """The vectors in the next message of each sender; one vector if x is one."""
+
+        def one(x: Tensor, draw: Draw) -> Tensor:
+            message = _next(boxes)
+            items = {"header": codec.format.HEADER, "body": len(message) - codec.format.HEADER}
+            for ledger in self.ledgers:
+                ledger.add(self.direction, vector, items)
+            return codec.decode(message, layout, draw)
+
+        boxes = iter(self._boxes(rows))
+        return _one_by_one(one, x, draw)
 
     def append(
         self,
@@ -174,12 +189,36 @@ class Inbox(Channel):
         rows: Tensor | slice = slice(None),
     ) -> Tensor:
         """The number that comes next in the mail of each sender."""
-        raw = bytearray(b"".join(box.pop(0) for box in self._boxes(rows)))
-        return torch.frombuffer(raw, dtype=_HALF).to(numbers.device, numbers.dtype)
+        boxes = self._boxes(rows)
+        raw = [_next(iter([box])) for box in boxes]
+        for message in raw:
+            wire.check_length(memoryview(message), _HALF.itemsize)
+            for ledger in self.ledgers:
+                ledger.add(self.direction, vector, {part: _HALF.itemsize})
+        halves = torch.frombuffer(bytearray(b"".join(raw)), dtype=_HALF).reshape(numbers.shape)
+        if not halves.isfinite().all():
+            raise NotFinite(f"{part} is not finite")
+        return halves.to(numbers.device, numbers.dtype)
+
+    def hear_seed(self, layout: Layout) -> int:
+        """The seed in the next message, in place of a model of this layout."""
+        body = wire.unframe(_SEED_ID, layout.fingerprint, _next(iter(self.mail or ())))
+        wire.check_length(body, _SEED)
+        return int.from_bytes(body, "little")
+
+
+def _next(boxes: Iterator[Mail]) -> Data:
+    """The next message of the next sender."""
+    box = next(boxes)
+    if not box:
+        raise WireError("a message is missing")
+    return box.pop(0)
 
 
 def _one_by_one(one: Callable[[Tensor, Draw], Tensor], x: Tensor, draw: Draw) -> Tensor:
     """Apply a function to every vector of a stack, each with its own key."""
     if x.dim() == 1:
         return one(x, draw)
+    if len(x) == 1:
+        return one(x[0], draw[0]).unsqueeze(0)
     return torch.stack([one(row, draw[i]) for i, row in enumerate(x)])

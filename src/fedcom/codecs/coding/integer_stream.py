@@ -108,7 +108,7 @@ def _read_table(body: memoryview) -> tuple[Ints, int]:
     field = _table(size)
     if not 1 <= size <= _MOST or len(body) < 2 + field.nbytes + 4:
         raise WireError(f"a table of {size} symbols does not fit in a message of {len(body)} bytes")
-    return field.unpack(body[2 : 2 + field.nbytes]).numpy(), 2 + field.nbytes
+    return field.unpack(body[2 : 2 + field.nbytes]).long().numpy(), 2 + field.nbytes
 
 
 def _table(size: int) -> Field:

@@ -1,0 +1,201 @@
+"""A job as a Flower ServerApp and ClientApp, which do no more than carry bytes.
+
+    both = apps(__file__, task)
+    server_app = both.server  # Flower wants both at the top level of a module
+    client_app = both.client
+
+Settings are read from fedcom.toml beside the file, with `settings` of the run's config laid over it.
+"""
+
+import logging
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedcom.codecs.wire import Data
+from fedcom.config import Config, read
+from fedcom.deployment.job import Job
+from fedcom.errors import ConfigError, WireError
+
+log = logging.getLogger("fedcom")
+_RECORD = "fedcom"
+_POLL = 0.2  # seconds between two looks for replies
+_QUERY = 60.0  # seconds that a node has to say which client it is
+
+
+class Apps(NamedTuple):
+    """What Flower starts on the server, and on every client."""
+
+    server: ServerApp
+    client: ClientApp
+
+
+def apps(file: str, parts: Any, config: str = "fedcom.toml") -> Apps:
+    """The apps of a job.
+
+    Args:
+        file: of the app; the config lies beside it.
+        parts: the module with the model and the data; fedcom/deployment/job.py explains it.
+    """
+    folder = Path(file).parent
+    server, client = ServerApp(), ClientApp()
+
+    def job(context: Context) -> Job:
+        overrides = shlex.split(str(context.run_config.get("settings", "")))
+        return Job(Config.of(read(folder / config, overrides)), parts)
+
+    @server.main()  # type: ignore[untyped-decorator, unused-ignore]
+    def serve(grid: Grid, context: Context) -> None:
+        out = str(context.run_config.get("out", ""))
+        if not out:
+            raise ConfigError("the run's config needs out, a folder on the server for the results")
+        mine = job(context)
+        wait = float(context.run_config.get("wait", _QUERY))
+        outcome = mine.serve(FlowerTransport(grid, mine.clients, wait), Path(out).expanduser())
+        if outcome.error is not None:
+            raise outcome.error
+
+    @client.query()  # type: ignore[untyped-decorator, unused-ignore]
+    def who(message: Message, context: Context) -> Message:
+        return _reply(message, {"client": client_number(context.node_config)})
+
+    @client.train()  # type: ignore[untyped-decorator, unused-ignore]
+    def work(message: Message, context: Context) -> Message:
+        number = client_number(context.node_config)
+        participant = job(context).participant(number, state_folder(context.node_config))
+        call = message.content[_RECORD]["call"]
+        if not isinstance(call, bytes):
+            raise WireError("the message holds no call")
+        return _reply(message, {"reply": participant.answer(call)})
+
+    return Apps(server, client)
+
+
+def client_number(node: Mapping[str, Any]) -> int:
+    """The number of the client that a node is: client, or partition-id, as Flower's simulation calls it."""
+    for key in ("client", "partition-id"):
+        if key in node:
+            return int(node[key])
+    raise ConfigError("a SuperNode must know which client it is: --node-config 'client=0'")
+
+
+def state_folder(node: Mapping[str, Any]) -> Path:
+    """Where clients' state is kept: `state` of the node's config, FEDCOM_STATE, or ~/.fedcom/state."""
+    told = node.get("state") or os.environ.get("FEDCOM_STATE") or "~/.fedcom/state"
+    return Path(str(told)).expanduser()
+
+
+def _reply(message: Message, values: dict[str, Any]) -> Message:
+    return Message(RecordDict({_RECORD: ConfigRecord(values)}), reply_to=message)
+
+
+class FlowerTransport:
+    """Carries the messages of a job's rounds through a Flower grid.
+
+    Args:
+        clients: how many there are.
+        wait: seconds to wait for their nodes before the first round.
+    """
+
+    def __init__(self, grid: Grid, clients: int, wait: float = _QUERY) -> None:
+        self.grid, self.clients, self._wait = grid, clients, wait
+        self._claims: dict[int, int | None] = {}  # which client each node says it is, in the order of asking
+        self._silent: set[int] = set()  # nodes that did not answer their last call
+        self._nodes: dict[int, int] = {}  # by client
+
+    def carry(
+        self,
+        calls: Iterable[tuple[int, bytes]],
+        hear: Callable[[int, Data], object],
+        give_up: Callable[[int], None],
+        missing: Callable[[], Sequence[int]],
+        deadline: float,
+    ) -> None:
+        """Push the calls one by one; pull replies one by one, so that a few lie in memory at a time."""
+        self._find()
+        end, waiting = time.monotonic() + deadline, dict[str, int]()
+        for client, call in calls:
+            node = self._nodes.get(client)
+            if node is None:
+                log.warning("no node is client %d", client)
+                give_up(client)
+            else:
+                waiting[self._push(node, "train", {"call": call}, deadline)] = client
+        while waiting and missing() and time.monotonic() < end:
+            for identity, client in list(waiting.items()):
+                reply = self._pull(identity)
+                if reply is None:
+                    continue
+                content = _content(reply, "reply")
+                if isinstance(content, bytes):
+                    hear(client, content)
+                    del waiting[identity]
+                    self._silent.discard(self._nodes[client])
+                else:
+                    log.warning("client %d sent no reply: %s", client, _error(reply))
+                    give_up(client)
+            time.sleep(_POLL)
+        self._silent.update(self._nodes[client] for client in waiting.values())
+
+    def _find(self) -> None:
+        """Find out which client each node is; before the first round, wait for all of them."""
+        end = time.monotonic() + (0 if self._claims else self._wait)
+        while True:
+            present = set(self.grid.get_node_ids())
+            self._ask(present - self._claims.keys())
+            self._nodes = {}
+            for node, client in self._claims.items():
+                if client is None or node not in present:
+                    continue
+                # The first node that says so is the client, unless it is silent and another says so too.
+                if client not in self._nodes or self._nodes[client] in self._silent:
+                    self._nodes[client] = node
+            if len(self._nodes) >= self.clients or time.monotonic() >= end:
+                return
+            time.sleep(_POLL)
+
+    def _ask(self, nodes: Iterable[int]) -> None:
+        asked = {self._push(node, "query", {}, _QUERY): node for node in nodes}
+        end = time.monotonic() + _QUERY
+        while asked and time.monotonic() < end:
+            for identity in list(asked):
+                reply = self._pull(identity)
+                if reply is None:
+                    continue
+                node, client = asked.pop(identity), _content(reply, "client")
+                if not isinstance(client, int) or not 0 <= client < self.clients:
+                    log.warning("node %d is none of the clients: %s", node, client or _error(reply))
+                    client = None
+                elif client in self._claims.values():
+                    log.warning("node %d says that it is client %d, as another node does", node, client)
+                self._claims[node] = client
+            time.sleep(_POLL)
+
+    def _push(self, node: int, kind: str, values: dict[str, Any], ttl: float) -> str:
+        content = RecordDict({_RECORD: ConfigRecord(values)})
+        message = Message(content, dst_node_id=node, message_type=kind, ttl=ttl)
+        return str(next(iter(self.grid.push_messages([message]))))
+
+    def _pull(self, identity: str) -> Message | None:
+        return next(iter(self.grid.pull_messages([identity])), None)
+
+
+def _content(reply: Message, key: str) -> Any:
+    """A value in a reply; None if the reply is an error or holds no such value."""
+    if reply.has_error():
+        return None
+    try:
+        return reply.content[_RECORD][key]
+    except (KeyError, TypeError):
+        return None
+
+
+def _error(reply: Message) -> str:
+    return f"{reply.error.code} {reply.error.reason}" if reply.has_error() else "it holds something else"

@@ -1,0 +1,1 @@
+"""Real clients: a coordinator and participants that exchange bytes, over any transport."""

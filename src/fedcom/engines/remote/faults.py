@@ -1,0 +1,67 @@
+"""Replies that were refused, and why: counted, entered in the ledger, and in a log that stays short."""
+
+import json
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal
+
+from fedcom.traffic.ledger import Ledger
+
+log = logging.getLogger("fedcom")
+
+Reason = Literal[
+    "late",
+    "repeated",
+    "unasked",
+    "oversized",
+    "malformed",
+    "not finite",
+    "other settings",
+    "wrong job",
+    "wrong client",
+    "wrong round",
+    "state lost",
+    "failed",
+]
+
+
+class Faults:
+    """Counts refused replies; of each client and reason, one in a round is logged.
+
+    Args:
+        path: of a file with one JSON object per line; None: only Python's log is written.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.counts: Counter[str] = Counter()
+        self._logged: set[tuple[int, str]] = set()
+
+    def next_round(self) -> None:
+        """A round begins."""
+        self._logged.clear()
+
+    def refuse(
+        self, round_index: int, client: int, reason: Reason, detail: str, nbytes: int, ledger: Ledger
+    ) -> None:
+        """Enter a refused reply.
+
+        Args:
+            client: a number that no client has stands for all such.
+        """
+        self.counts[reason] += 1
+        ledger.add("uplink", "refused", {reason: nbytes})
+        if (client, reason) not in self._logged:
+            self._logged.add((client, reason))
+            log.warning(
+                "round %d: the reply of client %d is refused: %s (%s)", round_index, client, reason, detail
+            )
+            self.note(round_index, client=client, refused=reason, detail=detail, bytes=nbytes)
+
+    def note(self, round_index: int, **facts: Any) -> None:
+        """Write a line to the log file."""
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"round": round_index, **facts}) + "\n")

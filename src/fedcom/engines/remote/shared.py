@@ -1,0 +1,45 @@
+"""What coordinator and participants each compute for themselves: the public facts of rounds and clients."""
+
+import zlib
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedcom.algorithms.base import Round
+from fedcom.draws import Draw, Strata
+from fedcom.rounds.round import Senders, facts
+from fedcom.rounds.state import RunState
+
+
+def agreement(run: RunState) -> int:
+    """A 32-bit fingerprint of all that both sides must have set alike."""
+    rules, cohort = run.rules, run.cohort
+    links = replace(rules.links, encode=True)
+    parts = (rules.algorithm, links, rules.layout.fingerprint, cohort.clients, cohort.sampled, cohort.tau)
+    return zlib.crc32(repr((*parts, rules.seed, int(run.draw.key))).encode())
+
+
+def round_facts(run: RunState, round_index: int, share: float) -> Round:
+    """The facts of a round, in the types that the local engine has them in."""
+    inputs = run.inputs(round_index)
+    eta, weight = (torch.tensor(x, dtype=torch.float64) for x in (inputs.eta, share))
+    return facts(eta, run.cohort.tau, weight, inputs.coin[0])
+
+
+def sender(run: RunState, round_index: int, client: int, share: float) -> Senders:
+    """What is known to all of a client that takes part in a round."""
+    numbers, key = torch.tensor([client]), run.draw.fold(round_index)
+    steps = run.cohort.steps
+    own = None if steps.per_client is None else steps.per_client[numbers]
+    draw = Draw(key.fold(numbers).key, _strata(run, round_index, numbers))
+    return Senders(numbers, steps._replace(per_client=own), round_facts(run, round_index, share), draw)
+
+
+def _strata(run: RunState, round_index: int, client: Tensor) -> Strata | None:
+    """How the clients of a round spread the numbers they round with, if they do."""
+    if not run.rules.links.correlated:
+        return None
+    key, sampled = run.draw.fold(round_index), run.sample(round_index)
+    ranks, n = key.fold("ranks").permutation(len(sampled)), len(sampled)
+    return Strata(key, ranks, n).at((sampled == client).nonzero()[:, 0])

@@ -1,0 +1,146 @@
+"""Real Flower: a SuperLink and SuperNodes on loopback give the model of the same clients in one process."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedcom.config import Config, read
+from fedcom.deployment.flower.new import new
+from fedcom.deployment.job import Job
+from fedcom.reports import page
+from tests.deployment.federation import BIN, MISSING, ROOT, federation
+
+pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+LONG = bool(os.environ.get("FEDCOM_DEPLOY"))
+CLIENTS = 4
+
+
+def job_of(app: Path, settings: str) -> Job:
+    """The app's job in this process."""
+    package = app / app.name
+    spec = importlib.util.spec_from_file_location("task_of_app", package / "task.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return Job(Config.of(read(package / "fedcom.toml", settings.split())), module)
+
+
+class Losing:
+    """A transport in this process that loses the replies of given clients in given rounds."""
+
+    def __init__(self, job: Job, folder: Path, lost: dict[int, list[int]]) -> None:
+        self.clients = {j: job.participant(j, folder / str(j)) for j in range(CLIENTS)}
+        self.lost, self.round = lost, 0
+
+    def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float) -> None:
+        for client, call in calls:
+            if client not in self.lost.get(self.round, []):
+                assert hear(client, self.clients[client].answer(call)) is None
+        self.round += 1
+
+
+def in_process(job: Job, folder: Path, lost: dict[int, list[int]]) -> dict[str, torch.Tensor]:
+    job.serve(Losing(job, folder / "clients", lost), folder / "run")
+    return load_file(folder / "run" / "model.safetensors")
+
+
+def missing_in(out: Path) -> dict[int, list[int]]:
+    """The clients that were not counted, by round, as the run's log has them."""
+    log = out / "faults.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return {line["round"]: line["missing"] for line in lines if "missing" in line}
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_five_rounds_over_flower_give_the_model_of_one_process(tmp_path: Path) -> None:
+    app, out, settings = tmp_path / "digits", tmp_path / "out", "run.rounds=5 round.deadline=60"
+    new(app, CLIENTS)
+    with federation(tmp_path / "fed", CLIENTS) as fed:
+        for client in range(CLIENTS):
+            fed.node(client)
+        started = fed.run(app, out, settings)
+        assert started.returncode == 0, started.stdout + started.stderr
+        fed.wait_for(out / "summary.json", '"status": "done"')
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["rounds_done"] == 5
+    mine = in_process(job_of(app, settings), tmp_path / "here", missing_in(out))
+    assert equal(load_file(out / "model.safetensors"), mine)
+    assert summary["test_accuracy"] > 0.5
+    page.write([out, tmp_path / "here" / "run"], tmp_path / "report.html")
+    assert "fedcomgate" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.skipif(not LONG, reason="takes minutes: make deploy-test")
+def test_killed_nodes_and_a_killed_server_lose_nothing(tmp_path: Path) -> None:
+    """20 rounds; a SuperNode is killed and started again, and so is the ServerApp."""
+    app, out = tmp_path / "digits", tmp_path / "out"
+    settings = "run.rounds=20 round.deadline=20 round.least=0.25 uplink.bits=4"
+    new(app, CLIENTS)
+    with federation(tmp_path / "fed", CLIENTS) as fed:
+        for client in range(CLIENTS):
+            fed.node(client)
+        assert fed.run(app, out, settings).returncode == 0
+        fed.wait_for(out / "metrics.jsonl", '"round": 4')
+        fed.kill("node-2")
+        fed.wait_for(out / "metrics.jsonl", '"round": 6')
+        fed.node(2)
+        fed.wait_for(out / "metrics.jsonl", '"round": 9')
+        (server,) = fed.apps("flwr-serverapp")
+        os.kill(server, signal.SIGKILL)
+        while fed.apps("flwr-serverapp"):
+            time.sleep(0.05)
+        assert fed.run(app, out, settings).returncode == 0
+        fed.wait_for(out / "summary.json", '"status": "done"', 900)
+    lost = missing_in(out)
+    assert lost, "nobody was missing: the node was not killed in time"
+    resumed = json.loads((out / "environment.json").read_text())["resumed"]
+    assert resumed
+    mine = in_process(job_of(app, settings), tmp_path / "here", lost)
+    assert equal(load_file(out / "model.safetensors"), mine)
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == list(range(21))
+    assert "state lost" not in (out / "faults.jsonl").read_text()
+
+
+def test_what_flower_adds_to_a_reply_and_compression_alone() -> None:
+    """Checks that need Flower's classes, in its environment."""
+    script = Path(__file__).with_name("inside.py")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "FLWR_TELEMETRY_ENABLED": "0"}
+    command = [str(BIN / "python"), str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["overhead"]["message"] <= found["overhead"]["objects"] <= 600
+    assert found["whole"]["mean"] == pytest.approx(0.115, abs=1e-3)
+    assert found["whole"]["spread"] < 1e-3
+    assert found["whole"]["share"] < 0.3  # of the bytes of a dense reply
+    assert found["damaged"]["mean"] == pytest.approx(0.12, abs=1e-3)  # the other node's alone
+    assert found["whole"]["steps"] == found["damaged"]["steps"] == 3
+    assert "biased" in found["refused"]
+
+
+@pytest.mark.skipif(not LONG, reason="takes a minute: make deploy-test")
+@pytest.mark.skipif(not list(BIN.parent.glob("lib/*/site-packages/ray")), reason="needs flwr[simulation]")
+def test_the_same_app_runs_in_flowers_simulation(tmp_path: Path) -> None:
+    app, out, settings = tmp_path / "digits", tmp_path / "out", "run.rounds=2"
+    new(app, CLIENTS)
+    with federation(tmp_path / "fed", 0, ("--insecure", "--simulation")) as fed:
+        fed.environment["FEDCOM_STATE"] = str(tmp_path / "state")
+        started = fed.run(app, out, settings, "--federation-config", f"num-supernodes={CLIENTS}")
+        assert started.returncode == 0, started.stdout + started.stderr
+        fed.wait_for(out / "summary.json", '"status": "done"')
+    mine = in_process(job_of(app, settings), tmp_path / "here", missing_in(out))
+    assert equal(load_file(out / "model.safetensors"), mine)

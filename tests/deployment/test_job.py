@@ -1,0 +1,112 @@
+"""Jobs of a user's model and data, without Flower."""
+
+import json
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedcom.config import Config, read
+from fedcom.deployment.flower.new import new
+from fedcom.deployment.job import Job
+from fedcom.errors import ConfigError
+from fedcom.reports import page
+from fedcom.runs.record import read_rows
+from fedcom.runs.status import statuses
+
+SETTINGS = ["data.clients=3", "algorithm.tau=2", "algorithm.batch=4", "run.rounds=3"]
+
+
+def data(client: int, clients: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(client)
+    x = torch.randn(10 + client, 5, generator=generator)
+    return x, (x.sum(1) > 0).long()
+
+
+def parts(**more: Any) -> Any:
+    given = {"model": lambda: nn.Linear(5, 2), "client_data": data, "test_data": lambda: data(9, 3)}
+    return SimpleNamespace(__name__="mine", **{**given, **more})
+
+
+def job(*settings: str, **more: Any) -> Job:
+    return Job(Config.of(read(None, [*SETTINGS, *settings])), parts(**more))
+
+
+class Here:
+    """Clients in this process."""
+
+    def __init__(self, job: Job, folder: Path, stop: int | None = None) -> None:
+        self.clients = {j: job.participant(j, folder / str(j)) for j in range(3)}
+        self.stop, self.carried = stop, 0
+
+    def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float) -> None:
+        if self.carried == self.stop:
+            raise KeyboardInterrupt
+        for client, call in calls:
+            assert hear(client, self.clients[client].answer(call)) is None
+        self.carried += 1
+
+
+def test_a_job_leaves_a_run_folder_like_any_other(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    outcome = job().serve(Here(job(), tmp_path / "clients"), out)
+    assert outcome.error is None
+    rows = read_rows(out)
+    assert [row["round"] for row in rows] == [0, 1, 2, 3]
+    assert [row["counted"] for row in rows] == [0, 3, 3, 3]
+    assert all(row["train_loss"] is None and row["test_accuracy"] is not None for row in rows)
+    assert statuses([out])[0].state == "done"
+    page.write([out], tmp_path / "report.html")
+    assert "fedcomgate" in (tmp_path / "report.html").read_text()
+    assert json.loads((out / "partition.json").read_text())["label_counts"] is None
+    again = job().serve(Here(job(), tmp_path / "others"), out)  # it is done already
+    assert [row["round"] for row in again.curve.rows] == [0, 1, 2, 3]
+
+
+def test_a_stopped_server_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    job().serve(Here(job(), tmp_path / "a"), whole)
+    for stop in (0, 2):
+        out, clients = tmp_path / f"run-{stop}", tmp_path / f"clients-{stop}"
+        with pytest.raises(KeyboardInterrupt):
+            job().serve(Here(job(), clients, stop), out)
+        job().serve(Here(job(), clients), out)
+        assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+        assert [row["round"] for row in read_rows(out)] == [0, 1, 2, 3]
+
+
+def test_clients_that_count_by_size_need_sizes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"add sizes\(clients\) to mine"):
+        job("algorithm.weights=size").server_task()
+    sizes = {"sizes": lambda clients: [10, 11, 12]}
+    weighted = job("algorithm.weights=size", **sizes)
+    outcome = weighted.serve(Here(weighted, tmp_path / "clients"), tmp_path / "run")
+    assert outcome.error is None
+    wrong = job("algorithm.weights=size", sizes=lambda clients: [10, 11, 99])
+    with pytest.raises(ConfigError, match="client 2 has 99 samples; it has 12"):
+        wrong.participant(2, tmp_path)
+    with pytest.raises(ConfigError, match="clients 0 to 2"):
+        job().participant(3, tmp_path)
+    with pytest.raises(ConfigError, match=r"needs data\.clients"):
+        _ = Job(Config.of(read(None, [])), parts()).clients
+
+
+def test_a_new_app_is_whole_and_its_job_runs(tmp_path: Path) -> None:
+    app = tmp_path / "My App"
+    files = new(app, clients=5)
+    assert {path.name for path in files} >= {"pyproject.toml", "task.py", "fedcom.toml", "app.py"}
+    table = tomllib.loads((app / "pyproject.toml").read_text())
+    assert table["tool"]["flwr"]["app"]["components"]["serverapp"] == "my_app.app:server_app"
+    space: dict[str, Any] = {"__name__": "task"}
+    exec((app / "my_app" / "task.py").read_text(), space)
+    made = Job(Config.of(read(app / "my_app" / "fedcom.toml", [])), SimpleNamespace(**space))
+    assert made.clients == 5
+    assert sum(len(made.client_task(j).x) for j in range(5)) == 1500
+    with pytest.raises(ConfigError, match="not an empty folder"):
+        new(app)
+    with pytest.raises(ConfigError, match="begin it with a letter"):
+        new(tmp_path / "7")

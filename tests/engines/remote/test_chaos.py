@@ -1,0 +1,130 @@
+"""Lost and late messages, crashes and wiped disks: runs end, and what the methods rest on holds to rounding.
+
+FEDCOM_CHAOS=1 (make chaos) plays 60 rounds with 20 seeds.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from fedcom import FedPAQ, Int, Links, Rotated, Simulation, TopK
+from fedcom.config import Config, read
+from fedcom.engines.remote.participant import Participant
+from fedcom.engines.remote.terms import Terms
+from fedcom.runs.prepare import build_task
+from tests.engines.remote.chaos import play, settled, weighted
+from tests.engines.remote.clients import deployed
+from tests.engines.test_checkpoints import algorithm, small_task
+
+LONG = bool(os.environ.get("FEDCOM_CHAOS"))
+ROUNDS, SEEDS = (60, range(20)) if LONG else (14, range(2))
+TERMS = Terms(least=0.1, restarts=1000, void=1000)
+FAULTS = {"crash": 0.1, "stop": 0.01}
+CASES: dict[str, tuple[str, Links | None, str]] = {
+    "fedcomgate": ("fedcomgate", Links(Int(4)), "delta"),
+    "compressed downlink": ("fedcomgate", Links(Int(4), Rotated(3.0)), "H"),
+    "exact": ("fedcomgate-exact", Links(Rotated(1.0)), "h"),
+    "scaffold": ("scaffold", None, "c"),
+    "diana": ("diana", Links(Int(2)), "h server"),
+    "diana, option I": ("diana", Links(Int(2)), "h server"),
+}
+
+
+def given(name: str, links: Links | None, **how: Any) -> dict[str, Any]:
+    return {"algorithm": algorithm(name, **how), "links": links, "rounds": ROUNDS, "participation": 0.5}
+
+
+def check_sums(invariant: str) -> Any:
+    """A check that the weighted sum over clients is what the server has of it: zero, or a vector it keeps."""
+
+    def check(played: Simulation, clients: dict[int, Participant]) -> None:
+        try:
+            states = [state for state, _ in settled(played, clients)]
+        except LookupError:  # a wiped disk that the server will hear of at the next call
+            return
+        field = {"H": "delta", "h server": "h"}.get(invariant, invariant)
+        total = weighted(played, (getattr(state, field) for state in states))
+        server = played.server
+        expected = {"H": "H", "c": "c", "h server": "h"}.get(invariant)
+        wanted = getattr(server, expected) if expected else torch.zeros_like(total)
+        scale = max(1.0, *(float(getattr(state, field).abs().max()) for state in states))
+        assert float((total - wanted).abs().max()) <= 1e-12 * scale
+
+    return check
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("case", CASES)
+def test_sums_over_clients_hold_among_faults(tmp_path: Path, case: str, seed: int) -> None:
+    name, links, invariant = CASES[case]
+    how = {"option": "I"} if "option I" in case else {}
+    task, checked = small_task(torch.float64), check_sums(invariant)
+    played, _ = play(task, given(name, links, **how), tmp_path, seed, TERMS, checked, **FAULTS)
+    assert played.round == ROUNDS
+    assert played.server.w.isfinite().all()
+    counts = played.engine.coordinator.faults.counts  # type: ignore[attr-defined]
+    assert not counts["state lost"]  # what was lost on the way costs no one its state
+    assert counts["late"] + counts["repeated"] + counts["malformed"] > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telling(FedPAQ):
+    """FedPAQ whose clients keep what they meant to send until they are told the end of the round."""
+
+    uses_meant: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_error_feedback_sends_all_it_means_among_faults(tmp_path: Path, seed: int) -> None:
+    """Over all rounds in which a client was counted: sent + memory = meant."""
+    task, left = small_task(torch.float64), dict[int, torch.Tensor]()
+    links = Links(TopK(0.1), uplink_memory="error-feedback")
+    settings = {**given("fedpaq", links), "algorithm": Telling(eta=0.05, batch=4, tau=2)}
+
+    def check(played: Simulation, clients: dict[int, Participant]) -> None:
+        coordinator = played.engine.coordinator  # type: ignore[attr-defined]
+        memories = [memory["D"] for _, memory in settled(played, clients)]
+        for j, participant in clients.items():
+            if coordinator.counted[j] == played.round - 1:
+                kept = participant._vault.load(coordinator._job, participant._initial)
+                assert kept is not None
+                assert kept.pending is not None
+                work, eta = kept.pending.work, played.state.inputs(played.round - 1).eta
+                left[j] = left.get(j, 0) + eta * (work.meant["D"] - work.sent["D"])
+            assert float((memories[j] - left.get(j, 0)).abs().max()) <= 1e-12
+
+    play(task, settings, tmp_path, seed, TERMS, check, **FAULTS)
+    assert len(left) > 6
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("case", CASES)
+def test_wiped_disks_make_all_start_anew_and_sums_hold(tmp_path: Path, case: str, seed: int) -> None:
+    name, links, invariant = CASES[case]
+    how = {"option": "I"} if "option I" in case else {}
+    task, checked = small_task(torch.float64), check_sums(invariant)
+    faults = {**FAULTS, "wipe": 0.05}
+    played, chaos = play(task, given(name, links, **how), tmp_path, seed, TERMS, checked, **faults)
+    assert played.round == ROUNDS
+    assert chaos.wiped > 0
+    assert played.server.w.isfinite().all()
+    assert played.engine.coordinator.generation > 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(not LONG, reason="takes minutes: make chaos")
+@pytest.mark.parametrize("method", ["fedcomgate", "scaffold", "fedcomgate-exact", "diana"])
+def test_accuracy_is_within_a_point_of_a_run_without_faults(tmp_path: Path, method: str) -> None:
+    table = read(None, [f"algorithm.name={method}", "model.hidden=16", "run.participation=0.5"])
+    config = Config.of(table)
+    task, _ = build_task(config)
+    settings = {"algorithm": config.algorithm, "links": config.links, "rounds": 60, "participation": 0.5}
+    whole, _ = deployed(task, settings, tmp_path / "whole")
+    for _ in range(60):
+        whole.step()
+    accuracy = whole.row()["test_accuracy"]
+    found = [play(task, settings, tmp_path / f"{seed}", seed, TERMS, **FAULTS)[0] for seed in range(3)]
+    assert sum(played.row()["test_accuracy"] for played in found) / 3 >= accuracy - 0.01

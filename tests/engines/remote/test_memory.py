@@ -1,0 +1,27 @@
+"""The memory of a coordinator grows by a few models, however many replies it hears."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engines.remote.weigh import CODECS
+
+ROOT = Path(__file__).parents[3]
+REPLIES = 200 if os.environ.get("FEDCOM_CHAOS") else 12
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+@pytest.mark.parametrize("codec", CODECS)
+def test_memory_grows_by_five_models_at_most(tmp_path: Path, codec: str) -> None:
+    def weigh(what: str) -> str:
+        module = ["-m", "tests.engines.remote.weigh"]
+        command = [sys.executable, *module, what, codec, str(REPLIES), str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    weigh("make")
+    assert float(weigh("hear")) <= 5
