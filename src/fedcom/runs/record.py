@@ -43,8 +43,8 @@ FILES = (
     "similarity.json",
     "environment.json",
     "model.safetensors",
-    "faults.jsonl",  # replies that were refused, where clients are real
 )
+FAULTS = "faults.jsonl"  # refused replies and missing clients; only where clients are real
 CHECKPOINTS = "checkpoints"  # a folder; runs that are short have none
 MINUTES = 10.0  # between two checkpoints, unless told otherwise
 Start = Literal["new", "over", "resume"]  # in an empty folder, over an earlier run, or where one stopped
@@ -144,7 +144,7 @@ class _Recorder:
         if resume:
             self._refuse_other()
         else:
-            clear(self.out, (*FILES, CHECKPOINTS))
+            clear(self.out, (*FILES, FAULTS, CHECKPOINTS))
         if not (self.out / "config.toml").exists():
             self._write_config()
         self._write_once("partition.json", _partition)
