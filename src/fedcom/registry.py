@@ -129,6 +129,13 @@ class Registry(Mapping[str, T]):
         self._admit(key, thing, BY_HAND)
         return thing
 
+    def vet(self, thing: Any) -> None:
+        """Raise ConfigError on something that could not be added: not of this kind, or in another's place."""
+        if not any(thing is own for own in self._builtin.values()):
+            with self._blaming(getattr(thing, "name", str(thing)), "not registered"):
+                self._check(thing)
+                self._refuse_clash(Entry(thing.name, "", thing))
+
     def where(self, name: str) -> str:
         """Where an entry comes from: fedcom, a package and its version, a module, or by hand."""
         self.find(name)

@@ -122,7 +122,7 @@ def test_a_diverged_run_exits_with_3_and_advice(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_exits_with_130_and_keeps_its_rows(tmp_path: Path) -> None:
-    long = ("model.hidden=16", "algorithm.tau=1", "run.rounds=1000000")
+    long = ("model.hidden=16", "algorithm.tau=1", "algorithm.decay=1", "run.rounds=1000000")
     code, out, err = interrupted(tmp_path, "a/metrics.jsonl", 2, "run", *long, "-q", "--out", "a")
     assert (code, out) == (130, "results in a\n")
     assert err == "fedcom: stopped by SIGINT; go on with: fedcom run --resume a\n"

@@ -36,7 +36,7 @@ from fedcom.runs.prepare import data_label, prepare
 from fedcom.runs.record import Start, out_of_memory
 from fedcom.runs.run import execute
 from fedcom.studies import card_vectors, codec_card, sweep, sweep_report
-from fedcom.studies.compare import METHODS, compare, labels
+from fedcom.studies.compare import METHODS, alone, compare, labels
 from fedcom.tasks.models import MODELS
 from fedcom.version import VERSION
 
@@ -68,7 +68,7 @@ def run(
         settings, out, start = _resumed(resume, settings), resume, "resume"
     elif out is not None and restarted() and (out / "config.toml").is_file():
         start = "resume"
-    config = Config.of(_settings(settings))
+    config = alone(*_path_and_overrides(settings))
     with (
         given_or_fresh(out, f"{config.algorithm.name}-{data_label(config)}") as out,
         _told(f"fedcom run --resume {shlex.quote(str(out))}"),
@@ -387,9 +387,13 @@ def _root(
 
 def _settings(arguments: list[str] | None) -> dict[str, Any]:
     """The settings of an optional config file, the first argument, with the overrides after it applied."""
+    return read(*_path_and_overrides(arguments))
+
+
+def _path_and_overrides(arguments: list[str] | None) -> tuple[str | None, list[str]]:
     arguments = list(arguments or [])
     path = arguments.pop(0) if arguments and not _is_override(arguments[0]) else None
-    return read(path, arguments)
+    return path, arguments
 
 
 def _is_override(argument: str) -> bool:

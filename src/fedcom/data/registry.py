@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from fedcom.data.cifar import read_cifar
 from fedcom.data.dataset import Arrays, Dataset, images
-from fedcom.data.extras import optional
 from fedcom.data.femnist import read_femnist
 from fedcom.data.files import Found, locate
 from fedcom.data.idx import parse_idx
 from fedcom.data.synthetic import synthetic
 from fedcom.draws import Draw
 from fedcom.errors import DataError
+from fedcom.imports import optional
 from fedcom.registry import Registry, function_of
 
 

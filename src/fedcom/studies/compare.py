@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.config import Config, DataConfig, Table, check_sections, renamed
+from fedcom.config import Config, DataConfig, Table, check_sections, drop_void, override, read, renamed
 from fedcom.errors import ConfigError, Stopped, nearest
 from fedcom.registry import short_name
 from fedcom.reports import page
@@ -145,12 +146,9 @@ def variants(table: Table, methods: Sequence[str], seeds: range) -> list[tuple[s
         table: the settings of a config file, by section.
     """
     table = renamed(table)
-    check_sections(table)
+    check_sections(table, ("methods",))
     _check_labels(table, methods, seeds)
-    used = {key for label in methods for key in _keys(_method(table, label))} | {"name"}
-    for key in table.get("algorithm", {}):
-        if key not in used:
-            raise ConfigError(f"none of the methods has a key {key!r} in algorithm; {nearest(key, used)}")
+    check_shared(table, methods)
     return [
         (label, variant({**table, "run": {**table.get("run", {}), "seed": seed}}, label))
         for label in methods
@@ -158,8 +156,66 @@ def variants(table: Table, methods: Sequence[str], seeds: range) -> list[tuple[s
     ]
 
 
+def check_shared(table: Table, methods: Sequence[str]) -> None:
+    """Refuse shared hyper-parameters that none of the methods has; warn of links that none of them uses."""
+    known = {key for label in methods for key in _keys(_method(table, label))} | {"name"}
+    for key in table.get("algorithm", {}):
+        if key not in known:
+            raise ConfigError(f"none of the methods has a key {key!r} in algorithm; {nearest(key, known)}")
+    kinds = [_method(table, label) for label in methods]
+    used = {
+        "uplink": any(_compresses(method) for method in kinds),
+        "downlink": any(method.feedback for method in kinds),
+    }
+    for section, anyone in used.items():
+        if table.get(section) and not anyone:
+            given = ", ".join(f"{section}.{key}={value}" for key, value in table[section].items())
+            warnings.warn(
+                f"{given} is not used: none of {', '.join(methods)} compresses its {section} by default; "
+                f"write methods.{methods[0]}.{section}.KEY=... to set it for one of them",
+                stacklevel=2,
+            )
+
+
+def alone(path: str | None, overrides: Sequence[str]) -> Config:
+    """The config of a single run: of the method or label that algorithm.name names.
+
+    If the file has settings for it under [methods], they apply as in a comparison; overrides come last.
+
+    Args:
+        path: of a config file; None: none.
+    """
+    table, said = read(path, overrides), read(None, overrides)
+    check_sections(table, ("methods",))
+    methods = table.pop("methods", {})
+    label = table.get("algorithm", {}).get("name", "fedcomgate")
+    for other, own in methods.items():
+        _check_section(other, own)
+        if other in said.get("methods", {}) and other != label:
+            raise ConfigError(
+                f"methods.{other} is about {other}, and this runs {label}; write algorithm.KEY=... or "
+                f"algorithm.name={other}"
+            )
+    if label not in methods:
+        return Config.of(table)
+    own = sections({**table, "methods": methods}, label)
+    drop_void(own, said)
+    for text in overrides:
+        if not re.match(r"methods\.|algorithm\.name=", text):
+            override(own, text)
+    return Config.of(own)
+
+
 def variant(table: Table, label: str) -> Config:
-    """The config of one method of a comparison.
+    """The config of one method of a comparison; see `sections`."""
+    try:
+        return Config.of(sections(table, label))
+    except ConfigError as error:
+        raise ConfigError(f"{label}: {error}") from None
+
+
+def sections(table: Table, label: str) -> Table:
+    """The settings of one method of a comparison.
 
     Keys of [algorithm] apply to every method that has them and does not fix them, [uplink] to every method
     that compresses by default, [downlink] to every method whose clients receive the mean. They are
@@ -170,20 +226,23 @@ def variant(table: Table, label: str) -> Config:
         label: the name of a method, or a label under [methods].
     """
     table = renamed(table)
+    check_sections(table, ("methods",))
     method, own = _method(table, label), dict(table.get("methods", {}).get(label, {}))
-    uplink = table.get("uplink", {}) if method.uplink["name"] != "identity" else {}
+    uplink = table.get("uplink", {}) if _compresses(method) else {}
     downlink = table.get("downlink", {}) if method.feedback else {}
     shared = {key: value for key, value in table.get("algorithm", {}).items() if key in _keys(method)}
-    sections: Table = {
+    drop_void({"algorithm": shared}, {"algorithm": own})
+    return {
         **{section: table[section] for section in ("data", "model", "run", "network") if section in table},
         "uplink": _laid(own.pop("uplink", {}), uplink),
         "downlink": _laid(own.pop("downlink", {}), downlink),
         "algorithm": {**shared, **own, "name": _name(table, label)},
     }
-    try:
-        return Config.of(sections)
-    except ConfigError as error:
-        raise ConfigError(f"{label}: {error}") from None
+
+
+def _compresses(method: type[Algorithm]) -> bool:
+    """Whether a method compresses what clients send unless told otherwise."""
+    return bool(method.uplink["name"] != "identity")
 
 
 def _laid(own: Any, shared: Table) -> Any:
@@ -213,16 +272,26 @@ def _write(curves: Sequence[Curve], target: float, out: Path, subtitle: str) -> 
 def _check_labels(table: Table, methods: Sequence[str], seeds: range) -> None:
     if not methods or not seeds:
         raise ConfigError("a comparison needs at least one method and one seed")
+    check_once(methods)
     for label in methods:
         _check_folder(label)
+    for label, own in table.get("methods", {}).items():
+        _check_section(label, own)
+        _method(table, label)
+
+
+def check_once(methods: Sequence[str]) -> None:
+    """Refuse a method that is named twice."""
+    for label in methods:
         if methods.count(label) > 1:
             raise ConfigError(
                 f"{label} is among the methods twice; give one a label, as in methods.mine.name={label}"
             )
-    for label, own in table.get("methods", {}).items():
-        if not isinstance(own, dict):
-            raise ConfigError(f"methods.{label} is a section; write methods.{label}.key=value")
-        _method(table, label)
+
+
+def _check_section(label: str, own: object) -> None:
+    if not isinstance(own, dict):
+        raise ConfigError(f"methods.{label} is a section; write methods.{label}.key=value")
 
 
 def _check_folder(label: str) -> None:

@@ -36,7 +36,7 @@ from fedcom.runs.record import CHECKPOINTS, append, mend_end, open_log, out_of_m
 from fedcom.runs.status import TRIALS
 from fedcom.saving.series import Series
 from fedcom.saving.whole import write_json, write_whole
-from fedcom.studies.compare import method_keys, variant
+from fedcom.studies.compare import check_once, check_shared, method_keys, variant
 from fedcom.tasks.task import Task
 
 FILES = ("results.jsonl", "sweep.json", TRIALS, "table.json", "table.csv", "table.md", "sweep.png")
@@ -168,6 +168,9 @@ def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
     if not flat:
         raise ConfigError("a sweep needs a grid, as in grid.eta=0.02,0.05,0.1 or grid.uplink.bits=1,2")
     lists = {key: values if isinstance(values, list) else [values] for key, values in flat.items()}
+    for key, values in lists.items():
+        if any(values.count(value) > 1 for value in values):
+            raise ConfigError(f"grid.{key} has a value twice: {values}; leave one out")
     return [tuple(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 
 
@@ -183,7 +186,9 @@ def trials_of(
         seeds: how many seeds per point, from run.seed on.
     """
     first = Config.of({"run": table.get("run", {})}).run.seed
+    check_once(methods)
     known = {method: method_keys(table, method) for method in methods}
+    check_shared(table, methods)
     every = set().union(*known.values())
     for key, _ in tried[0]:
         if "." not in key and key not in every:
