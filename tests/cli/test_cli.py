@@ -260,7 +260,8 @@ def test_evaluate_gives_the_scores_of_the_last_row(command: Command, tmp_path: P
     assert (code, err) == (0, "")
     scores = json.loads(out)
     assert scores.pop("data") == "digits"
-    assert scores == {key: last[key] for key in ("train_loss", "test_accuracy", "worst_client_accuracy")}
+    keys = ("train_loss", "test_loss", "test_accuracy", "worst_client_accuracy")
+    assert scores == {key: last[key] for key in keys}
     other = json.loads(command("evaluate", "a", "data.partition=iid", "data.clients=5").out)
     assert other["test_accuracy"] == last["test_accuracy"]
     assert other["worst_client_accuracy"] > last["worst_client_accuracy"]

@@ -265,8 +265,12 @@ def evaluate(
     table.setdefault("run", {})["init"] = str(folder / "model.safetensors")
     simulation, config = prepare(Config.of(table), device.value)
     scores = simulation.row()
-    keys = ("train_loss", "test_accuracy", "worst_client_accuracy")
-    print(json.dumps({"data": config.data.name, **{key: scores[key] for key in keys}}, indent=2))
+    keys = ("train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse")
+    print(
+        json.dumps(
+            {"data": config.data.name, **{key: scores[key] for key in keys if key in scores}}, indent=2
+        )
+    )
 
 
 @app.command("codecs")

@@ -5,7 +5,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ from fedcom.rounds.rules import Measure, Rules, relative_error
 from fedcom.rounds.state import RunState
 from fedcom.saving.series import Series
 from fedcom.settings import at_least
+from fedcom.tasks.scores import Metric
 from fedcom.tasks.task import Task
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.links import Links
@@ -41,6 +42,11 @@ from fedcom.traffic.network import Network
 from fedcom.vectors import Vectors
 
 _LOWEST_SHARE = 0.01  # of eta, below which decay is warned of
+ROW_KEYS = (  # what rows may hold besides the user's metrics
+    *("round", "train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse"),
+    *("uplink_bytes", "downlink_bytes", "uplink_bytes_total", "downlink_bytes_total"),
+    *("q", "damping", "seconds", "modelled_seconds"),
+)
 _CHECK_EVERY = 16  # rounds on a GPU between two checks whether the model is finite
 
 
@@ -62,6 +68,7 @@ class Simulation:
         tf32: matrix products on a GPU at ten bits of precision.
         storage: where clients' state is kept; "memory" or "disk" for short.
         network: link speeds, or the name of a preset; with them rows give modelled seconds.
+        metrics: functions of the outputs and targets of the whole test set, by the name in the rows.
         measure: computes q from what the server heard and what clients meant, one number per client.
         ranks: the processes that play the run together.
         transport: what travels between them; see Options.
@@ -83,13 +90,14 @@ class Simulation:
         tf32: bool = False,
         storage: Storage | str | None = None,
         network: Network | str | None = None,
+        metrics: Mapping[str, Metric] | None = None,
         measure: Measure = relative_error,
         ranks: Ranks = ALONE,
         transport: Transport = "chain",
     ) -> None:
         rounds, eval_every = at_least("rounds", rounds, 0), at_least("eval_every", eval_every, 1)
         seed, chunk = at_least("seed", seed, 0), chunk and at_least("chunk", chunk, 1)
-        algorithm, links = _algorithm(algorithm), _links(links)
+        algorithm, links = algorithm_of(algorithm), links_of(links)
         storage = Storage(storage) if isinstance(storage, str) else storage  # type: ignore[arg-type]
         self.task, self.algorithm = task.to(pick_device(device)), algorithm
         self.rounds, self.eval_every = rounds, eval_every
@@ -107,7 +115,8 @@ class Simulation:
         check_engine(engine, w.device)
         plan_store(ClientCounts.of(cohort.clients, cohort.sampled, rounds), rules, w, self.options.storage)
         self._index, self._seconds, self._saves = 0, 0.0, dict[Path, Series]()
-        self.results = Results()
+        self.results, self.metrics = Results(), dict(metrics or {})
+        self._check_metrics()
         self.settings = {
             "rounds": rounds,
             "participation": participation,
@@ -212,13 +221,13 @@ class Simulation:
         started = time.perf_counter()
         self.check()
         with repeatable(self.options.tf32):
-            scores = self.task.evaluate(self.server.w, self.weights)
+            scores = self.task.evaluate(self.server.w, self.weights, self.metrics)
         up, down = self.ledger.total("uplink"), self.ledger.total("downlink")
         gauge = self.engine.gauge(self._index)
         self._seconds += time.perf_counter() - started
         return {
             "round": self.round,
-            **{key: _finite(value) for key, value in scores._asdict().items()},
+            **{key: _finite(value) for key, value in scores.items()},
             "uplink_bytes": up / self.rules.clients,
             "downlink_bytes": down / self.rules.clients,
             "uplink_bytes_total": up,
@@ -228,6 +237,11 @@ class Simulation:
             "seconds": self._seconds,
             **gauge.time,
         }
+
+    def clients(self) -> Results:
+        """How good the model as it stands is on the training data of each client, one row per client."""
+        with repeatable(self.options.tf32):
+            return Results(self.task.evaluate_clients(self.server.w, self.metrics), "client")
 
     def step(self) -> None:
         """One round."""
@@ -239,6 +253,18 @@ class Simulation:
         if self.server.w.device.type == "cpu" or self.round % _CHECK_EVERY == 0:
             self.check()
         self._seconds += time.perf_counter() - started
+
+    def _check_metrics(self) -> None:
+        """Refuse metrics that have no data, no function or the name of a figure that rows have anyway."""
+        if self.metrics and not len(self.task.test_x):
+            raise ConfigError("metrics are measured on the test set; give the task one, as in test_x, test_y")
+        for name, function in self.metrics.items():
+            if not callable(function):
+                raise ConfigError(
+                    f"metric {name!r} must be a function of outputs and targets; got {function!r}"
+                )
+            if name in ROW_KEYS:
+                raise ConfigError(f"rows have a {name!r} already; give your metric another name")
 
     def check(self) -> None:
         """Raise Diverged if the model is no longer finite."""
@@ -356,7 +382,7 @@ class Simulation:
         )
 
 
-def _algorithm(given: object) -> Algorithm:
+def algorithm_of(given: object) -> Algorithm:
     """The method that a name, a class or an instance stands for."""
     made = ALGORITHMS[given] if isinstance(given, str) else given
     made = made() if isinstance(made, type) and issubclass(made, Algorithm) else made
@@ -367,7 +393,7 @@ def _algorithm(given: object) -> Algorithm:
     return made
 
 
-def _links(given: object) -> Links | None:
+def links_of(given: object) -> Links | None:
     """The links that a codec, its class or its name stands for."""
     made = CODECS[given] if isinstance(given, str) else given
     made = made() if isinstance(made, type) and issubclass(made, Codec) else made
@@ -437,10 +463,12 @@ def pick_device(name: str) -> torch.device:
     match = re.fullmatch(r"cpu|cuda(?::(\d+))?", str(name))
     if match is None:
         raise ConfigError(f"device must be auto, cpu, cuda or one GPU, such as cuda:1; got {name!r}")
-    gpus = torch.cuda.device_count()
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if match[0] != "cpu" and int(match[1] or 0) >= gpus:
         seen = f"only cuda:0 to cuda:{gpus - 1}" if gpus > 1 else "only cuda:0" if gpus else "no GPU"
-        raise ConfigError(f"device={name}, but torch sees {seen}; use one that is there, cpu or auto")
+        raise ConfigError(
+            f"device={name}, but torch sees {seen}; use device=cpu or auto, or one that it sees"
+        )
     return torch.device(match[0])
 
 

@@ -52,6 +52,8 @@ def _entry(method: str, runs: Sequence[Curve], target: float | None) -> dict[str
         **{status: statuses.count(status) for status in UNFINISHED},
         "final_loss": _mean(finals, "train_loss"),
         "final_loss_spread": _spread(finals, "train_loss"),
+        "final_test_loss": _mean(finals, "test_loss"),
+        "final_test_loss_spread": _spread(finals, "test_loss"),
         "final_accuracy": _mean(finals, "test_accuracy"),
         "final_accuracy_spread": _spread(finals, "test_accuracy"),
         "worst_client_accuracy": _mean(finals, "worst_client_accuracy"),
@@ -130,6 +132,7 @@ def _columns(table: Sequence[MethodEntry], target: float | None) -> list[Column]
     wanted: list[Column] = [
         ("method", lambda e: str(e["method"])),
         ("loss", _loss),
+        ("test loss", _test_loss),
         ("accuracy %", lambda e: percent(e["final_accuracy"], e["final_accuracy_spread"])),
         ("worst tenth %", lambda e: percent(e["worst_client_accuracy"])),
         ("up MB", lambda e: megabytes(e["uplink_bytes"])),
@@ -165,6 +168,15 @@ def _loss(entry: MethodEntry) -> str:
         return _unfinished(entry)
     spread = entry["final_loss_spread"]
     return significant(entry["final_loss"], 4) + ("" if spread is None else f" ±{significant(spread, 2)}")
+
+
+def _test_loss(entry: MethodEntry) -> str:
+    """The test loss where there is no accuracy, which says more."""
+    if entry["final_accuracy"] is not None:
+        return NOTHING
+    spread = entry["final_test_loss_spread"]
+    text = significant(entry["final_test_loss"], 4)
+    return text + ("" if spread is None else f" ±{significant(spread, 2)}")
 
 
 def _rounds(mean: float | None) -> str:

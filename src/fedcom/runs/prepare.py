@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -15,20 +16,23 @@ from fedcom.errors import ConfigError, DataError
 from fedcom.registry import short_name
 from fedcom.rounds.cohort import sample_size
 from fedcom.rounds.rules import Measure, check, relative_error
+from fedcom.runs.given import Given
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.task import Task
 
+C = TypeVar("C", Config, Given)
 
-def prepare(
-    config: Config, device: str = "auto", measure: Measure = relative_error
-) -> tuple[Simulation, Config]:
+
+def prepare(config: C, device: str = "auto", measure: Measure = relative_error) -> tuple[Simulation, C]:
     """A simulation ready to run, and the config with the defaults that depend on the data filled in.
 
     Args:
         device: "auto", "cpu" or "cuda".
         measure: how the error of a message is measured; see Simulation.
     """
+    if isinstance(config, Given):
+        return simulation_of(config.task, config, device, measure), config
     if config.data.clients is not None:  # wrong settings are refused before the data is read
         refuse(config, config.data.clients)
     task, config = build_task(config)
@@ -36,13 +40,17 @@ def prepare(
 
 
 def simulation_of(
-    task: Task, config: Config, device: str = "auto", measure: Measure = relative_error
+    task: Task, config: Config | Given, device: str = "auto", measure: Measure = relative_error
 ) -> Simulation:
     """The simulation that a config describes, on a task already built; arguments as in `prepare`.
 
     On several ranks, rank 0 tells the others to prepare the same.
     """
     run, ranks = config.run, here()
+    if ranks.size > 1 and isinstance(config, Given):
+        raise ConfigError(
+            "on several ranks compare and sweep need a config; give Simulation its ranks instead"
+        )
     if ranks.size > 1 and ranks.rank == 0:
         ranks.tell({"do": "prepare", "config": config.table(), "device": device})
     return Simulation(
@@ -59,13 +67,14 @@ def simulation_of(
         tf32=run.tf32,
         storage=run.storage,
         network=config.network,
+        metrics=config.metrics if isinstance(config, Given) else None,
         measure=measure,
         ranks=ranks,
         transport=run.transport,
     )
 
 
-def refuse(config: Config, clients: int) -> None:
+def refuse(config: Config | Given, clients: int) -> None:
     """Raise ConfigError if the settings do not go together with this number of clients."""
     check(config.algorithm, config.links, clients, sample_size(config.run.participation, clients))
 

@@ -5,12 +5,13 @@ import re
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.config import Config, DataConfig, Table, check_sections, drop_void, override, read, renamed
+from fedcom.engines.results import frame
 from fedcom.errors import ConfigError, Stopped, nearest
 from fedcom.registry import short_name
 from fedcom.reports import page
@@ -18,11 +19,15 @@ from fedcom.reports.comparison import compare_table, markdown, write_csv
 from fedcom.reports.figures import VIEWS, figures
 from fedcom.runs.curve import Curve
 from fedcom.runs.folder import LOCK, claim, clear
+from fedcom.runs.given import Given
 from fedcom.runs.prepare import build_task, refuse
 from fedcom.runs.record import CHECKPOINTS
 from fedcom.runs.record import FILES as RUN_FILES
 from fedcom.runs.run import execute
 from fedcom.saving.whole import write_json, write_whole
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 METHODS = ("fedavg", "fedpaq", "scaffold", "fedgate", "fedcomgate")  # the paper's five
 PLAN = "compare.json"  # says what the folder's comparison is of
@@ -37,11 +42,23 @@ class Comparison:
         table: one entry per method; see `compare_table`.
         target: the accuracy that bytes and rounds "to target" are measured to.
         stopped: the signal that stopped it before all runs were done, if one did.
+        curves: the rows of every run.
+        folder: where all is written: one folder per run, the table and the figures.
     """
 
-    table: list[dict[str, Any]]
+    table: list[dict[str, Any]] = field(repr=False)
     target: float
     stopped: Stopped | None
+    curves: list[Curve] = field(repr=False)
+    folder: Path
+
+    def frame(self) -> "DataFrame":
+        """The table as a pandas frame, indexed by method; needs `pip install 'fedcom[pandas]'`."""
+        return frame(self.table).set_index("method")
+
+    def rows(self) -> "DataFrame":
+        """Every row of every run as one pandas frame, with its method and seed."""
+        return frame({"method": c.method, "seed": c.seed, **row} for c in self.curves for row in c.rows)
 
 
 def labels(table: Table) -> list[str]:
@@ -76,24 +93,45 @@ def compare(
     first = Config.of({"run": table.get("run", {})}).run
     configs = variants(table, methods, range(first.seed, first.seed + seeds))
     data = _resolve(configs)
+    deal = {
+        "classes": f"{data.classes_per_client} classes per client",
+        "dirichlet": f"dirichlet {data.alpha:g}",
+    }
+    split = deal.get(data.partition or "", data.partition)
+    plan = {"config": table, "methods": list(methods), "seeds": seeds}
+    return play(configs, out, plan, f"{data.name} · {data.clients} clients · {split}", force, device, quiet)
+
+
+def play(
+    configs: Sequence[tuple[str, Config | Given]],
+    out: Path,
+    plan: Table,
+    task: str,
+    force: bool,
+    device: str,
+    quiet: bool,
+) -> Comparison:
+    """Run every config that is not done yet; write the table, the figures and the page.
+
+    Args:
+        configs: of every run, with its label.
+        plan: what the comparison is of, as plain data; a folder that holds another one is refused.
+        task: in words, for the figures.
+    """
+    seeds = len({config.run.seed for _, config in configs})
+    target = configs[0][1].run.target_accuracy
     with claim(out, used=True):
-        _take_over(out, {"config": table, "methods": list(methods), "seeds": seeds}, force)
+        _take_over(out, plan, force)
         curves, stopped = _run_all(configs, out, seeds, device, quiet)
-        deal = {
-            "classes": f"{data.classes_per_client} classes per client",
-            "dirichlet": f"dirichlet {data.alpha:g}",
-        }
-        split = deal.get(data.partition or "", data.partition)
-        subtitle = f"{data.name} · {data.clients} clients · {split} · {seeds} seed{'s' * (seeds > 1)}"
-        rows = _write(curves, first.target_accuracy, out, subtitle)
+        rows = _write(curves, target, out, f"{task} · {seeds} seed{'s' * (seeds > 1)}")
         page.write(
             [_folder(out, label, config) for label, config in configs[: len(curves)]], out / "report.html"
         )
-    return Comparison(rows, first.target_accuracy, stopped)
+    return Comparison(rows, target, stopped, curves, out)
 
 
 def _run_all(
-    configs: Sequence[tuple[str, Config]], out: Path, seeds: int, device: str, quiet: bool
+    configs: Sequence[tuple[str, Config | Given]], out: Path, seeds: int, device: str, quiet: bool
 ) -> tuple[list[Curve], Stopped | None]:
     """The curves of all runs, or of those that were begun before a signal stopped them."""
     curves: list[Curve] = []
@@ -112,7 +150,7 @@ def _run_all(
     return curves, None
 
 
-def _folder(out: Path, label: str, config: Config) -> Path:
+def _folder(out: Path, label: str, config: Config | Given) -> Path:
     return out / label / f"seed-{config.run.seed}"
 
 
@@ -274,7 +312,7 @@ def _check_labels(table: Table, methods: Sequence[str], seeds: range) -> None:
         raise ConfigError("a comparison needs at least one method and one seed")
     check_once(methods)
     for label in methods:
-        _check_folder(label)
+        check_folder(label)
     for label, own in table.get("methods", {}).items():
         _check_section(label, own)
         _method(table, label)
@@ -294,7 +332,7 @@ def _check_section(label: str, own: object) -> None:
         raise ConfigError(f"methods.{label} is a section; write methods.{label}.key=value")
 
 
-def _check_folder(label: str) -> None:
+def check_folder(label: str) -> None:
     """Raise ConfigError for a label that cannot be the name of a folder."""
     if re.search(r"[:/\\\x00]", label) or label.startswith(".") or label in ("", *FILES, PLAN):
         mine = short_name(label).rpartition(".")[2].lower() or "mine"

@@ -31,6 +31,7 @@ from fedcom.errors import (
 from fedcom.runs import stops
 from fedcom.runs.display import Display, progress
 from fedcom.runs.folder import claim, clear
+from fedcom.runs.given import Given
 from fedcom.runs.prepare import build_task, simulation_of
 from fedcom.runs.record import CHECKPOINTS, append, mend_end, open_log, out_of_memory
 from fedcom.runs.status import TRIALS
@@ -60,7 +61,7 @@ class Trial:
     method: str
     point: tuple[tuple[str, Any], ...]
     seed: int
-    config: Config
+    config: Config | Given
 
     @property
     def key(self) -> str:
@@ -112,8 +113,20 @@ def sweep(
         quiet: show no progress.
     """
     trials = list(trials_of(table, points(grid), methods, seeds))
+    plan = {"config": table, "grid": grid, "seeds": seeds, "last": last}
+    return play(trials, out, plan, last, force, device, quiet)
+
+
+def play(
+    trials: Sequence[Trial], out: Path, plan: Table, last: int, force: bool, device: str, quiet: bool
+) -> list[dict[str, Any]]:
+    """Run the trials that are not done yet; return all records.
+
+    Args:
+        plan: what the sweep is of, as plain data; a folder that holds another one is refused.
+    """
     with claim(out, used=True):
-        _take_over(out, {"config": table, "grid": grid, "seeds": seeds, "last": last}, force)
+        _take_over(out, plan, force)
         write_json(out / TRIALS, {"trials": len(trials)})
         return run_missing(trials, out / "results.jsonl", last, device, quiet)
 
@@ -167,7 +180,9 @@ def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
             raise unknown("section of the grid", name, _SECTIONS)
     if not flat:
         raise ConfigError("a sweep needs a grid, as in grid.eta=0.02,0.05,0.1 or grid.uplink.bits=1,2")
-    lists = {key: values if isinstance(values, list) else [values] for key, values in flat.items()}
+    lists = {
+        key: list(values) if isinstance(values, list | tuple) else [values] for key, values in flat.items()
+    }
     for key, values in lists.items():
         if any(values.count(value) > 1 for value in values):
             raise ConfigError(f"grid.{key} has a value twice: {values}; leave one out")
@@ -315,6 +330,8 @@ def task_of(trial: Trial, device: str, tasks: dict[str, Task]) -> Task:
         tasks: a cache of tasks from earlier calls; tasks on other data are dropped from it.
     """
     config = trial.config
+    if isinstance(config, Given):
+        return config.task
     kind = json.dumps([config.table()[section] for section in ("data", "model")] + [config.run.dtype])
     name = json.dumps([kind, config.run.seed, config.run.init])
     if name not in tasks:
@@ -401,6 +418,7 @@ def _mean(rows: Sequence[Row]) -> dict[str, Any]:
     """The last row, with its scores replaced by their means over all rows."""
     if not rows:
         return {}
-    scores = ("train_loss", "test_accuracy", "worst_client_accuracy")
-    means = {key: statistics.fmean(row[key] for row in rows) for key in scores if rows[-1][key] is not None}
+    scores = ("train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse")
+    known = [key for key in scores if all(row.get(key) is not None for row in rows)]
+    means = {key: statistics.fmean(row[key] for row in rows) for key in known}
     return {**rows[-1], **means}
