@@ -340,10 +340,10 @@ def test_a_data_set_must_be_one(here: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("return 5", "it gave 5"),
-        ("return [[0, 1]]", r"it gave \[\[0, 1\]\]"),
-        ("return [request.y.float()]", "must return a list of int64 tensors"),
-        ("return [request.y + len(request.y)]", "must return indices from 0 to 59; it gave 60 to 61"),
+        ("return 5", "per client; got 5"),
+        ("return [[[0, 1]]]", r"per client; got \[\[\[0, 1\]\]\]"),
+        ("return [request.y.float()]", "must return the indices of each client's samples"),
+        ("return [request.y + len(request.y)]", "must return indices from 0 to 59; got 60 to 61"),
     ],
 )
 def test_a_partition_must_give_indices(here: Path, body: str, message: str) -> None:

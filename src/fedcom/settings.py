@@ -85,10 +85,19 @@ def _near(value: Any, hint: Any) -> Any:
 
 def _refusal(value: Any, options: tuple[Any, ...], key: str) -> ConfigError:
     """The error for a value that has none of the allowed types."""
-    wanted = " or ".join(_describe(option) for option in options if option is not type(None))
+    wanted = _wanted(options)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     remedy = f"; write {key}='\"{value}\"' for that text" if str in options and number else ""
     return ConfigError(f"{key} must be {wanted}; got {value!r}{remedy}")
+
+
+def allowed(hint: Any) -> str:
+    """What an annotation allows, in words."""
+    return _wanted(_options(hint))
+
+
+def _wanted(options: tuple[Any, ...]) -> str:
+    return " or ".join(_describe(option) for option in options if option is not type(None))
 
 
 def _describe(hint: Any) -> str:

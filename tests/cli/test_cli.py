@@ -17,10 +17,15 @@ import pytest
 
 import fedcom
 from fedcom import cli
+from fedcom.cli import options
 from fedcom.config import DataConfig, RunConfig
 from fedcom.runs.record import FILES
 
 COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # these make rich treat a pipe as a terminal
+REGISTRIES: dict[str, Any] = {
+    registry.title: registry
+    for registry in (fedcom.ALGORITHMS, fedcom.CODECS, fedcom.DATASETS, fedcom.MODELS, fedcom.PARTITIONS)
+}
 SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=2")
 PATIENCE = 600  # seconds to wait for a process that hangs
 
@@ -312,13 +317,13 @@ def test_compare_refuses_before_anything_runs(command: Command, tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("what", cli._LISTS)
+@pytest.mark.parametrize("what", options.LISTS)
 def test_list_prints_one_line_per_choice(command: Command, what: str) -> None:
     code, out, err = command("list", what)
     assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()] == list(cli._LISTS[what])
+    assert [line.split()[0] for line in out.splitlines()] == list(REGISTRIES[what])
     described = json.loads(command("list", what, "--json").out)
-    assert list(described) == list(cli._LISTS[what])
+    assert list(described) == list(REGISTRIES[what])
     assert all(entry["description"] and entry["source"] == "fedcom" for entry in described.values())
     assert {line.split()[-1] for line in out.splitlines()} == {"fedcom"}
 

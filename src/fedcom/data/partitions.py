@@ -124,9 +124,9 @@ def indices(parts: Any, samples: int, source: str = "a partition must hold") -> 
             f"{source} the indices of each client's samples, one tensor, array or list of whole numbers per "
             f"client; got {reprlib.repr(parts)}"
         )
-    every = torch.cat([torch.zeros(1, dtype=torch.int64), *found])
-    low, high = int(every.min()), int(every.max())
-    if low < 0 or high >= max(samples, 1):
+    every = torch.cat([torch.zeros(0, dtype=torch.int64), *found])
+    low, high = (int(every.min()), int(every.max())) if len(every) else (0, -1)
+    if low < 0 or high >= samples:
         raise ConfigError(f"{source} indices from 0 to {samples - 1}; got {low} to {high}")
     return found
 

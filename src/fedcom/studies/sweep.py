@@ -74,6 +74,11 @@ class Trial:
         return {"key": self.key, "method": self.method, "point": dict(self.point), "seed": self.seed}
 
     @property
+    def words(self) -> str:
+        """Its point of the grid, in words."""
+        return ", ".join(f"{key} {value}" for key, value in self.point) or "no point"
+
+    @property
     def title(self) -> str:
         """Its name in the progress display."""
         return self.method
@@ -150,7 +155,8 @@ def run_missing(
     mend_end(path)
     with open_log(path) as log:
         for group in stacks(trial for trial in trials if trial.key not in known):
-            for record in _stack_records(group, last, device, quiet, tasks, path.parent / CHECKPOINTS):
+            place = len(known), len(trials)
+            for record in _stack_records(group, last, device, quiet, tasks, path.parent / CHECKPOINTS, place):
                 known[record["key"]] = record
                 if record["status"] != FAILED:  # so that it is tried again the next time
                     append(log, json.dumps(record, allow_nan=False) + "\n")
@@ -262,13 +268,14 @@ def _stack_records(
     quiet: bool,
     tasks: dict[str, Task] | None,
     saves: Path,
+    place: tuple[int, int],
 ) -> Iterator[dict[str, Any]]:
     """Run trials of one shape; the record of each, with the means over its last rows."""
 
     def due(run: RunConfig) -> set[int]:
         return {run.rounds - i * run.eval_every for i in range(last) if i * run.eval_every < run.rounds}
 
-    for trial, status, rows in run_stack(trials, due, device, quiet, tasks, saves):
+    for trial, status, rows in run_stack(trials, due, device, quiet, tasks, saves, place):
         yield {**trial.facts, "status": status, **_mean(rows)}
 
 
@@ -279,6 +286,7 @@ def run_stack(
     quiet: bool,
     tasks: dict[str, Task] | None = None,
     saves: Path | None = None,
+    place: tuple[int, int] = (0, 0),
 ) -> Iterator[tuple[Trial, str, list[Row]]]:
     """Run trials of one shape, as many at once as fit; yield each with its status and its rows.
 
@@ -289,14 +297,18 @@ def run_stack(
         due: the rounds to evaluate in a run with these settings.
         tasks: a cache of tasks from earlier calls; tasks on other data are dropped from it.
         saves: a folder for checkpoints of what is being run, which are deleted when it is done.
+        place: how many trials are done before these, and how many there are in all, for the progress.
     """
+    before, total = place[0], max(place[1], len(trials))
     tasks = {} if tasks is None else tasks
     start = 0
     while start < len(trials):
         some, found = trials[start:], list[tuple[str, list[Row]]]()
         try:
             some = some[: runs_that_fit(_simulation(some[0], device, tasks))]
-            title = f"{some[0].title}: {start + 1} to {start + len(some)} of {len(trials)}"
+            number = before + start + 1
+            which = f"{number}" if len(some) == 1 else f"{number} to {number + len(some) - 1}"
+            title = f"{some[0].title}: run {which} of {total}"
             simulations = [_simulation(trial, device, tasks) for trial in some]
             folder = saves and saves / _name(some)
             found = _Stack(simulations, some[0].config.run, folder).play(

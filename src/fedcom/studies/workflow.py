@@ -3,6 +3,7 @@
 import io
 import itertools
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -225,7 +226,9 @@ def report(
     """
     many = [what] if isinstance(what, str | Path | Comparison) else list(what)
     folders = [one.folder if isinstance(one, Comparison) else Path(one) for one in many]
-    return page.write(folders, None if out is None else Path(out))
+    return page.write(
+        folders, None if out is None else Path(out), lambda notice: warnings.warn(notice, stacklevel=4)
+    )
 
 
 def plot(
