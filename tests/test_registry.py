@@ -319,7 +319,7 @@ def test_others_than_codecs_are_told_too(here: Path) -> None:
     (here / "mine.py").write_text(PARTS + "\ndef two(a, b): pass\nfour = 4\n")
     assert "class Half is no class derived from Algorithm" in refused(lambda: ALGORITHMS["mine:Half"])
     assert "class Half is no class derived from Model" in refused(lambda: MODELS["mine:Half"])
-    assert "must take a fedcom.data.Request alone" in refused(lambda: DATASETS["mine:two"])
+    assert "must take a fedcom.Request or nothing" in refused(lambda: DATASETS["mine:two"])
     assert "int 4 is no function of a fedcom.data.SplitRequest" in refused(lambda: PARTITIONS["mine:four"])
     assert refused(lambda: ALGORITHMS["mine:fast"]).endswith("did you mean 'Fast'?")
 

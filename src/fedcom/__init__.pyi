@@ -95,9 +95,11 @@ from fedcom.studies.workflow import (
     report,
     sweep,
 )
+from fedcom.tasks.model import (
+    Model,
+)
 from fedcom.tasks.models import (
     MODELS,
-    Model,
 )
 from fedcom.tasks.objective import (
     Objective,

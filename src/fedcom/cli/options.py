@@ -61,9 +61,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _PARAGRAPHS = (
     "Keys of the sections:",
-    "data: name, root (folder of its files), clients, partition, classes_per_client (for partition classes), "
-    "alpha (for dirichlet and synthetic), beta (for synthetic), lazy (draw synthetic's samples when needed)",
-    "model: name, hidden (widths, such as 64,32)",
+    "data: name, or path (a file of yours: .npz, .csv or .parquet) with label_column, client_column and test "
+    "(another file, or a share to hold out), root (folder of its files), clients, partition, "
+    "classes_per_client (for partition classes), alpha (for dirichlet and synthetic), beta (for synthetic), "
+    "lazy (draw synthetic's samples when needed)",
+    "model: name, hidden (widths, such as 64,32); of a class of yours, its arguments",
     "algorithm: name, eta, gamma, tau, epochs, batch, decay, weights, weight_decay, option, and the "
     "method's own keys, such as damping",
     "uplink, downlink: name and the codec's own keys, such as bits or ratio; memory (of what the codec "

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch.nn.functional import mse_loss
 
 from fedcom.config import Config, DataConfig
 from fedcom.data import Dataset, load, split
+from fedcom.data.own_files import read_own
 from fedcom.data.synthetic import LAID_OUT, population
 from fedcom.draws import Draw
 from fedcom.engines.ranks.ranks import here
@@ -122,9 +124,10 @@ def _lazy(config: Config) -> bool:
 def data_name(config: Config) -> str:
     """The name of a config's data set: data.name, else the model's own data, else digits."""
     own = config.model.name if isinstance(config.model, OwnData) else None
-    if own is not None and config.data.name not in (None, own):
-        raise ConfigError(f"model {own} brings its own data; leave data.name out, got {config.data.name!r}")
-    return config.data.name or own or "digits"
+    given = config.data.path or config.data.name
+    if own is not None and given not in (None, own):
+        raise ConfigError(f"model {own} brings its own data; leave data.name out, got {given!r}")
+    return config.data.name or own or (Path(config.data.path).stem if config.data.path else "digits")
 
 
 def data_label(config: Config) -> str:
@@ -136,28 +139,33 @@ def _dataset(config: Config, draw: Draw) -> Dataset:
     c, name = config.data, data_name(config)
     if isinstance(config.model, OwnData):
         return config.model.data(c.clients or 20, draw.fold("data"))
+    if c.path is not None:
+        return read_own(c.path, c.label_column, c.client_column, c.test, draw.fold("test"))
     return load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
 
 
 def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:
     """Fill in the partition (natural if the data has authors, else classes) and the number of clients."""
-    partition = data.partition or ("classes" if found.groups is None else "natural")
+    dealt = "classes" if found.classes else "iid"
+    partition = data.partition or (dealt if found.groups is None else "natural")
     clients = data.clients
     if clients is None and partition != "natural":
-        clients = 20 if name == "digits" else 100
-    return replace(data, name=name, partition=partition, clients=clients)
+        clients = 20 if name == "digits" or data.path else 100
+    return replace(data, name=None if data.path else name, partition=partition, clients=clients)
 
 
 def _objective(config: Config, data: Dataset) -> Objective:
     """The model and its loss; parameters are initialised from the seed or read from run.init."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.run.seed)
-        module = config.model.module(tuple(data.x.shape[1:]), data.classes)
+        outputs = data.classes or data.y[:1].numel()
+        module = config.model.module(tuple(data.x.shape[1:]), outputs)
+    loss = config.model.loss() or (None if data.classes else mse_loss)
     dtype: torch.dtype = getattr(torch, config.run.dtype)
     if config.run.init is None:
-        return Objective(module, config.model.loss(), dtype, config.run.seed)
+        return Objective(module, loss, dtype, config.run.seed)
     load_model(module.to(dtype), Path(config.run.init))
-    return Objective(module, config.model.loss(), dtype)
+    return Objective(module, loss, dtype)
 
 
 def load_model(module: torch.nn.Module, path: Path) -> None:
