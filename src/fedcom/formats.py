@@ -26,6 +26,20 @@ def megabytes(nbytes: float | None) -> str:
     return significant(None if nbytes is None else nbytes / MB, 3)
 
 
+def size(nbytes: float | None) -> str:
+    """A number of bytes with the unit that suits it: 12 B, 3.45 kB, 6.78 MB."""
+    if not is_number(nbytes):
+        return NOTHING
+    name, scale = unit(nbytes)
+    return f"{significant(nbytes / scale, 3) if scale > 1 else f'{nbytes:.0f}'} {name}"
+
+
+def unit(nbytes: float) -> tuple[str, float]:
+    """The unit that suits a number of bytes, and how many bytes it is."""
+    units = (("GB", 1e9), ("MB", MB), ("kB", 1e3))
+    return next(((name, scale) for name, scale in units if nbytes >= 0.9995 * scale), ("B", 1.0))
+
+
 def duration(seconds: float | None) -> str:
     """A number of seconds as s, min or h, with the unit."""
     if not is_number(seconds):

@@ -269,7 +269,6 @@ def test_lists_options_and_booleans_survive_being_written() -> None:
         "algorithm.tau=3,4",
         "algorithm.batch=full",
         "algorithm.option=II",
-        "algorithm.epochs=1",
         "algorithm.damping=0.5",
         "run.encode=true",
         "run.init=a b.safetensors",

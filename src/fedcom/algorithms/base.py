@@ -70,9 +70,11 @@ class Algorithm:
         gamma: global rate.
         tau: local steps: one number for all clients, or one number per client.
         epochs: passes over a client's data; if given, it sets the number of local steps instead of tau.
-        batch: minibatch size, or "full".
-        decay: eta is multiplied by this after every round.
-        weights: of the clients in the mean: "uniform", or by "size" of their data.
+        batch: minibatch size, or "full". Samples are drawn with replacement, so a batch may be larger than a
+            client's data; with epochs they are not, and a client's last batch may be short.
+        decay: eta is multiplied by this after every round; 1: eta stays. By round 1000 of the default, eta is
+            4e-5 of what it was.
+        weights: of the clients in the mean: "uniform", whatever their sizes, or by "size" of their data.
         weight_decay: this times w is added to every gradient.
         option: what the server sends. "I": only the mean, and clients repeat the server's step; those that
             missed rounds catch up. "II": its vectors. None: I for methods that need the mean if all clients
@@ -113,6 +115,8 @@ class Algorithm:
         for key, value in self.fixed.items():
             if getattr(self, key) != value:
                 raise ConfigError(f"{self.name} fixes {key} at {value}; got {getattr(self, key)}")
+        if self.epochs is not None and self.tau != type(self).tau:
+            raise ConfigError(f"epochs sets the local steps, so tau={self.tau} would be idle; leave one out")
         taus = (self.tau,) if isinstance(self.tau, int) else self.tau
         checks = {
             "eta": self.eta > 0,

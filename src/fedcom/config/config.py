@@ -12,7 +12,8 @@ from fedcom.engines.remote.terms import Terms
 from fedcom.plain import build, keys, pick, plain
 from fedcom.registry import Registry
 from fedcom.rounds.rules import default_downlink_memory, takes_no_codec
-from fedcom.tasks.models import MODELS, Model
+from fedcom.tasks.model import Model
+from fedcom.tasks.models import MODELS
 from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network, over_preset
 

@@ -22,7 +22,14 @@ _LEAST = {  # of the settings under [run]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which data, and how it is dealt to clients; None: what suits the data set."""
+    """Which data, and how it is dealt to clients; None: what suits the data set.
+
+    Args:
+        path: a file of the user's own, in place of name; see `read_own`.
+        label_column: of its columns or arrays, the one with the labels.
+        client_column: of its columns or arrays, the one with the client of each row.
+        test: a file with the test set, or the share of rows to hold out.
+    """
 
     name: str | None = None
     root: str | None = None
@@ -32,8 +39,17 @@ class DataConfig:
     alpha: float = 0.5
     beta: float = 0.5
     lazy: bool | None = None
+    path: str | None = None
+    label_column: str | None = None
+    client_column: str | None = None
+    test: float | str | None = None
 
     def __post_init__(self) -> None:
+        if self.path is not None and self.name is not None:
+            raise ConfigError("data.path is a data set by itself; leave data.name out")
+        for key in ("label_column", "client_column", "test"):
+            if self.path is None and getattr(self, key) is not None:
+                raise ConfigError(f"data.{key} is about the file that data.path names; set data.path")
         if self.clients is not None and self.clients < 1:
             raise ConfigError(f"clients must be 1 or more; got {self.clients}")
 

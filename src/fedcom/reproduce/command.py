@@ -11,11 +11,6 @@ from fedcom.reproduce.runner import reproduce
 from fedcom.reproduce.tables.tables_runner import reproduce_tables
 
 NAMES = (*STUDIES, "tables")
-STUDY_HELP = (
-    f"{', '.join(NAMES)}, all, or rates and what to tune them on: data sets, frontier; then overrides."
-)
-QUICK_HELP = "A small version: 20 clients, 30 rounds (CIFAR-10: 10), one seed; tables: fewer steps and seeds."
-OUT_DEFAULT = "runs/reproduce, or runs/reproduce-quick"
 
 
 def run(

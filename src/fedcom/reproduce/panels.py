@@ -4,7 +4,7 @@ import copy
 import json
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 from fedcom.config import Config, Table, override
 from fedcom.studies import sweep
@@ -55,6 +55,7 @@ class StudyRun(sweep.Trial):
         panel: the name of the panel it belongs to.
     """
 
+    config: Config
     panel: str = ""
 
     @property
@@ -100,7 +101,7 @@ class Panel:
         """Every run of the panel."""
         points = sweep.points(self.grid) if self.grid else [()]
         trials = sweep.trials_of(self.table, points, self.methods, seeds)
-        return [StudyRun(t.method, t.point, t.seed, t.config, self.name) for t in trials]
+        return [StudyRun(t.method, t.point, t.seed, cast(Config, t.config), self.name) for t in trials]
 
     @property
     def config(self) -> Config:

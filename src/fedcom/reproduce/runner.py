@@ -132,6 +132,7 @@ def _run_all(
 ) -> Iterator[Ended]:
     """Run panel by panel; runs that cannot be run end as failed, all of a panel if its data is missing."""
     tasks: dict[str, Task] = {}
+    done = 0
     for panel in dict.fromkeys(run.panel for run in runs):
         own = [run for run in runs if run.panel == panel]
         try:
@@ -144,7 +145,8 @@ def _run_all(
         if study.measure is None:
             sweep.spread_trials(own, evaluated, device, quiet, saves)
             for stack in sweep.stacks(own):
-                yield from sweep.run_stack(stack, evaluated, device, quiet, tasks, saves)
+                yield from sweep.run_stack(stack, evaluated, device, quiet, tasks, saves, (done, len(runs)))
+                done += len(stack)
             continue
         for run in own:
             try:

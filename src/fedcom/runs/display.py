@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from fedcom.errors import Stopped
-from fedcom.formats import megabytes, percent, significant
+from fedcom.formats import percent, significant, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,25 +36,39 @@ class Plain(Display):
         self.console, self.total, self.label = console, total_rounds, label
         self.started = time.monotonic()
         self.first: int | None = None
-        self.due = -1.0
+        self.due, self.measured, self.said = -1.0, -1, 0  # the next row to print, the last row, the last line
         self.held: Mapping[str, Any] | None = None
+
+    def advance(self, round: int) -> None:
+        """Print a line without figures if none was measured for long, as in a sweep."""
+        if self.first is None:
+            self.first = 0
+        if round - max(self.measured, 0) > self._pause <= round - self.said and round < self.total:
+            self._print(round, [])
+
+    @property
+    def _pause(self) -> float:
+        """Rounds between two lines."""
+        return max(1.0, self.total / PLAIN_LINES)
 
     def update(self, row: Mapping[str, Any]) -> None:
         """Print the row if a line is due; else keep it, as it may be the last."""
-        self.held = row
+        self.held, self.measured = row, row["round"]
         if self.first is None:
             self.first = row["round"]
         if row["round"] >= self.due or row["round"] >= self.total:
-            self.due = row["round"] + self.total / PLAIN_LINES
+            self.due = row["round"] + self._pause
             self.close()
 
     def close(self) -> None:
         """Print the row that was kept, if there is one; raise Stopped if nobody can read it any more."""
         row, self.held = self.held, None
-        if row is None:
-            return
-        round = f"round {row['round']}/{self.total}"
-        line = "  ".join([self.label, round, _figures(row), self._times(row["round"])])
+        if row is not None:
+            self._print(row["round"], [_figures(row)])
+
+    def _print(self, round: int, figures: list[str]) -> None:
+        self.said = round
+        line = "  ".join([self.label, f"round {round}/{self.total}", *figures, self._times(round)])
         try:
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
         except OSError:
@@ -147,7 +161,7 @@ def _figures(row: Mapping[str, Any]) -> str:
     parts = [f"loss {significant(row.get('train_loss'), 4)}"]
     if row.get("test_accuracy") is not None:
         parts.append(f"acc {percent(row['test_accuracy'])}%")
-    return "  ".join([*parts, f"up {megabytes(row.get('uplink_bytes'))} MB"])
+    return "  ".join([*parts, f"up {size(row.get('uplink_bytes'))}"])
 
 
 def _clock(seconds: float) -> str:

@@ -188,13 +188,12 @@ class _Recorder:
             open_log(self.out / "metrics.jsonl") as log,
             progress(simulation.rounds, self.label, quiet) as show,
         ):
-
-            def write(row: Row) -> None:
-                self.rows.append(row)
-                append(log, _line(row))
-
             try:
-                for _ in simulation.run([write, *callbacks, show.update], self._after_round(show.advance)):
+                for row in simulation.rows(self._after_round(show.advance)):
+                    self.rows.append(row)
+                    append(log, _line(row))
+                    for callback in (*callbacks, show.update):
+                        callback(row)
                     stops.check()
             except Stopped as stopped:
                 if stopped.between_rounds:

@@ -5,12 +5,13 @@ from pathlib import Path
 
 from fedcom.config import Config
 from fedcom.engines.simulation import Row
+from fedcom.runs.given import Given
 from fedcom.runs.prepare import prepare
 from fedcom.runs.record import Outcome, Start, record
 
 
 def execute(
-    config: Config,
+    config: Config | Given,
     out: Path,
     *,
     start: Start = "new",
@@ -22,9 +23,13 @@ def execute(
     """Run a config and write its results into a folder, however the run ends; see `record`.
 
     Args:
-        device: "auto", "cpu" or "cuda".
+        device: "auto", "cpu", "cuda" or "cuda:1".
     """
-    simulation, config = prepare(config, device)
+    if isinstance(config, Given):
+        simulation, table = prepare(config, device)[0], None
+    else:
+        simulation, config = prepare(config, device)
+        table = config.table()
     return record(
         simulation,
         out,
@@ -35,5 +40,5 @@ def execute(
         rounds=config.run.checkpoint_rounds,
         quiet=quiet,
         callbacks=callbacks,
-        table=config.table(),
+        table=table,
     )

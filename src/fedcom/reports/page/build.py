@@ -1,6 +1,6 @@
 """Write the HTML page of `fedcom report`, a single file that needs no others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -18,19 +18,25 @@ SCRIPTS = ("base.js", "chart.js", "clients.js")
 CLIENTS = 100  # how many clients of a partition are drawn; more would be too thin to see
 
 
-def write(folders: Sequence[Path], out: Path | None = None) -> Path:
+def write(
+    folders: Sequence[Path], out: Path | None = None, tell: Callable[[str], object] = lambda notice: None
+) -> Path:
     """Write the page of every run in or below some folders, and return its path.
 
     Args:
         out: the file to write; None for report.html in the folder, or in the current folder if there are
             several. An existing file is overwritten only if it is a fedcom report.
+        tell: called with each notice of what is broken or missing in a run's folder.
     """
     out = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; --out takes a file, such as {out / 'report.html'}")
     if out.exists() and MARK not in out.read_text(encoding="utf-8", errors="replace")[:1000]:
         raise ConfigError(f"{out} exists and is not a fedcom report; choose another --out")
-    page = build(collect(folders))
+    found = collect(folders)
+    for what, where in found.notices:
+        tell(f"{where}: {what}")
+    page = build(found)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(page.encode("utf-8", "replace"))

@@ -60,8 +60,9 @@ class CollectedRuns:
 
 
 def collect(folders: Sequence[Path]) -> CollectedRuns:
-    """Every run in or below some folders; ConfigError if there is none."""
+    """Every run in or below some folders; ConfigError if there is none. Files among them are passed over."""
     found = CollectedRuns()
+    folders = [path for path in folders if not path.is_file()] or folders
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"no folder {folder}; name folders that `fedcom run` or `compare` has written")
