@@ -150,7 +150,8 @@ def draw_figure(bars: dict[str, dict[str, float]], path: Path, subtitle: str) ->
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from fedcom.reports.figures import INK, PALE, SIZE, SPARE
+    from fedcom.reports.figures import INK, PALE, SIZE
+    from fedcom.reports.looks import SPARE
 
     figure = Figure(figsize=(SIZE[0], 1.9 + 0.55 * len(bars)), dpi=160)
     FigureCanvasAgg(figure)

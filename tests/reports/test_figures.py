@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedcom.algorithms import ALGORITHMS
-from fedcom.reports.figures import COLOURS, SPARE, apart, figures, palette, strokes_of
+from fedcom.reports.figures import apart, figures, strokes_of
+from fedcom.reports.looks import COLOURS, SPARE, palette
 from fedcom.runs.curve import Curve
 
 

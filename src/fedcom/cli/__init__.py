@@ -170,10 +170,12 @@ def sweep_command(
         )
         found = sweep_report.summary(records)
         sweep_report.write(found, out)
+        page.write([out], out / "report.html")
         _Output().print(sweep_report.render(found))
         for warning in sweep_report.warnings_of(found):
             _complain(warning)
         print(f"table and figure in {out}")
+        print(f"report in {out / 'report.html'}")
 
 
 @app.command("status")

@@ -5,7 +5,7 @@ import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedcom.formats import NOTHING, duration, is_number, megabytes, percent, significant
 from fedcom.reports.markdown import markdown_table
@@ -14,8 +14,23 @@ from fedcom.runs.curve import UNFINISHED, Curve, Row, milestones, timed
 if TYPE_CHECKING:
     from rich.table import Table
 
-Column = tuple[str, Callable[[Mapping[str, Any]], str]]  # a heading, and the text of an entry's cell
 MethodEntry = Mapping[str, Any]  # one line of the table: the results of one method
+
+
+class Column(NamedTuple):
+    """A column of the table.
+
+    Args:
+        text: of an entry's cell.
+        key: of the entry's value, by which the column is sorted.
+        best: min or max, which is the best of the values; None if none is better than another.
+    """
+
+    heading: str
+    text: Callable[[MethodEntry], str]
+    key: str
+    best: Callable[[Iterable[float]], float] | None = None
+
 
 BASELINES = ("fedavg", "scaffold")  # methods whose bytes the others' are compared with
 _COSTS = ("rounds", "uplink_bytes", "downlink_bytes", "seconds")
@@ -91,27 +106,27 @@ def render(table: Sequence[MethodEntry], target: float | None) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    shown = _columns(table, target)
+    shown = columns(table, target)
     if timed(table):  # a terminal of 80 characters has no room for the time and both ratios
-        shown = [column for column in shown if column[0] != f"fewer than {BASELINES[-1]}"]
+        shown = [column for column in shown if column.heading != f"fewer than {BASELINES[-1]}"]
     drawn = Table(box=box.SIMPLE_HEAD, padding=0, caption_justify="left")
     drawn.caption = "\n".join(_footnotes(table))
-    for heading, _ in shown:
+    for heading, *_ in shown:
         name = heading == "method"
         # Headings are wrapped, as they are the widest text in most columns and a terminal may have only 80.
         lines = textwrap.fill(heading, 6, break_long_words=False)
         drawn.add_column(lines, justify="left" if name else "right", no_wrap=name)
     for entry in table:
         # Text and not str: a label such as "fedcom [q8]" must not be read as markup.
-        drawn.add_row(*(Text(cell(entry)) for _, cell in shown))
+        drawn.add_row(*(Text(column.text(entry)) for column in shown))
     return drawn
 
 
 def markdown(table: Sequence[MethodEntry], target: float | None) -> str:
     """The table of `compare_table` in Markdown; the headings name the target."""
-    shown = _columns(table, target)
-    headings = [heading for heading, _ in shown]
-    rows = [[cell(entry) for _, cell in shown] for entry in table]
+    shown = columns(table, target)
+    headings = [column.heading for column in shown]
+    rows = [[column.text(entry) for column in shown] for entry in table]
     notes = "\n".join(f"- {note}" for note in _footnotes(table))
     return f"{markdown_table(headings, rows, 'l' + 'r' * (len(shown) - 1))}\n\n{notes}\n"
 
@@ -124,22 +139,25 @@ def write_csv(table: Sequence[Mapping[str, Any]], path: Path) -> None:
         writer.writerows(table)
 
 
-def _columns(table: Sequence[MethodEntry], target: float | None) -> list[Column]:
+def columns(table: Sequence[MethodEntry], target: float | None) -> list[Column]:
     """The columns to show; one that would be empty for every method is left out."""
     goal = NOTHING if target is None else f"{100 * target:g}%"
-    wanted: list[Column] = [
-        ("method", lambda e: str(e["method"])),
-        ("loss", _loss),
-        ("accuracy %", lambda e: percent(e["final_accuracy"], e["final_accuracy_spread"])),
-        ("worst tenth %", lambda e: percent(e["worst_client_accuracy"])),
-        ("up MB", lambda e: megabytes(e["uplink_bytes"])),
-        ("down MB", lambda e: megabytes(e["downlink_bytes"])),
-        (f"rounds to {goal}", lambda e: _rounds(e["rounds_to_target"])),
-        (f"up MB to {goal}", _up_to_target),
-        (f"time to {goal}", lambda e: duration(e.get("seconds_to_target"))),
-        *((f"fewer than {name}", _times(f"times_fewer_than_{name}")) for name in BASELINES),
+    wanted = [
+        Column("method", lambda e: str(e["method"]), "method"),
+        Column("loss", _loss, "final_loss", min),
+        Column("accuracy %", _accuracy, "final_accuracy", max),
+        Column("worst tenth %", lambda e: percent(e["worst_client_accuracy"]), "worst_client_accuracy", max),
+        Column("up MB", lambda e: megabytes(e["uplink_bytes"]), "uplink_bytes"),
+        Column("down MB", lambda e: megabytes(e["downlink_bytes"]), "downlink_bytes"),
+        Column(f"rounds to {goal}", lambda e: _rounds(e["rounds_to_target"]), "rounds_to_target", min),
+        Column(f"up MB to {goal}", _up_to_target, "uplink_bytes_to_target", min),
+        Column(f"time to {goal}", lambda e: duration(e.get("seconds_to_target")), "seconds_to_target", min),
+        *(
+            Column(f"fewer than {name}", _times(f"times_fewer_than_{name}"), f"times_fewer_than_{name}", max)
+            for name in BASELINES
+        ),
     ]
-    return [c for c in wanted if c[0] in ("method", "loss") or {c[1](e) for e in table} - {NOTHING}]
+    return [c for c in wanted if c.heading in ("method", "loss") or {c.text(e) for e in table} - {NOTHING}]
 
 
 def _footnotes(table: Sequence[MethodEntry]) -> list[str]:
@@ -165,6 +183,10 @@ def _loss(entry: MethodEntry) -> str:
         return _unfinished(entry)
     spread = entry["final_loss_spread"]
     return significant(entry["final_loss"], 4) + ("" if spread is None else f" ±{significant(spread, 2)}")
+
+
+def _accuracy(entry: MethodEntry) -> str:
+    return percent(entry["final_accuracy"], entry["final_accuracy_spread"])
 
 
 def _rounds(mean: float | None) -> str:

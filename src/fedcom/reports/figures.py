@@ -2,8 +2,7 @@
 
 import itertools
 import math
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from fedcom.formats import MB, is_number
 from fedcom.reports.comparison import by_method
+from fedcom.reports.looks import COLOURS, SPARE, palette
 from fedcom.runs.curve import Curve, Row
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 UNITS = {  # for each key of a row: the title of its axis, and what its values are multiplied by
     "round": ("communication round", 1.0),
     "uplink_bytes": ("uplink per client (MB)", 1 / MB),
+    "total_bytes": ("up and down per client (MB)", 1 / MB),
     "modelled_seconds": ("modelled time (s)", 1.0),
     "train_loss": ("training loss", 1.0),
     "test_accuracy": ("test accuracy (%)", 100.0),
@@ -36,26 +37,6 @@ VIEWS = {  # for each figure: its title, and the keys of x and y
 }
 SIZE = (8, 4.8)
 INK, PALE, FAINT = "#333333", "#767676", "#e6e6e6"
-
-# A method and its compressing twin have related colours: the lighter one sends whole vectors, the darker
-# one compresses.
-COLOURS = {
-    "local-sgd": "#6f6f6f",
-    "fedavg": "#d98c00",
-    "fedpaq": "#6e2500",
-    "fedcom": "#b03a00",
-    "qsparse": "#8a8a2b",
-    "fedgate": "#2f97d8",
-    "fedcomgate": "#0b4a9b",
-    "fedcomgate-exact": "#0a0a5c",
-    "vrl-sgd": "#7c6fe0",
-    "scaffold": "#009e73",
-    "scallion": "#3c7d1f",
-    "scafcom": "#004d3a",
-    "diana": "#cc79a7",
-    "vr-diana": "#8f2a6b",
-}
-SPARE = ("#332288", "#44aa99", "#aa4499", "#661100", "#6699cc", "#117733", "#b59a3c", "#000000", "#cc6677")
 
 
 class Stroke(NamedTuple):
@@ -302,16 +283,6 @@ def _bound(axes: "Axes") -> None:
     axes.fill_between(bits, q, axes.get_ylim()[0], color=FAINT, linewidth=0, zorder=0)
     words = "on Gaussian vectors\nno unbiased codec gets here"
     axes.text(0.03, 0.05, words, transform=axes.transAxes, color=INK, size=9.5)
-
-
-def palette(methods: Iterable[str]) -> dict[str, str]:
-    """The colour of each label: fixed for known methods, else chosen by the label's checksum."""
-    known = {method: COLOURS.get(method.lower(), "") for method in methods}
-    free = list(SPARE)
-    for method in sorted(method for method, colour in known.items() if not colour):
-        free = free or list(SPARE)
-        known[method] = free.pop(zlib.crc32(method.encode()) % len(free))
-    return known
 
 
 def short(label: str) -> str:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedcom.reports.figures import FAINT, INK, Array, Stroke, chart, frame, label, palette, strokes_of, ticks
+from fedcom.reports.figures import FAINT, INK, Array, Stroke, chart, frame, label, strokes_of, ticks
+from fedcom.reports.looks import palette
 from fedcom.runs.curve import Curve
 
 if TYPE_CHECKING:

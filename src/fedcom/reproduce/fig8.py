@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedcom.codecs import TopK
-from fedcom.reports.figures import COLOURS
+from fedcom.reports.looks import COLOURS
 from fedcom.reproduce.drawing import PlotAxes, PlotPoint, Sheet, series
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Stat, Verdict, better, list_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedcom.config import Table
 from fedcom.formats import MB
-from fedcom.reports.figures import COLOURS
+from fedcom.reports.looks import COLOURS
 from fedcom.reproduce.drawing import Dot, Sheet, scatter
 from fedcom.reproduce.labels import labelled, settings
 from fedcom.reproduce.panels import Panel, Scale

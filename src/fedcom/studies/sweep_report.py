@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedcom.formats import duration, megabytes, percent, significant
 from fedcom.reports.comparison import write_csv
-from fedcom.reports.figures import FAINT, INK, PALE, palette
+from fedcom.reports.figures import FAINT, INK, PALE
+from fedcom.reports.looks import palette
 from fedcom.reports.markdown import markdown_table
 from fedcom.runs.curve import timed
 from fedcom.saving.whole import write_json

@@ -1,7 +1,7 @@
 """A task: every client's data, in one tensor or as a function, and the objective on it."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -24,6 +24,13 @@ class Scores(NamedTuple):
     train_loss: float
     test_accuracy: float | None  # None without classes or test set
     worst_client_accuracy: float | None  # mean over the worst tenth of clients; None without classes
+
+
+class Details(NamedTuple):
+    """How good a classifier is, client by client and class by class."""
+
+    client_accuracy: list[float]  # on the training samples of each client on which a model is evaluated
+    confusion: list[list[int]]  # test samples by class, and by the class they were taken for
 
 
 @dataclass(frozen=True)
@@ -222,23 +229,41 @@ class Task:
             p: the weights of all clients in the train loss.
         """
         losses, hits = self._score(w, self.x, self.y)
-        share = self.shown_sizes.numpy()
-        starts = share.cumsum() - share
-        by_client = np.add.reduceat(losses, starts) / share
+        by_client = self._by_client(losses)
         p = p.double().cpu()
         p = p if self.shown is None else p[self.shown] / p[self.shown].sum()
         train_loss = float(by_client @ p.numpy())
         if not self.classes:
             return Scores(train_loss, None, None)
-        worst = np.sort(np.add.reduceat(hits, starts) / share)[: max(1, round(0.1 * len(share)))]
+        worst = np.sort(self._by_client(hits))[: max(1, round(0.1 * len(by_client)))]
         test = self._score(w, self.test_x, self.test_y)[1]
         return Scores(train_loss, float(test.mean()) if len(test) else None, float(worst.mean()))
+
+    def details(self, w: Tensor) -> Details:
+        """The accuracy of one model on each client and on each class; for tasks with classes."""
+        by_client = self._by_client(self._score(w, self.x, self.y)[1])
+        confusion = torch.zeros(self.classes, self.classes + 1, dtype=torch.int64)
+        with torch.no_grad():
+            for x, y in self._blocks(self.test_x, self.test_y):
+                taken_for = self.objective.outputs(w, x).argmax(-1).clamp(max=self.classes).cpu()
+                confusion.index_put_((y.cpu(), taken_for), torch.tensor(1), accumulate=True)
+        return Details(by_client.tolist(), confusion[:, : self.classes].tolist())
+
+    def _by_client(self, values: np.ndarray) -> np.ndarray:
+        """The mean over each shown client's samples."""
+        share = self.shown_sizes.numpy()
+        means: np.ndarray = np.add.reduceat(values, share.cumsum() - share) / share
+        return means
+
+    @staticmethod
+    def _blocks(x: Tensor, y: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+        return zip(torch.split(x, _EVAL_BLOCK), torch.split(y, _EVAL_BLOCK), strict=True)
 
     @torch.no_grad()
     def _score(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """The loss of each sample, and 1 if it was classified right, else 0; as float64."""
         losses, hits = [], []
-        for xs, ys in zip(torch.split(x, _EVAL_BLOCK), torch.split(y, _EVAL_BLOCK), strict=True):
+        for xs, ys in self._blocks(x, y):
             outputs = self.objective.outputs(w, xs)
             losses.append(self.objective.losses(outputs, ys).double())
             hits.append((outputs.argmax(-1) == ys).double() if self.classes else torch.zeros_like(losses[-1]))

@@ -16,7 +16,8 @@ def figure(title: str, checks: Sequence[Check], found: MeasuredRounds, path: Pat
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    from fedcom.reports.figures import INK, PALE, palette
+    from fedcom.reports.figures import INK, PALE
+    from fedcom.reports.looks import palette
 
     charts: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
