@@ -28,6 +28,7 @@ from fedcom.engines.ranks.ranks import here, join, leave, restarted
 from fedcom.errors import ConfigError, FedcomError, OutOfMemory, RankLost, Stopped, StorageError, unknown
 from fedcom.registry import Broken, Entry, Registry, describe
 from fedcom.reports import comparison, page
+from fedcom.reports.page.serve import PORT
 from fedcom.reproduce import command
 from fedcom.runs import status, stops
 from fedcom.runs.folder import given_or_fresh
@@ -212,19 +213,45 @@ def status_command(
 def report_command(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Run folders, or folders that contain runs at any depth."),
+        typer.Argument(
+            metavar="DIR...", help="Folders of runs or sweeps, or that contain some at any depth."
+        ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(help="The file to write.", show_default="report.html in DIR, or here if several"),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the page to this machine, and renew it while runs go on.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(help="For --live; 0 for any that is free.", show_default=str(PORT))
+    ] = None,
 ) -> None:
-    """Write one HTML page about any runs: results, interactive curves, bytes, codecs, clients, settings."""
+    """Write one HTML page about any runs and sweeps: curves, frontier, results, bytes, codecs, clients."""
+    if live:
+        if out is not None:
+            raise ConfigError("--live serves the page and writes no file; leave --out out")
+        page.serve(folders, PORT if port is None else port, lambda address: _serving(address, show))
+        return
+    if port is not None:
+        raise ConfigError("--port is about --live; add --live")
     out = page.write(folders, out)
     print(f"report in {out}")
-    if show and not webbrowser.open(out.resolve().as_uri()):
-        _complain("no browser found here; open the file by hand")
+    if show:
+        _open_page(out.resolve().as_uri())
+
+
+def _serving(address: str, show: bool) -> None:
+    print(f"report on {address}, renewed while runs go on; Ctrl-C ends it", flush=True)
+    if show:
+        _open_page(address)
+
+
+def _open_page(address: str) -> None:
+    if not webbrowser.open(address):
+        _complain(f"no browser found here; open {address} by hand")
 
 
 @app.command("reproduce")

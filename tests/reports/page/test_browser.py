@@ -13,11 +13,9 @@ import pytest
 
 from fedcom.reports import page
 from fedcom.reports.looks import APART, COLOURS, apart
-from tests.reports.page.chromium import Page, find
+from tests.reports.page.chromium import Page
 from tests.reports.page.test_page import EVIL, ROW, make, make_sweep
 
-PROGRAM = find()
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium on this machine")
 LABEL = EVIL.replace("/", "")
 PAPER = 718  # pixels of a sheet of A4 between its margins
 SCREENS = {
@@ -69,17 +67,6 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i, method in enumerate(names):
         make(out / f"{method} {i}" / "seed-0", rows(2.0, 0.5 + 0.03 * i, 1e4 * 2**i), method=method)
     return page.write([out], out / "report.html")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    assert PROGRAM
-    try:
-        tab = Page(PROGRAM, tmp_path_factory.mktemp("profile"))
-    except (RuntimeError, OSError) as error:
-        pytest.skip(f"{PROGRAM} does not start: {error}")
-    yield tab
-    tab.close()
 
 
 @pytest.fixture

@@ -18,26 +18,29 @@ function takeOver(fresh) {
   renew();
 }
 
+function say(words, gone = false) {
+  get("live").textContent = words;
+  get("live").classList.toggle("gone", gone);
+}
+
 async function ask() {
-  const sign = get("live");
-  try {
-    const answer = await fetch(location.pathname, { headers: newest ? { "If-None-Match": newest } : {}, cache: "no-store" });
-    if (!answer.ok && answer.status !== 304) throw new Error(await answer.text());
-    if (answer.status !== 304) {
-      newest = answer.headers.get("ETag");
-      takeOver(new DOMParser().parseFromString(await answer.text(), "text/html"));
-      sign.textContent = `live, as of ${new Date().toLocaleTimeString()}`;
-    }
-    sign.classList.remove("gone");
-  } catch {
-    sign.textContent = "the server has ended; this is its last page";
-    sign.classList.add("gone");
+  const headers = newest ? { "If-None-Match": newest } : {};
+  const answer = await fetch(location.pathname, { headers, cache: "no-store" }).catch(() => null);
+  const text = await answer?.text().catch(() => null);
+  if (!answer || text === null) {
+    newest = null;
+    say("the server has ended; this is its last page", true);
+  } else if (answer.status === 200) {
+    newest = answer.headers.get("ETag");
+    takeOver(new DOMParser().parseFromString(text, "text/html"));
+    say(`live, as of ${new Date().toLocaleTimeString()}`);
+  } else if (answer.status !== 304) {
+    say(text, true);
   }
 }
 
 function startLive() {
   if (root.dataset.kind !== "live") return;
-  for (const part of document.querySelectorAll("[data-part]")) part.served = part.innerHTML;
   get("live").hidden = false;
   const again = async () => {
     await ask();
