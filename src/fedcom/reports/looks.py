@@ -4,7 +4,7 @@ import itertools
 import zlib
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,8 @@ COLOURS = {
     "vr-diana": "#8f2a6b",
 }
 SPARE = ("#332288", "#44aa99", "#aa4499", "#661100", "#6699cc", "#117733", "#b59a3c", "#000000", "#cc6677")
+# In figures, methods whose lines often coincide are told apart: one is whole, its twin dashed above it.
+TWINS = {"fedpaq": (4, 2), "fedcom": (4, 2), "fedcomgate": (4, 2), "scaffold": (1, 1.5)}
 DASHES = ((), (7, 3), (2, 2.5), (9, 3, 2, 3))
 MARKERS = ("circle", "square", "triangle", "diamond")
 STYLES = tuple((DASHES[(i + j) % 4], MARKERS[i]) for j in range(4) for i in range(4))
@@ -65,7 +67,13 @@ def palette(methods: Iterable[str]) -> dict[str, str]:
     return known
 
 
-def looks(methods: Mapping[str, str]) -> dict[str, Look]:
+def line_style(method: str) -> dict[str, Any]:
+    """The dashes of a method's line in a figure, and that a dashed line lies above a whole one."""
+    dash = TWINS.get(method.lower())
+    return {} if dash is None else {"linestyle": (0, dash), "zorder": 2.2}
+
+
+def looks(methods: Mapping[str, str], colours: Mapping[str, str] | None = None) -> dict[str, Look]:
     """The look of each label: no two are alike, on a light or a dark page, to any of four kinds of eyes.
 
     Labels of one method have shades of its colour. A line is whole, with round markers, unless its colour is
@@ -73,8 +81,9 @@ def looks(methods: Mapping[str, str]) -> dict[str, Look]:
 
     Args:
         methods: the method of each label.
+        colours: by method; None for the usual ones.
     """
-    colours = palette(methods.values())
+    colours = colours or palette(methods.values())
     turns = {method: itertools.count(method in methods) for method in methods.values()}
     found: dict[str, Look] = {}
     for label, method in methods.items():
