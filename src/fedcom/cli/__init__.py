@@ -196,6 +196,7 @@ def sweep_command(
     same command continues where it stopped.
     """
     from fedcom.config import Config
+    from fedcom.reports import page
     from fedcom.runs.prepare import data_label
     from fedcom.studies import sweep, sweep_report
 
@@ -215,10 +216,12 @@ def sweep_command(
         )
         found = sweep_report.summary(records)
         sweep_report.write(found, out)
+        page.write([out], out / "report.html")
         _print(sweep_report.render(found))
         for warning in sweep_report.warnings_of(found):
             _complain(warning)
         print(f"table and figure in {out}")
+        print(f"report in {out / 'report.html'}")
 
 
 @app.command("status")
@@ -257,21 +260,47 @@ def status_command(
 def report_command(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Run folders, or folders that contain runs at any depth."),
+        typer.Argument(
+            metavar="DIR...", help="Folders of runs or sweeps, or that contain some at any depth."
+        ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(help="The file to write.", show_default="report.html in DIR, or here if several"),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the page to this machine, and renew it while runs go on.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(help="For --live; 0 for any that is free.", show_default=str(options.PORT))
+    ] = None,
 ) -> None:
-    """Write one HTML page about any runs: results, interactive curves, bytes, codecs, clients, settings."""
+    """Write one HTML page about any runs and sweeps: curves, frontier, results, bytes, codecs, clients."""
     from fedcom.reports import page
 
+    if live:
+        if out is not None:
+            raise ConfigError("--live serves the page and writes no file; leave --out out")
+        page.serve(folders, options.PORT if port is None else port, lambda address: _serving(address, show))
+        return
+    if port is not None:
+        raise ConfigError("--port is about --live; add --live")
     out = page.write(folders, out, tell=_complain)
     print(f"report in {out}")
-    if show and not webbrowser.open(out.resolve().as_uri()):
-        _complain("no browser found here; open the file by hand")
+    if show:
+        _open_page(out.resolve().as_uri())
+
+
+def _serving(address: str, show: bool) -> None:
+    print(f"report on {address}, renewed while runs go on; Ctrl-C ends it", flush=True)
+    if show:
+        _open_page(address)
+
+
+def _open_page(address: str) -> None:
+    if not webbrowser.open(address):
+        _complain(f"no browser found here; open {address} by hand")
 
 
 @app.command("reproduce")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 # What other modules know too, but only with torch; tests compare them.
+PORT = 8765  # of a live report
 METHODS = "fedavg, fedpaq, scaffold, fedgate, fedcomgate"
 LISTS = ("algorithms", "codecs", "datasets", "models", "partitions")
 RATES, REPEAT, DIM = "0.1,0.5,1,2,4,8", "8", 200_000

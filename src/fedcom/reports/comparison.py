@@ -5,18 +5,34 @@ import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedcom.formats import NOTHING, duration, is_number, percent, significant, unit
+from fedcom.reports import terminal
 from fedcom.reports.markdown import markdown_table
-from fedcom.reports.terminal import Column, Fitted
+from fedcom.reports.terminal import Fitted
 from fedcom.runs.curve import UNFINISHED, Curve, Row, milestones, timed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Shown = tuple[str, Callable[[Mapping[str, Any]], str]]  # a heading, and the text of an entry's cell
 MethodEntry = Mapping[str, Any]  # one line of the table: the results of one method
+
+
+class Column(NamedTuple):
+    """A column of the table.
+
+    Args:
+        text: of an entry's cell.
+        key: of the entry's value, by which the column is sorted.
+        best: min or max, which is the best of the values; None if none is better than another.
+    """
+
+    heading: str
+    text: Callable[[MethodEntry], str]
+    key: str
+    best: Callable[[Iterable[float]], float] | None = None
+
 
 BASELINES = ("fedavg", "scaffold")  # methods whose bytes the others' are compared with
 _COSTS = ("rounds", "uplink_bytes", "downlink_bytes", "seconds")
@@ -90,20 +106,20 @@ def _spread(rows: Iterable[Row], key: str) -> float | None:
 
 def render(table: Sequence[MethodEntry], target: float | None) -> "RenderableType":
     """The table of `compare_table` for a terminal; the headings name the target."""
-    shown = _columns(table, target)
+    shown = columns(table, target)
     # Headings are wrapped, as they are the widest text in most columns and a terminal may have only 80.
-    columns = [
-        Column(textwrap.fill(heading, 6, break_long_words=False), [cell(entry) for entry in table])
-        for heading, cell in shown
+    drawn = [
+        terminal.Column(textwrap.fill(heading, 6, break_long_words=False), [text(entry) for entry in table])
+        for heading, text, *_ in shown
     ]
-    return Fitted(columns, _footnotes(table))
+    return Fitted(drawn, _footnotes(table))
 
 
 def markdown(table: Sequence[MethodEntry], target: float | None) -> str:
     """The table of `compare_table` in Markdown; the headings name the target."""
-    shown = _columns(table, target)
-    headings = [heading for heading, _ in shown]
-    rows = [[cell(entry) for _, cell in shown] for entry in table]
+    shown = columns(table, target)
+    headings = [column.heading for column in shown]
+    rows = [[column.text(entry) for column in shown] for entry in table]
     notes = "\n".join(f"- {note}" for note in _footnotes(table))
     return f"{markdown_table(headings, rows, 'l' + 'r' * (len(shown) - 1))}\n\n{notes}\n"
 
@@ -116,24 +132,29 @@ def write_csv(table: Sequence[Mapping[str, Any]], path: Path) -> None:
         writer.writerows(table)
 
 
-def _columns(table: Sequence[MethodEntry], target: float | None) -> list[Shown]:
+def columns(table: Sequence[MethodEntry], target: float | None) -> list[Column]:
     """The columns to show; one that would be empty for every method is left out."""
     name, scale = unit(max((e["uplink_bytes"] or 0 for e in table), default=0))
     goal = NOTHING if target is None else f"{100 * target:g}%"
-    wanted: list[Shown] = [
-        ("method", lambda e: str(e["method"])),
-        ("loss", _loss),
-        ("test loss", _test_loss),
-        ("accuracy %", lambda e: percent(e["final_accuracy"], e["final_accuracy_spread"])),
-        ("worst tenth %", lambda e: percent(e["worst_client_accuracy"])),
-        (f"up {name}", lambda e: _bytes(e["uplink_bytes"], scale)),
-        (f"down {name}", lambda e: _bytes(e["downlink_bytes"], scale)),
-        (f"rounds to {goal}", lambda e: _rounds(e["rounds_to_target"])),
-        (f"up {name} to {goal}", lambda e: _up_to_target(e, scale)),
-        (f"time to {goal}", lambda e: duration(e.get("seconds_to_target"))),
-        *((f"fewer than {rival}", _times(f"times_fewer_than_{rival}")) for rival in BASELINES),
+    wanted = [
+        Column("method", lambda e: str(e["method"]), "method"),
+        Column("loss", _loss, "final_loss", min),
+        Column("test loss", _test_loss, "final_test_loss", min),
+        Column("accuracy %", _accuracy, "final_accuracy", max),
+        Column("worst tenth %", lambda e: percent(e["worst_client_accuracy"]), "worst_client_accuracy", max),
+        Column(f"up {name}", lambda e: _bytes(e["uplink_bytes"], scale), "uplink_bytes"),
+        Column(f"down {name}", lambda e: _bytes(e["downlink_bytes"], scale), "downlink_bytes"),
+        Column(f"rounds to {goal}", lambda e: _rounds(e["rounds_to_target"]), "rounds_to_target", min),
+        Column(f"up {name} to {goal}", lambda e: _up_to_target(e, scale), "uplink_bytes_to_target", min),
+        Column(f"time to {goal}", lambda e: duration(e.get("seconds_to_target")), "seconds_to_target", min),
+        *(
+            Column(
+                f"fewer than {rival}", _times(f"times_fewer_than_{rival}"), f"times_fewer_than_{rival}", max
+            )
+            for rival in BASELINES
+        ),
     ]
-    return [c for c in wanted if c[0] in ("method", "loss") or {c[1](e) for e in table} - {NOTHING}]
+    return [c for c in wanted if c.heading in ("method", "loss") or {c.text(e) for e in table} - {NOTHING}]
 
 
 def _footnotes(table: Sequence[MethodEntry]) -> list[str]:
@@ -168,6 +189,10 @@ def _test_loss(entry: MethodEntry) -> str:
     spread = entry["final_test_loss_spread"]
     text = significant(entry["final_test_loss"], 4)
     return text + ("" if spread is None else f" ±{significant(spread, 2)}")
+
+
+def _accuracy(entry: MethodEntry) -> str:
+    return percent(entry["final_accuracy"], entry["final_accuracy_spread"])
 
 
 def _rounds(mean: float | None) -> str:

@@ -39,6 +39,7 @@ FILES = (
     "metrics.jsonl",
     "summary.json",
     "ledger.json",
+    "accuracy.json",
     "partition.json",
     "similarity.json",
     "environment.json",
@@ -223,8 +224,10 @@ class _Recorder:
         self._saved_at, self._saved_round, self._any_saved = time.monotonic(), self.simulation.round, True
 
     def _write_results(self) -> None:
-        """Write the ledger and the model."""
+        """Write the ledger, the accuracy by client and by class, and the model."""
         write_json(self.out / "ledger.json", self.simulation.ledger.as_dict())
+        if self.simulation.task.classes and bool(self.simulation.server.w.isfinite().all()):
+            write_json(self.out / "accuracy.json", _accuracy(self.simulation))
         state = self.simulation.module().state_dict()
         tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
         from safetensors.torch import save_file
@@ -406,6 +409,13 @@ def _partition(simulation: Simulation) -> dict[str, Any]:
     counts = task.label_counts() if task.classes and not task.blind else None
     shown = {} if task.shown is None else {"shown": task.shown.tolist()}
     return {"clients": task.clients, **shown, "sizes": task.shown_sizes.tolist(), "label_counts": counts}
+
+
+def _accuracy(simulation: Simulation) -> dict[str, Any]:
+    with repeatable(simulation.options.tf32):
+        found = simulation.task.details(simulation.server.w)
+    clients = [round(accuracy, 5) for accuracy in found.client_accuracy]
+    return {"clients": clients, "confusion": found.confusion}
 
 
 def _similarity(simulation: Simulation) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedcom.draws import Draw
 from fedcom.errors import ConfigError, FedcomError, Stopped
 from fedcom.formats import MB, NOTHING, is_number, significant
 from fedcom.registry import describe
-from fedcom.reports.comparison import Shown, write_csv
+from fedcom.reports.comparison import write_csv
 from fedcom.reports.figures import rate_distortion
 from fedcom.reports.markdown import markdown_table
 from fedcom.runs.folder import claim, clear
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
+Shown = tuple[str, Callable[[Mapping[str, Any]], str]]  # a heading, and the text of a cell
 CardPoint = Mapping[str, Any]  # what was measured of one codec at one setting on one vector
 
 RATES = "0.1,0.5,1,2,4,8"

@@ -43,7 +43,16 @@ from fedcom.saving.whole import write_json, write_whole
 from fedcom.studies.compare import check_once, check_shared, method_keys, variant
 from fedcom.tasks.task import Task
 
-FILES = ("results.jsonl", "sweep.json", TRIALS, "table.json", "table.csv", "table.md", "sweep.png")
+FILES = (
+    "results.jsonl",
+    "sweep.json",
+    TRIALS,
+    "table.json",
+    "table.csv",
+    "table.md",
+    "sweep.png",
+    "report.html",
+)
 FAILED = "failed"  # the status of a trial that could not be run
 _SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run", "network")
 T = TypeVar("T", bound="Trial")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedcom.formats import duration, percent, significant, unit
 from fedcom.reports.comparison import write_csv
-from fedcom.reports.figures import FAINT, INK, PALE, palette
+from fedcom.reports.figures import FAINT, INK, PALE
+from fedcom.reports.looks import palette
 from fedcom.reports.markdown import markdown_table
 from fedcom.reports.terminal import Column, Fitted
 from fedcom.runs.curve import timed

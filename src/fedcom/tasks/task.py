@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,13 @@ from fedcom.tasks.scores import Marks, Metric, Numbers
 
 Scores = dict[str, Any]  # numbers by name; None: not to be had
 Scored = tuple[Numbers, Numbers]  # the loss of each sample, and 1 if it was classified right, else 0
+
+
+class Details(NamedTuple):
+    """How good a classifier is, client by client and class by class."""
+
+    client_accuracy: list[float]  # on the training samples of each client on which a model is evaluated
+    confusion: list[list[int]]  # test samples by class, and by the class they were taken for
 
 
 @dataclass(frozen=True)
@@ -309,3 +316,13 @@ class Task:
         """Where the samples of each client on which a model is evaluated begin."""
         share = self.shown_sizes.numpy()
         return share.cumsum() - share
+
+    def details(self, w: Tensor) -> Details:
+        """The accuracy of one model on each client and on each class; for tasks with classes."""
+        hits = np.add.reduceat(self._score(w, slice(None))[1], self._starts) / self.shown_sizes.numpy()
+        test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep=True)
+        confusion = torch.zeros(self.classes, self.classes + 1, dtype=torch.int64)
+        if len(self.test_x):
+            taken_for = test.outputs.argmax(-1).clamp(max=self.classes).cpu()
+            confusion.index_put_((self.test_y.cpu(), taken_for), torch.tensor(1), accumulate=True)
+        return Details(hits.tolist(), confusion[:, : self.classes].tolist())

@@ -40,8 +40,13 @@ def reproduce_tables(scale: Scale, out: Path, device: str = "cpu", quiet: bool =
     """
     if scale.overrides:
         raise ConfigError(f"tables have no config that {scale.overrides[0]!r} could override; leave it out")
-    work = measurements(CHECKS, SEEDS * scale.seeds, 2 if scale.quick else 4)
+    work = work_of(scale)
     return reproduce_checks(work, CHECKS, out, quick=scale.quick, quiet=quiet)
+
+
+def work_of(scale: Scale) -> list[Measurement]:
+    """The measurements of all checks at a scale."""
+    return measurements(CHECKS, SEEDS * scale.seeds, 2 if scale.quick else 4)
 
 
 def reproduce_checks(
@@ -63,12 +68,24 @@ def reproduce_checks(
     """
     with claim(out, used=True):
         found = MeasuredRounds(_records(work, out / "results.jsonl", quiet, workers))
-        verdicts = judge(found, checks, work[0])
-        images = draw(found, out, checks)
         write_csv(list(points(found, checks)), out / "points.csv")
-        write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
-        text = page(found, verdicts, images, checks, work[0], quick)
-        (out / "README.md").write_text(text, encoding="utf-8")
+        return publish(found, checks, work[0], out, quick)
+
+
+def publish(
+    found: MeasuredRounds, checks: Sequence[Check], example: Measurement, out: Path, quick: bool = False
+) -> list[Verdict]:
+    """Draw and judge what was measured; write the images, verdicts and page; return the verdicts.
+
+    Args:
+        example: any of the measurements; its seeds and step sizes are named in the page.
+        quick: whether the page says that the quick command repeats it.
+    """
+    verdicts = judge(found, checks, example)
+    images = draw(found, out, checks)
+    write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
+    text = page(found, verdicts, images, checks, example, quick)
+    (out / "README.md").write_text(text, encoding="utf-8")
     return verdicts
 
 
