@@ -49,8 +49,6 @@ class RankLost(FedcomError):
 class TooFewReplies(FedcomError):
     """Round after round, too few clients replied in time."""
 
-    exit_code = 8
-
 
 class Stopped(BaseException):
     """A signal asked the process to stop. Not an Exception, as it is nobody's to handle but the command's.

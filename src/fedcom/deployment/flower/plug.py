@@ -78,19 +78,25 @@ class Compressed(Strategy):  # type: ignore[misc, unused-ignore]
         """The inner strategy's messages."""
         self._sent = _tensors(arrays)
         config[_ROUND] = server_round
-        return self.inner.configure_train(server_round, arrays, config, grid)
+        calls: Iterable[Message] = self.inner.configure_train(server_round, arrays, config, grid)
+        return calls
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the inner strategy makes of the models; replies that cannot be decoded are left out."""
-        return self.inner.aggregate_train(server_round, list(self._decoded(server_round, replies)))
+        whole = list(self._decoded(server_round, replies))
+        found: tuple[ArrayRecord | None, MetricRecord | None] = self.inner.aggregate_train(
+            server_round, whole
+        )
+        return found
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The inner strategy's messages."""
-        return self.inner.configure_evaluate(server_round, arrays, config, grid)
+        calls: Iterable[Message] = self.inner.configure_evaluate(server_round, arrays, config, grid)
+        return calls
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The inner strategy's metrics."""

@@ -107,7 +107,7 @@ class Vault:
             return _kept(path.read_bytes(), initial)
         except FileNotFoundError:
             return None
-        except (StorageError, OSError) as error:
+        except (StorageError, OSError, LookupError, ValueError) as error:
             log.warning("the state in %s cannot be used and counts as lost: %s", path, error)
             return None
 
