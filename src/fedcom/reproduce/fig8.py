@@ -72,7 +72,7 @@ def _limits(points: Mapping[str, Sequence[PlotPoint]]) -> tuple[float, float] | 
     if not all(map(math.isfinite, [*high, *others])):
         return None
     low, top = min(others), max(others)
-    pad = 0.3 * (top - low)
+    pad = max(0.1, 0.3 * (top - low))
     return (low - 2 * pad, top + pad) if max(high) < low - 4 * pad else None
 
 

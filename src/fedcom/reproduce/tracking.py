@@ -74,7 +74,7 @@ def _limits(points: Sequence[PlotPoint]) -> tuple[float, float] | None:
         return None
     usual = statistics.median(spread for _, _, spread in finite)
     ends = [y + s for _, y, spread in finite if spread <= 6 * usual for s in (-spread, spread)] + [0.0]
-    pad = 0.12 * (max(ends) - min(ends))
+    pad = max(0.5, 0.12 * (max(ends) - min(ends)))
     return min(ends) - pad, max(ends) + pad
 
 

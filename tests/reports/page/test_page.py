@@ -19,6 +19,7 @@ from fedcom.reports.looks import COLOURS
 from fedcom.reports.page.build import build
 from fedcom.reports.page.collect import collect, natural
 from fedcom.reports.page.curves import MOST, curves
+from fedcom.reports.page.points import accuracies, grids
 from fedcom.studies.compare import compare
 
 EVIL = "</script><img src=x onerror=alert(1)>&\"'"
@@ -229,6 +230,48 @@ def test_the_page_is_made_and_names_every_fault_of_the_runs(tmp_path: Path) -> N
     assert "Some files were missing or could not be read; the rest is shown." in text
     assert "summary.json: missing" in text
     assert "wild fedpaq, int 2-bit diverged at round 1" in text
+
+
+def test_a_sweep_is_read_line_by_line_and_averaged_over_seeds(tmp_path: Path) -> None:
+    folder = make_sweep(tmp_path / "grid")
+    with (folder / "results.jsonl").open("a") as log:
+        log.write('{"key": "torn"\n[1]\n{"key": "a", "method": "x", "point": 3, "status": "done"}\n')
+        log.write(
+            json.dumps(
+                {
+                    "key": "0.1 1 0",
+                    "method": "fedpaq",
+                    "point": {"eta": 0.1, "gamma": 1},
+                    "status": "done",
+                    "test_accuracy": 0.6,
+                }
+            )
+            + "\n"
+        )
+    found = collect([tmp_path])
+    assert [what for what, _ in found.notices] == [
+        f"results.jsonl: line {n} is not a record" for n in (9, 10, 11)
+    ]
+    (grid,) = grids(found.sweeps)
+    assert grid["axes"] == {"eta": ["0.1", "0.2"], "gamma": ["1", "2"]}
+    scores = {(p["at"]["eta"], p["at"]["gamma"]): p["score"] for p in grid["points"]}
+    assert scores[("0.1", "1")] == pytest.approx(0.7)  # its first seed was run again, and counts once
+    assert scores[("0.2", "2")] is None  # diverged
+    for name in ("results.jsonl", "trials.json"):
+        (folder / name).write_bytes(b"\xff{")
+    assert "Sweep grid" in html(tmp_path)
+
+
+def test_the_worst_tenth_is_the_one_of_the_table(tmp_path: Path) -> None:
+    for seed, worst in ((0, 0.2), (1, 0.6)):
+        row = {**ROW, "round": 1, "worst_client_accuracy": worst}
+        accuracy = {"clients": [worst, 1.0, 0.9], "confusion": [[1]]}
+        make(tmp_path / "one" / f"seed-{seed}", [ROW, row], seed, accuracy=accuracy)
+    runs = collect([tmp_path]).runs
+    (own,) = accuracies(runs)["methods"]
+    assert own["worst"] == pytest.approx(0.4)
+    assert (own["least"], sum(own["bins"]), own["confusion"]) == (0.2, 6, [[2]])
+    assert "40.00" in shown(tmp_path)
 
 
 ODD = (None, True, -1, 1e308, 10**400, "x", [], [[]], {}, {"a": "b"})

@@ -10,14 +10,12 @@ from typing import Any
 from fedcom.formats import MB, is_number
 from fedcom.reports.comparison import BASELINES, compare_table
 from fedcom.reports.page.collect import JsonObject, SavedRun, SavedSweep, grouped, natural
+from fedcom.reports.page.curves import X
 from fedcom.reports.page.sections import target_of
 from fedcom.runs.curve import milestones
 
 AIMS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99)  # accuracies to choose from, beside the runs' own
-COSTS = {
-    "uplink_bytes": ("Uplink", "uplink per client (MB)"),
-    "total_bytes": ("Up + down", "up and down per client (MB)"),
-}
+COSTS = {key: X[key][:2] for key in ("uplink_bytes", "total_bytes")}  # the name and title of each
 BINS = 20  # of the clients' accuracies
 
 
@@ -148,9 +146,13 @@ def _accuracy(label: str, own: Sequence[JsonObject], low: float) -> dict[str, An
         "bins": bins,
         "median": statistics.median(clients),
         "least": clients[0],
-        "worst": statistics.fmean(clients[: max(1, round(0.1 * len(clients)))]),
+        "worst": statistics.fmean(_worst_tenth(one["clients"]) for one in own),
         "confusion": _summed([one["confusion"] for one in own]) if len(sizes) == 1 else [],
     }
+
+
+def _worst_tenth(accuracies: Sequence[float]) -> float:
+    return statistics.fmean(sorted(accuracies)[: max(1, round(0.1 * len(accuracies)))])
 
 
 def _summed(tables: Sequence[list[list[int]]]) -> list[list[int]]:
