@@ -4,10 +4,11 @@ import csv
 import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcom.formats import NOTHING, duration, is_number, percent, significant, unit
+from fedcom.formats import NOTHING, duration, html_table, is_number, percent, significant, unit
 from fedcom.reports.markdown import markdown_table
 from fedcom.reports.terminal import Column, Fitted
 from fedcom.runs.curve import UNFINISHED, Curve, Row, milestones, timed
@@ -106,6 +107,14 @@ def markdown(table: Sequence[MethodEntry], target: float | None) -> str:
     rows = [[cell(entry) for _, cell in shown] for entry in table]
     notes = "\n".join(f"- {note}" for note in _footnotes(table))
     return f"{markdown_table(headings, rows, 'l' + 'r' * (len(shown) - 1))}\n\n{notes}\n"
+
+
+def html(table: Sequence[MethodEntry], target: float | None) -> str:
+    """The table of `compare_table` in HTML, for notebooks."""
+    shown = _columns(table, target)
+    rows = [[cell(entry) for _, cell in shown] for entry in table]
+    notes = "".join(f"<p>{escape(note)}</p>" for note in _footnotes(table))
+    return html_table(rows, [heading for heading, _ in shown]) + notes
 
 
 def write_csv(table: Sequence[Mapping[str, Any]], path: Path) -> None:
