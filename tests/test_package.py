@@ -1,4 +1,4 @@
-"""What is shipped: the wheel and the source it is made of, the configs, the callbacks."""
+"""What is shipped: the wheel and the source it is made of, and the configs."""
 
 import os
 import subprocess
@@ -12,12 +12,9 @@ from pathlib import Path
 import pytest
 
 import fedcom
-from fedcom import FedAvg, Simulation
 from fedcom.config import read
-from fedcom.runs.callbacks import TensorBoard
 from fedcom.runs.prepare import prepare
 from fedcom.studies.compare import labels, variant
-from tests.conftest import mlp_task
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 600  # seconds before a process that hangs is given up
@@ -121,13 +118,3 @@ def test_every_shipped_config_runs_a_round(path: Path) -> None:
 
 def test_there_are_shipped_configs() -> None:
     assert len(CONFIGS) >= 4
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_rows_can_be_read_back(tmp_path: Path) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    simulation = Simulation(mlp_task(), FedAvg(tau=2), rounds=3, device="cpu")
-    rows = list(simulation.run([TensorBoard(tmp_path)]))
-    events = accumulator.EventAccumulator(str(tmp_path)).Reload()
-    losses = [(event.step, event.value) for event in events.Scalars("train_loss")]
-    assert losses == [(row["round"], pytest.approx(row["train_loss"], rel=1e-6)) for row in rows]

@@ -78,6 +78,12 @@ from fedcom.errors import (
     StorageError,
     WireError,
 )
+from fedcom.runs.callbacks import (
+    Csv,
+    MLflow,
+    TensorBoard,
+    WandB,
+)
 from fedcom.runs.curve import (
     Curve,
 )
@@ -135,6 +141,7 @@ __all__ = [
     "Comparison",
     "ConfigError",
     "CountSketch",
+    "Csv",
     "Curve",
     "DataError",
     "Dataset",
@@ -156,6 +163,7 @@ __all__ = [
     "Links",
     "LocalSGD",
     "LowRank",
+    "MLflow",
     "Metric",
     "Model",
     "Natural",
@@ -186,10 +194,12 @@ __all__ = [
     "StorageError",
     "Sweep",
     "Task",
+    "TensorBoard",
     "TernGrad",
     "TopK",
     "VRDiana",
     "Vectors",
+    "WandB",
     "WireError",
     "__version__",
     "compare",

@@ -1,6 +1,8 @@
 """Numbers as text for people to read."""
 
 import math
+from collections.abc import Iterable, Sequence
+from html import escape
 from typing import TypeGuard
 
 MB = 1e6
@@ -59,3 +61,20 @@ def percent(fraction: float | None, spread: float | None = None) -> str:
     if not is_number(fraction):
         return NOTHING
     return f"{100 * fraction:.2f}" + (f" ±{100 * spread:.2f}" if spread is not None else "")
+
+
+def html_table(rows: Iterable[Sequence[object]], headings: Sequence[str] = (), title: str = "") -> str:
+    """A small HTML table for notebooks; every cell is escaped."""
+    lines = [f"<strong>{escape(title)}</strong>"] if title else []
+    lines.append("<table>")
+    if headings:
+        lines.append(f"<tr>{''.join(f'<th>{escape(text)}</th>' for text in headings)}</tr>")
+    for row in rows:
+        lines.append(f"<tr>{''.join(f'<td>{escape(_cell(cell))}</td>' for cell in row)}</tr>")
+    return "\n".join([*lines, "</table>"])
+
+
+def _cell(value: object) -> str:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return NOTHING
+    return significant(value, 4) if isinstance(value, float) else str(value)

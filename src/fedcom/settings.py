@@ -104,5 +104,6 @@ def _describe(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(repr(choice) for choice in get_args(hint))
     if get_origin(hint) is tuple:
-        return "whole numbers, such as 200,200" if get_args(hint)[0] is int else "numbers, such as 0.5,1"
+        words = {int: "whole numbers, such as 200,200", str: "names with commas between"}
+        return words.get(get_args(hint)[0], "numbers, such as 0.5,1")
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))

@@ -79,7 +79,7 @@ _PARAGRAPHS = (
     "auto, memory or disk), store_dtype (model or bfloat16), store_folder, encode (make the bytes of "
     "every message instead of counting them), checkpoint_minutes and checkpoint_rounds (between two "
     "checkpoints; 10 minutes unless told otherwise, 0: none), transport (between the processes of torchrun, "
-    "mpirun or srun: chain, bytes or reduce)",
+    "mpirun or srun: chain, bytes or reduce), log (csv, tensorboard, mlflow, wandb; several with commas)",
     "network, for modelled time: preset (3g, lte, broadband or datacenter), uplink and downlink (Mbit/s), "
     "latency (s), spread (of clients' speeds), compute (s per local step)",
     "round, for real clients (fedcom flower): deadline (s), least (share of clients that must reply), clip "

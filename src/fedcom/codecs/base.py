@@ -9,6 +9,7 @@ import math
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -20,6 +21,7 @@ from fedcom.codecs import wire
 from fedcom.codecs.wire import Data, Field
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, NotFinite
+from fedcom.formats import html_table
 from fedcom.vectors import Layout
 
 OTHERS_IDS = range(128, 256)  # a message has one byte for the id; those below are fedcom's own
@@ -54,6 +56,14 @@ class Codec(ABC):
 
     def __post_init__(self) -> None:
         settings.check(self)
+
+    def _repr_html_(self) -> str:
+        """Its settings as a table, for notebooks."""
+        words = (type(self).__doc__ or "").strip().splitlines()[:1]
+        kind = "lossless" if self.lossless else "unbiased" if self.unbiased else "biased"
+        rows = [("what", *words), ("kind", kind)]
+        rows += [(field.name, getattr(self, field.name)) for field in dataclass_fields(self)]
+        return html_table(rows, title=f"codec {self.name}")
 
     def at(self, bits: float) -> Self | None:
         """This codec, its other settings kept, at about so many bits per coordinate.

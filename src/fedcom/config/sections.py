@@ -7,9 +7,10 @@ from fedcom.codecs import Codec
 from fedcom.engines.base import Transport
 from fedcom.engines.choice import AUTO, check_name
 from fedcom.engines.state.stores import Storage
-from fedcom.errors import ConfigError
+from fedcom.errors import ConfigError, unknown
 from fedcom.traffic.links import DownlinkMemory, First, Memory, at_budget, budgets_from
 
+TRACKERS = ("csv", "tensorboard", "mlflow", "wandb")  # what run.log may name
 _LEAST = {  # of the settings under [run]
     "rounds": 0,
     "eval_every": 1,
@@ -75,6 +76,7 @@ class RunConfig:
     checkpoint_minutes: float = 10.0
     checkpoint_rounds: int | None = None
     transport: Transport = "chain"
+    log: tuple[str, ...] | None = None
 
     @property
     def storage(self) -> Storage:
@@ -87,6 +89,11 @@ class RunConfig:
             if value is not None and value < least:
                 raise ConfigError(f"{key} must be {least} or more; got {value}")
         check_name(self.engine)
+        named = [name.strip() for text in self.log or () for name in text.split(",") if name.strip()]
+        for name in named:
+            if name not in TRACKERS:
+                raise unknown("tracker in log", name, TRACKERS)
+        object.__setattr__(self, "log", tuple(dict.fromkeys(named)) or None)
         if self.seed >= 2**62:
             raise ConfigError(f"seed must be below 2^62; got {self.seed}")
         if not 0 < self.target_accuracy <= 1:

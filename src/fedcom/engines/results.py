@@ -4,11 +4,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from fedcom.errors import ConfigError
+from fedcom.formats import html_table
 from fedcom.imports import optional
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+_SHOWN = 5  # rows at each end that a notebook shows
 Row = dict[str, Any]  # what was measured after one round, by name
 
 
@@ -45,6 +47,15 @@ class Results(Sequence[Row]):
 
     def __repr__(self) -> str:
         return f"Results({self._rows!r})"
+
+    def _repr_html_(self) -> str:
+        """The first and last rows as a table, for notebooks."""
+        some = (
+            self._rows if len(self._rows) <= 2 * _SHOWN else [*self._rows[:_SHOWN], {}, *self._rows[-_SHOWN:]]
+        )
+        keys = list(dict.fromkeys(key for row in self._rows for key in row))
+        lines = [[row.get(key) if row else "⋮" for key in keys] for row in some]
+        return html_table(lines, keys, f"{len(self._rows)} rows")
 
     def add(self, row: Row) -> None:
         """Append a row; one of the same round as the last takes its place."""

@@ -28,6 +28,7 @@ from fedcom.engines.results import Row as Row
 from fedcom.engines.state.placement import ClientCounts, clients_that_fit, plan_store
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, Diverged, StorageError, WireError
+from fedcom.formats import html_table, size
 from fedcom.plain import build, pick, plain
 from fedcom.rounds.cohort import Cohort
 from fedcom.rounds.rules import Measure, Rules, relative_error
@@ -126,6 +127,22 @@ class Simulation:
             "engine": engine,
             "tf32": tf32,
         }
+
+    def _repr_html_(self) -> str:
+        """The run as it stands, as a table, for notebooks."""
+        links, a = self.rules.links, self.algorithm
+        rows: list[tuple[object, ...]] = [
+            ("method", f"{a.name}, eta {a.eta:g}, gamma {a.gamma:g}, {a.epochs or a.tau} "
+             + ("epochs" if a.epochs else "local steps")),
+            ("uplink, downlink", f"{links.uplink!r}, {links.downlink!r}"),
+            ("task", f"{self.task.name}, {self.rules.clients:,} clients, {self.rules.sampled:,} per round"),
+            ("round", f"{self.round} of {self.rounds}"),
+        ]  # fmt: skip
+        if self.results:
+            last = self.results[-1]
+            rows += [(key, last[key]) for key in ("train_loss", "test_accuracy") if last[key] is not None]
+            rows.append(("sent up per client", size(last["uplink_bytes"])))
+        return html_table(rows, title="simulation")
 
     @cached_property
     def engine(self) -> Engine:

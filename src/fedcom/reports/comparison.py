@@ -4,10 +4,11 @@ import csv
 import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedcom.formats import NOTHING, duration, is_number, percent, significant, unit
+from fedcom.formats import NOTHING, duration, html_table, is_number, percent, significant, unit
 from fedcom.reports import terminal
 from fedcom.reports.markdown import markdown_table
 from fedcom.reports.terminal import Fitted
@@ -122,6 +123,14 @@ def markdown(table: Sequence[MethodEntry], target: float | None) -> str:
     rows = [[column.text(entry) for column in shown] for entry in table]
     notes = "\n".join(f"- {note}" for note in _footnotes(table))
     return f"{markdown_table(headings, rows, 'l' + 'r' * (len(shown) - 1))}\n\n{notes}\n"
+
+
+def html(table: Sequence[MethodEntry], target: float | None) -> str:
+    """The table of `compare_table` in HTML, for notebooks."""
+    shown = columns(table, target)
+    rows = [[column.text(entry) for column in shown] for entry in table]
+    notes = "".join(f"<p>{escape(note)}</p>" for note in _footnotes(table))
+    return html_table(rows, [heading for heading, _ in shown]) + notes
 
 
 def write_csv(table: Sequence[Mapping[str, Any]], path: Path) -> None:

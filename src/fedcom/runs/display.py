@@ -1,9 +1,11 @@
-"""The progress of a run: a live line on a terminal, plain lines elsewhere."""
+"""The progress of a run: a live line on a terminal, a bar in a notebook, plain lines elsewhere."""
 
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fedcom.errors import Stopped
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+_REDRAW = 0.2  # seconds between two pictures of a bar in a notebook
 PLAIN_LINES = 20  # about how many lines a run prints where there is no terminal
 
 
@@ -103,6 +106,42 @@ class Live(Display):
         self.fresh = False
 
 
+class Notebook(Display):
+    """A bar in a notebook, redrawn in place."""
+
+    def __init__(self, total_rounds: int, label: str) -> None:
+        from IPython.display import HTML, display
+
+        self._html, self.total, self.label = HTML, total_rounds, label
+        self.started, self.drawn, self.figures = time.monotonic(), 0.0, ""
+        self._handle: Any = display(HTML(self._picture(0)), display_id=True)
+
+    def advance(self, round: int) -> None:
+        """Move the bar, a few times per second at most."""
+        if time.monotonic() - self.drawn > _REDRAW or round >= self.total:
+            self._draw(round)
+
+    def update(self, row: Mapping[str, Any]) -> None:
+        """Move the bar and show the row's figures."""
+        self.figures = _figures(row)
+        self.advance(row["round"])
+
+    def _draw(self, round: int) -> None:
+        self.drawn = time.monotonic()
+        self._handle.update(self._html(self._picture(round)))
+
+    def _picture(self, round: int) -> str:
+        words = f"round {round}/{self.total} {self.figures} {_clock(time.monotonic() - self.started)}"
+        bar = f'<progress value="{round}" max="{max(self.total, 1)}"></progress>'
+        return f"<div>{escape(self.label)} {bar} {escape(words)}</div>"
+
+
+def _in_notebook() -> bool:
+    """Whether this is a notebook's kernel; IPython is not imported for it."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
 @contextmanager
 def progress(
     total_rounds: int, label: str, quiet: bool = False, console: "Console | None" = None
@@ -115,6 +154,9 @@ def progress(
     """
     if quiet:
         yield Display()
+        return
+    if console is None and _in_notebook():
+        yield Notebook(total_rounds, label)
         return
     from rich.console import Console
 

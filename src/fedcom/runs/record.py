@@ -46,6 +46,7 @@ FILES = (
     "model.safetensors",
     "faults.jsonl",  # replies that were refused, where clients are real
 )
+LOGS = ("metrics.csv", "tensorboard", "wandb")  # what run.log may leave besides
 CHECKPOINTS = "checkpoints"  # a folder; runs that are short have none
 MINUTES = 10.0  # between two checkpoints, unless told otherwise
 Start = Literal["new", "over", "resume"]  # in an empty folder, over an earlier run, or where one stopped
@@ -54,6 +55,7 @@ _FREE = {
     "target_accuracy",
     "checkpoint_minutes",
     "checkpoint_rounds",
+    "log",
 }  # a resumed run may change them
 
 
@@ -145,7 +147,7 @@ class _Recorder:
         if resume:
             self._refuse_other()
         else:
-            clear(self.out, (*FILES, CHECKPOINTS))
+            clear(self.out, (*FILES, *LOGS, CHECKPOINTS))
         if not (self.out / "config.toml").exists():
             self._write_config()
         self._write_once("partition.json", _partition)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedcom.config import Config
 from fedcom.engines.simulation import Row
+from fedcom.runs.callbacks import opened
 from fedcom.runs.given import Given
 from fedcom.runs.prepare import prepare
 from fedcom.runs.record import Outcome, Start, record
@@ -30,15 +31,17 @@ def execute(
     else:
         simulation, config = prepare(config, device)
         table = config.table()
-    return record(
-        simulation,
-        out,
-        start=start,
-        label=label or config.algorithm.name,
-        target=config.run.target_accuracy,
-        minutes=config.run.checkpoint_minutes,
-        rounds=config.run.checkpoint_rounds,
-        quiet=quiet,
-        callbacks=callbacks,
-        table=table,
-    )
+    label = label or config.algorithm.name
+    with opened(config.run.log or (), out, label, table) as trackers:
+        return record(
+            simulation,
+            out,
+            start=start,
+            label=label,
+            target=config.run.target_accuracy,
+            minutes=config.run.checkpoint_minutes,
+            rounds=config.run.checkpoint_rounds,
+            quiet=quiet,
+            callbacks=[*callbacks, *trackers],
+            table=table,
+        )

@@ -16,7 +16,7 @@ from fedcom.engines.results import frame
 from fedcom.engines.simulation import pick_device
 from fedcom.errors import ConfigError, Stopped, nearest
 from fedcom.registry import short_name
-from fedcom.reports import page
+from fedcom.reports import comparison, page
 from fedcom.reports.comparison import compare_table, markdown, write_csv
 from fedcom.reports.figures import VIEWS, figures
 from fedcom.runs.curve import Curve
@@ -59,6 +59,10 @@ class Comparison:
     def frame(self) -> "DataFrame":
         """The table as a pandas frame, indexed by method; needs `pip install 'fedcom[pandas]'`."""
         return frame(self.table).set_index("method")
+
+    def _repr_html_(self) -> str:
+        """The table as it is printed, for notebooks."""
+        return comparison.html(self.table, self.target)
 
     def rows(self) -> "DataFrame":
         """Every row of every run as one pandas frame, with its method and seed."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedcom.data import Dataset, Partition, Population, from_arrays, indices, split
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
+from fedcom.formats import html_table
 from fedcom.tasks import scores as scoring
 from fedcom.tasks.objective import Loss, Objective
 from fedcom.tasks.scores import Marks, Metric, Numbers
@@ -62,6 +63,19 @@ class Task:
     def blind(self) -> bool:
         """Whether clients' samples are elsewhere, as they are for the server of real clients."""
         return self.held is not None and len(self.held) == 0
+
+    def _repr_html_(self) -> str:
+        """What the task is of, as a table, for notebooks."""
+        sizes = self.sizes.cpu()
+        spread = f"{int(sizes.min())} to {int(sizes.max())} samples, {int(sizes.median())} at the median"
+        rows = [
+            ("clients", f"{self.clients:,}, with {spread}"),
+            ("one sample", f"{list(self.x.shape[1:])} {self.x.dtype}".replace("torch.", "")),
+            ("classes", self.classes or "none: a regression, or targets of one's own loss"),
+            ("test samples", len(self.test_y)),
+            ("parameters", f"{self.objective.layout.size:,}, {type(self.objective.module).__name__}"),
+        ]
+        return html_table(rows, title=f"task {self.name}")
 
     @cached_property
     def checksum(self) -> int:
