@@ -24,7 +24,7 @@ from fedcom.engines.remote.participant import Participant
 from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError
 from fedcom.runs.prepare import load_model
-from fedcom.runs.record import CHECKPOINTS, Outcome, record
+from fedcom.runs.record import CHECKPOINTS, FAULTS, Outcome, record
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.task import Task
 
@@ -57,7 +57,7 @@ class Job:
             transport,
             out / CHECKPOINTS / "remote",
             self.config.round,
-            out / "faults.jsonl",
+            out / FAULTS,
             simulation.task.checksum,
         )
         simulation.join(engine, 0)

@@ -130,7 +130,7 @@ def html(table: Sequence[MethodEntry], target: float | None) -> str:
     shown = columns(table, target)
     rows = [[column.text(entry) for column in shown] for entry in table]
     notes = "".join(f"<p>{escape(note)}</p>" for note in _footnotes(table))
-    return html_table(rows, [heading for heading, _ in shown]) + notes
+    return html_table(rows, [column.heading for column in shown]) + notes
 
 
 def write_csv(table: Sequence[Mapping[str, Any]], path: Path) -> None:

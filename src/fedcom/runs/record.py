@@ -44,9 +44,9 @@ FILES = (
     "similarity.json",
     "environment.json",
     "model.safetensors",
-    "faults.jsonl",  # replies that were refused, where clients are real
 )
 LOGS = ("metrics.csv", "tensorboard", "wandb")  # what run.log may leave besides
+FAULTS = "faults.jsonl"  # refused replies and missing clients; only where clients are real
 CHECKPOINTS = "checkpoints"  # a folder; runs that are short have none
 MINUTES = 10.0  # between two checkpoints, unless told otherwise
 Start = Literal["new", "over", "resume"]  # in an empty folder, over an earlier run, or where one stopped
@@ -147,7 +147,7 @@ class _Recorder:
         if resume:
             self._refuse_other()
         else:
-            clear(self.out, (*FILES, *LOGS, CHECKPOINTS))
+            clear(self.out, (*FILES, FAULTS, *LOGS, CHECKPOINTS))
         if not (self.out / "config.toml").exists():
             self._write_config()
         self._write_once("partition.json", _partition)
