@@ -103,6 +103,11 @@ class StackedRuns:
         """The servers' state, one row per run."""
         return self.server_side.state
 
+    @property
+    def sent(self) -> Vectors:
+        """What the server heard of every client of every run in the last round."""
+        return self._work.sent
+
     def step(self) -> None:
         """One round of every run."""
         play(self)
