@@ -61,7 +61,7 @@ class Scafcom(Scaffold):
         return {"d": v - client.c}
 
     def server_step(self, server: ScaffoldServer, mean: Vectors, rnd: Round) -> ScaffoldServer:
-        w = server.w - rnd.eta * self.gamma * rnd.tau * (server.c + mean["d"])
+        w = server.w - rnd.eta * self.global_rate * rnd.tau * (server.c + mean["d"])
         return server._replace(w=w, c=server.c + rnd.share * mean["d"])
 
     def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:

@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedcom.algorithms.base import Algorithm, Oracle, Round
+from fedcom.algorithms.base import Algorithm, Auto, Oracle, Round
 from fedcom.vectors import Vectors, descend
 
 
@@ -26,9 +26,10 @@ class ScaffoldServer(NamedTuple):
 class Scaffold(Algorithm):
     """SCAFFOLD: local steps corrected by client and server control variates."""
 
-    gamma: float = 4.0
+    gamma: float | Auto = 4.0
 
     name: ClassVar[str] = "scaffold"
+    tracks: ClassVar[bool] = True
     uploads: ClassVar[tuple[str, ...]] = ("D", "dc")
 
     def init_server(self, w: Tensor) -> ScaffoldServer:

@@ -48,7 +48,7 @@ class Scallion(Scaffold):
         return {"d": self.alpha * (D / rnd.tau - down["c"])}
 
     def server_step(self, server: ScaffoldServer, mean: Vectors, rnd: Round) -> ScaffoldServer:
-        w = server.w - rnd.eta * self.gamma * rnd.tau * (server.c + mean["d"])
+        w = server.w - rnd.eta * self.global_rate * rnd.tau * (server.c + mean["d"])
         return server._replace(w=w, c=server.c + rnd.share * mean["d"])
 
     def client_step(

@@ -1,4 +1,4 @@
-"""The command line: fedcom run, compare, sweep, status, report, reproduce, evaluate, codecs, list."""
+"""The command line: fedcom run, compare, sweep, status, report, reproduce and the rest."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedcom.algorithms import ALGORITHMS
-from fedcom.cli import crash
+from fedcom.cli import advice, crash
 from fedcom.cli.options import KEYS, AsJson, Device, DeviceOption, Force, Out, Quiet, Settings
 from fedcom.codecs import CODECS
 from fedcom.config import Config, read
@@ -394,6 +394,9 @@ def _settings(arguments: list[str] | None) -> dict[str, Any]:
 
 def _is_override(argument: str) -> bool:
     return re.match(r"[\w-]+(\.[\w-]+)*=", argument) is not None
+
+
+advice.register(app, _settings, _Output)
 
 
 def main() -> None:

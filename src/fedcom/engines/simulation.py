@@ -30,6 +30,7 @@ from fedcom.rounds.rules import Measure, Rules, relative_error
 from fedcom.rounds.state import RunState
 from fedcom.saving.series import Series
 from fedcom.tasks.task import Task
+from fedcom.theory import settle
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network
@@ -82,11 +83,14 @@ class Simulation:
         ranks: Ranks = ALONE,
         transport: Transport = "chain",
     ) -> None:
-        self.task, self.algorithm = task.to(pick_device(device)), algorithm
+        self.task = task.to(pick_device(device))
+        links = links or Links.of(algorithm)
+        self.algorithm, self.why_rates = settle(self.task, algorithm, links, participation, seed)
+        algorithm = self.algorithm
         self.rounds, self.eval_every = rounds, eval_every
         self.engine_name, w = engine, self.task.objective.start.clone()
         self.options = Options(chunk, rounds, storage or Storage(), tf32, ranks, transport)
-        links, layout = links or Links.of(algorithm), task.objective.layout
+        layout = task.objective.layout
         if transport == "bytes" and ranks.size > 1:
             links = replace(links, encode=True)
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
@@ -332,8 +336,8 @@ class Simulation:
     def _diverged(self, done: int) -> Diverged:
         a = self.algorithm
         return Diverged(
-            f"the model is no longer finite after round {done} ({a.name}, eta={a.eta:g}, "
-            f"gamma={a.gamma:g}); {_ADVICE}"
+            f"the model is no longer finite after round {done} ({a.name}, eta={a.eta}, "
+            f"gamma={a.gamma}); {_ADVICE}"
         )
 
 

@@ -10,7 +10,7 @@ from fedcom.data import Dataset, load, split
 from fedcom.data.synthetic import LAID_OUT, population
 from fedcom.draws import Draw
 from fedcom.engines.ranks.ranks import here
-from fedcom.engines.simulation import Simulation
+from fedcom.engines.simulation import Simulation, pick_device
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import short_name
 from fedcom.rounds.cohort import sample_size
@@ -18,6 +18,7 @@ from fedcom.rounds.rules import Measure, check, relative_error
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.task import Task
+from fedcom.theory import settle
 
 
 def prepare(
@@ -32,7 +33,8 @@ def prepare(
     if config.data.clients is not None:  # wrong settings are refused before the data is read
         refuse(config, config.data.clients)
     task, config = build_task(config)
-    return simulation_of(task, config, device, measure), config
+    simulation = simulation_of(task, config, device, measure)
+    return simulation, replace(config, algorithm=simulation.algorithm)
 
 
 def simulation_of(
@@ -43,11 +45,14 @@ def simulation_of(
     On several ranks, rank 0 tells the others to prepare the same.
     """
     run, ranks = config.run, here()
+    task = task.to(pick_device(device))
+    algorithm, why = settle(task, config.algorithm, config.links, run.participation, run.seed)
+    config = replace(config, algorithm=algorithm)
     if ranks.size > 1 and ranks.rank == 0:
         ranks.tell({"do": "prepare", "config": config.table(), "device": device})
-    return Simulation(
+    simulation = Simulation(
         task,
-        config.algorithm,
+        algorithm,
         config.links,
         rounds=run.rounds,
         participation=run.participation,
@@ -63,6 +68,8 @@ def simulation_of(
         ranks=ranks,
         transport=run.transport,
     )
+    simulation.why_rates = why
+    return simulation
 
 
 def refuse(config: Config, clients: int) -> None:

@@ -152,6 +152,11 @@ class Task:
         x, y, sizes = (torch.cat([getattr(task, name) for task in tasks]) for name in ("x", "y", "sizes"))
         return replace(tasks[0], x=x, y=y, sizes=sizes)
 
+    @cached_property
+    def notes(self) -> dict[Any, Any]:
+        """What was measured of this task, so that runs that share it need not measure it again."""
+        return {}
+
     @property
     def clients(self) -> int:
         """m, the number of clients."""

@@ -227,7 +227,7 @@ def rounds_to(
         most: the number of rounds after which to give up.
         averaged: see `Counter`.
     """
-    scale = algorithm.gamma * cast(int, algorithm.tau)
+    scale = algorithm.global_rate * cast(int, algorithm.tau)
     grid = StackedRuns(problem, algorithm, links, [step / scale for step in steps], range(seeds))
     counter = Counter(epsilons, averaged)
     while not counter.see(grid.round, problem.gap(grid.server.w).reshape(len(steps), -1)):
