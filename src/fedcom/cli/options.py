@@ -36,7 +36,8 @@ _PARAGRAPHS = (
     "data: name, root (folder of its files), clients, partition, classes_per_client (for partition classes), "
     "alpha (for dirichlet and synthetic), beta (for synthetic), lazy (draw synthetic's samples when needed)",
     "model: name, hidden (widths, such as 64,32)",
-    "algorithm: name, eta, gamma, tau, epochs, batch, decay, weights, weight_decay, option, and the "
+    "algorithm: name, eta and gamma (numbers, or auto: from the sharpness of the task), tau, epochs, batch, "
+    "decay, weights, weight_decay, option, and the "
     "method's own keys, such as damping",
     "uplink, downlink: name and the codec's own keys, such as bits or ratio; memory (of what the codec "
     "drops: none, error-feedback or, for uplink only, paper); uplink also clip (largest norm of what a "
@@ -48,7 +49,8 @@ _PARAGRAPHS = (
     "auto, memory or disk), store_dtype (model or bfloat16), store_folder, encode (make the bytes of "
     "every message instead of counting them), checkpoint_minutes and checkpoint_rounds (between two "
     "checkpoints; 10 minutes unless told otherwise, 0: none), transport (between the processes of torchrun, "
-    "mpirun or srun: chain, bytes or reduce)",
+    "mpirun or srun: chain, bytes or reduce), on_divergence (stop, or backoff: go back with half the eta if "
+    "the loss blows up; backoff where rates are auto)",
     "network, for modelled time: preset (3g, lte, broadband or datacenter), uplink and downlink (Mbit/s), "
     "latency (s), spread (of clients' speeds), compute (s per local step)",
     "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions. To use your own "

@@ -59,6 +59,7 @@ class RunConfig:
     checkpoint_minutes: float = 10.0
     checkpoint_rounds: int | None = None
     transport: Transport = "chain"
+    on_divergence: Literal["stop", "backoff"] | None = None
 
     @property
     def storage(self) -> Storage:

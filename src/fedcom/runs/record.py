@@ -30,6 +30,7 @@ from fedcom.runs import stops
 from fedcom.runs.curve import Curve, milestones
 from fedcom.runs.display import progress
 from fedcom.runs.folder import claim, clear
+from fedcom.runs.watch import OnDivergence, Watch
 from fedcom.saving.whole import disk_errors, flush, write_json, write_whole
 from fedcom.tasks.similarity import chosen_clients, similarity
 from fedcom.version import VERSION
@@ -52,6 +53,7 @@ _FREE = {
     "target_accuracy",
     "checkpoint_minutes",
     "checkpoint_rounds",
+    "on_divergence",
 }  # a resumed run may change them
 
 
@@ -76,6 +78,7 @@ def record(
     target: float = 0.9,
     minutes: float = MINUTES,
     rounds: int | None = None,
+    on_divergence: OnDivergence = "stop",
     quiet: bool = False,
     callbacks: Sequence[Callable[[Row], object]] = (),
     table: Table | None = None,
@@ -90,6 +93,8 @@ def record(
         target: the test accuracy to which rounds and bytes are told.
         minutes: between two checkpoints; 0: none by time.
         rounds: between two checkpoints; None: none by rounds.
+        on_divergence: "stop", or "backoff": if the loss blows up, go back to the last good round with half
+            the eta; callbacks then see rounds again.
         quiet: show no progress.
         callbacks: each is called with every row.
         table: the settings for config.toml; None: what the simulation knows.
@@ -97,6 +102,7 @@ def record(
     out = Path(out)
     with claim(out, used=start != "new"):
         recorder = _Recorder(simulation, out, table or _table(simulation), label, target, (minutes, rounds))
+        recorder.watch = Watch(on_divergence, simulation)
         if start == "resume" and recorder.finished():
             return Outcome(recorder.curve("done"), None)
         try:
@@ -124,6 +130,7 @@ class _Recorder:
         self._minutes, self._rounds = every
         self._saved_at, self._saved_round = time.monotonic(), 0
         self._any_saved = False
+        self.watch = Watch("stop", simulation)
 
     def finished(self) -> bool:
         """Whether the folder holds the whole run already."""
@@ -165,6 +172,7 @@ class _Recorder:
         """Play all rounds, and write how it ended, whatever ends it."""
         self._summarise("running")
         try:
+            self.watch.begin(self.rows, self.simulation)
             self._play(quiet, callbacks)
             self._write_results()
         except (Diverged, Stopped) as error:
@@ -181,26 +189,44 @@ class _Recorder:
         return Outcome(self.curve("done"), None)
 
     def _play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> None:
-        simulation = self.simulation
-        with (
-            stops.deferred(),
-            open_log(self.out / "metrics.jsonl") as log,
-            progress(simulation.rounds, self.label, quiet) as show,
-        ):
-
-            def write(row: Row) -> None:
-                self.rows.append(row)
-                append(log, _line(row))
-
+        with stops.deferred(), progress(self.simulation.rounds, self.label, quiet) as show:
             try:
-                for _ in simulation.run([write, *callbacks, show.update], self._after_round(show.advance)):
-                    stops.check()
+                while not self._play_on([*callbacks, show.update], self._after_round(show.advance)):
+                    pass
             except Stopped as stopped:
                 if stopped.between_rounds:
                     self._save()
                 raise
             if self._any_saved or self._due():
                 self._save()
+
+    def _play_on(self, callbacks: Sequence[Callable[[Row], object]], on_round: Callable[[int], None]) -> bool:
+        """Play until the run is done, or has gone back; returns whether it is done."""
+        with open_log(self.out / "metrics.jsonl") as log:
+
+            def write(row: Row) -> None:
+                self.rows.append(row)
+                append(log, _line(row))
+                self.watch.see(row, self.simulation)
+
+            try:
+                for _ in self.simulation.run([write, *callbacks], on_round):
+                    stops.check()
+            except Diverged as diverged:
+                self._go_back(diverged)
+                return False
+        return True
+
+    def _go_back(self, diverged: Diverged) -> None:
+        """Put the run back to the last good round, with a smaller eta; raises what ended it if it cannot."""
+        self.simulation = self.watch.gone_back(self.simulation, diverged)
+        self.rows = [row for row in self.rows if row["round"] < self.simulation.round]
+        lines = "".join(map(_line, self.rows))
+        write_whole(self.out / "metrics.jsonl", lambda path: path.write_text(lines))
+        clear(self.out, (CHECKPOINTS,))  # they may be of later rounds
+        self._saved_round = self.simulation.round
+        if self._any_saved:
+            self._save()
 
     def _after_round(self, show: Callable[[int], None]) -> Callable[[int], None]:
         def on_round(done: int) -> None:
@@ -240,6 +266,7 @@ class _Recorder:
             "algorithm": self.simulation.algorithm.name,
             "parameters": self.simulation.server.w.numel(),
             "target_accuracy": self.target,
+            **self._told(),
         }
         content = last | milestones(self.rows, self.target) | ending
         try:
@@ -249,6 +276,12 @@ class _Recorder:
                 _overwrite(self.out / "summary.json", json.dumps(content))
             except OSError:
                 raise full from None
+
+    def _told(self) -> dict[str, Any]:
+        """How the rates came about, if they were not given or have changed."""
+        run = self.simulation
+        why = {} if run.why_rates is None else {"auto_rates": run.why_rates}
+        return why | ({"backoffs": run.backoffs} if run.backoffs else {})
 
     def _write_config(self) -> None:
         text = dumps(self.table)

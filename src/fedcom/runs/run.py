@@ -33,6 +33,7 @@ def execute(
         target=config.run.target_accuracy,
         minutes=config.run.checkpoint_minutes,
         rounds=config.run.checkpoint_rounds,
+        on_divergence=config.run.on_divergence or "stop",
         quiet=quiet,
         callbacks=callbacks,
         table=config.table(),
