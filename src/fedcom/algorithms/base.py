@@ -219,7 +219,5 @@ class Algorithm:
 
 def _settled(name: str, rate: float | Auto) -> float:
     if rate == "auto":
-        raise ConfigError(
-            f'{name} is "auto", which needs a task to become a number; see fedcom.theory.settle'
-        )
+        raise ConfigError(f"{name} is still auto; fedcom.theory.settle makes it a number for a task")
     return rate

@@ -34,7 +34,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _PARAGRAPHS = (
     "Keys of the sections:",
     "data: name, root (folder of its files), clients, partition, classes_per_client (for partition classes), "
-    "alpha (for dirichlet and synthetic), beta (for synthetic), lazy (draw synthetic's samples when needed)",
+    "alpha (for dirichlet and synthetic), beta (for synthetic), lazy (draw synthetic's samples when needed), "
+    "validation (share of the training samples to score on in place of the test set)",
     "model: name, hidden (widths, such as 64,32)",
     "algorithm: name, eta and gamma (numbers, or auto: from the sharpness of the task), tau, epochs, batch, "
     "decay, weights, weight_decay, option, and the "

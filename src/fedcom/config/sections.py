@@ -22,7 +22,12 @@ _LEAST = {  # of the settings under [run]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which data, and how it is dealt to clients; None: what suits the data set."""
+    """Which data, and how it is dealt to clients; None: what suits the data set.
+
+    Args:
+        validation: the share of each client's training samples that is held out and scored in place of the
+            test set; for choosing settings.
+    """
 
     name: str | None = None
     root: str | None = None
@@ -32,8 +37,13 @@ class DataConfig:
     alpha: float = 0.5
     beta: float = 0.5
     lazy: bool | None = None
+    validation: float | None = None
 
     def __post_init__(self) -> None:
+        if self.validation is not None and not 0 < self.validation < 1:
+            raise ConfigError(
+                f"validation is a share of the training samples, below 1; got {self.validation}"
+            )
         if self.clients is not None and self.clients < 1:
             raise ConfigError(f"clients must be 1 or more; got {self.clients}")
 

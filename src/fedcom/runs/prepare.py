@@ -95,13 +95,17 @@ def build_task(config: Config) -> tuple[Task, Config]:
         classes_per_client=filled.classes_per_client,
         alpha=filled.alpha,
     )
-    objective = _objective(config, data)
-    return Task.build(objective, data, parts), replace(config, data=replace(filled, clients=len(parts)))
+    task = Task.build(_objective(config, data), data, parts)
+    if filled.validation is not None:
+        task = task.held_out(filled.validation, draw.fold("validation"))
+    return task, replace(config, data=replace(filled, clients=len(parts)))
 
 
 def _drawn_task(config: Config) -> tuple[Task, Config]:
     """The task of clients whose samples are drawn only when needed."""
     c = config.data
+    if c.validation is not None:
+        raise ConfigError("data.validation holds out samples that are there; data.lazy draws them as needed")
     people = population(c.clients or 30, c.alpha, c.beta, config.run.seed)
     filled = replace(c, name=people.data.name, partition="natural", clients=len(people.sizes), lazy=True)
     return Task.drawn(_objective(config, people.data), people), replace(config, data=filled)

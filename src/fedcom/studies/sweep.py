@@ -39,7 +39,17 @@ from fedcom.saving.whole import write_json, write_whole
 from fedcom.studies.compare import method_keys, variant
 from fedcom.tasks.task import Task
 
-FILES = ("results.jsonl", "sweep.json", TRIALS, "table.json", "table.csv", "table.md", "sweep.png")
+FILES = (
+    "results.jsonl",
+    "sweep.json",
+    TRIALS,
+    "table.json",
+    "table.csv",
+    "table.md",
+    "sweep.png",
+    "tuned.toml",
+    "tuned.json",
+)
 FAILED = "failed"  # the status of a trial that could not be run
 _SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run", "network")
 T = TypeVar("T", bound="Trial")
@@ -66,6 +76,11 @@ class Trial:
     def key(self) -> str:
         """The text that identifies this trial in results.jsonl."""
         return json.dumps([self.method, self.point, self.seed])
+
+    @property
+    def digest(self) -> str:
+        """A hash of all its settings; trials with the same hash have the same rows."""
+        return hashlib.sha256(json.dumps(self.config.table(), default=str).encode()).hexdigest()[:16]
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -113,7 +128,7 @@ def sweep(
     """
     trials = list(trials_of(table, points(grid), methods, seeds))
     with claim(out, used=True):
-        _take_over(out, {"config": table, "grid": grid, "seeds": seeds, "last": last}, force)
+        take_over(out, {"config": table, "grid": grid, "seeds": seeds, "last": last}, force)
         write_json(out / TRIALS, {"trials": len(trials)})
         return run_missing(trials, out / "results.jsonl", last, device, quiet)
 
@@ -157,6 +172,14 @@ def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
         grid: values or lists of values: {"eta": [0.1, 0.2], "uplink": {"bits": [2, 4]}}. A key without a
             section is a hyper-parameter of the algorithm.
     """
+    values = lists(grid)
+    if not values:
+        raise ConfigError("a sweep needs a grid, as in grid.eta=0.02,0.05,0.1 or grid.uplink.bits=1,2")
+    return [tuple(zip(values, some, strict=True)) for some in itertools.product(*values.values())]
+
+
+def lists(grid: Table) -> dict[str, list[Any]]:
+    """The values of each key of a grid; see `points`."""
     flat = {
         f"{name}.{key}" if isinstance(values, dict) else name: inner
         for name, values in grid.items()
@@ -165,10 +188,7 @@ def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
     for name, values in grid.items():
         if isinstance(values, dict) and name not in _SECTIONS:
             raise unknown("section of the grid", name, _SECTIONS)
-    if not flat:
-        raise ConfigError("a sweep needs a grid, as in grid.eta=0.02,0.05,0.1 or grid.uplink.bits=1,2")
-    lists = {key: values if isinstance(values, list) else [values] for key, values in flat.items()}
-    return [tuple(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+    return {key: values if isinstance(values, list) else [values] for key, values in flat.items()}
 
 
 def trials_of(
@@ -212,7 +232,7 @@ def _at(table: Table, method: str, point: Sequence[tuple[str, Any]], seed: int) 
     return {**rest, "run": run, "methods": {**table.get("methods", {}), method: own}}
 
 
-def _take_over(out: Path, plan: Table, force: bool) -> None:
+def take_over(out: Path, plan: Table, force: bool) -> None:
     """Write the plan into the folder; raise ConfigError if it holds another sweep, unless forced."""
     kept = out / "sweep.json"
     text = json.dumps(plan, indent=2, default=str) + "\n"

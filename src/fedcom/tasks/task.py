@@ -178,6 +178,25 @@ class Task:
         x, y = self.x[kept].clone(), self.y[kept].clone()
         return replace(self, x=x, y=y, test_x=self.test_x[:0], test_y=self.test_y[:0], held=held)
 
+    def held_out(self, share: float, draw: Draw) -> "Task":
+        """The same task with a share of each client's samples as the test set, and without that test set.
+
+        Every client that has two samples or more gives at least one, and keeps at least one.
+        """
+        picked = torch.zeros(len(self.y), dtype=torch.bool)
+        for client, (start, size) in enumerate(zip(self.offsets.tolist(), self.sizes.tolist(), strict=True)):
+            taken = min(max(1, round(share * size)), size - 1)
+            picked[start + draw.fold(client).permutation(size)[:taken]] = True
+        counts = torch.stack([(~part).sum() for part in torch.split(picked, self.sizes.tolist())])
+        return replace(
+            self,
+            x=self.x[~picked],
+            y=self.y[~picked],
+            sizes=counts,
+            test_x=self.x[picked],
+            test_y=self.y[picked],
+        )
+
     @cached_property
     def longest(self) -> int:
         """The largest number of samples of a client."""
