@@ -218,7 +218,8 @@ def predict(
         return Prediction(*about, *none, None, *none, how="diverged in its pilot")
     rounds = [row["round"] for row in alive[0]]
     means = [float(np.mean([goal.error(rows[i]) for rows in alive])) for i in range(len(rounds))]
-    law, errors = fit(rounds, means), smooth(means)
+    middle = [float(np.median(means[i - 1 : i + 2])) for i in range(1, len(means) - 1)]
+    law, errors = fit(rounds, [means[0], *middle, means[-1]]), smooth(means)
     spend = {key: _line(alive, key) for key in ("uplink_bytes", "downlink_bytes", "modelled_seconds")}
     if goal.reaches:
         need, low, high, how = _rounds_to(goal.wanted, rounds, errors, law)
