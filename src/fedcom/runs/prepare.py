@@ -34,7 +34,7 @@ def prepare(
         refuse(config, config.data.clients)
     task, config = build_task(config)
     simulation = simulation_of(task, config, device, measure)
-    watched = simulation.why_rates is not None and here().size == 1
+    watched = simulation.why_rates is not None and here().size == 1 and config.run.store != "disk"
     run = replace(config.run, on_divergence=config.run.on_divergence or ("backoff" if watched else "stop"))
     return simulation, replace(config, algorithm=simulation.algorithm, run=run)
 

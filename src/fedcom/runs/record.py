@@ -129,7 +129,7 @@ class _Recorder:
         self.rows: list[Row] = []
         self._minutes, self._rounds = every
         self._saved_at, self._saved_round = time.monotonic(), 0
-        self._any_saved = False
+        self._any_saved, self._quiet = False, False
         self.watch = Watch("stop", simulation)
 
     def finished(self) -> bool:
@@ -171,6 +171,7 @@ class _Recorder:
     def play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> Outcome:
         """Play all rounds, and write how it ended, whatever ends it."""
         self._summarise("running")
+        self._quiet = quiet
         try:
             self.watch.begin(self.rows, self.simulation)
             self._play(quiet, callbacks)
@@ -220,6 +221,9 @@ class _Recorder:
     def _go_back(self, diverged: Diverged) -> None:
         """Put the run back to the last good round, with a smaller eta; raises what ended it if it cannot."""
         self.simulation = self.watch.gone_back(self.simulation, diverged)
+        if not self._quiet:
+            back = f"going back to round {self.simulation.round} with eta {self.simulation.algorithm.eta}"
+            print(f"fedcom: {self.label}: {diverged}; {back}", file=sys.stderr)
         self.rows = [row for row in self.rows if row["round"] < self.simulation.round]
         lines = "".join(map(_line, self.rows))
         write_whole(self.out / "metrics.jsonl", lambda path: path.write_text(lines))

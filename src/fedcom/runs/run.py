@@ -1,5 +1,6 @@
 """Run a config and write its folder."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -25,6 +26,10 @@ def execute(
         device: "auto", "cpu" or "cuda".
     """
     simulation, config = prepare(config, device)
+    if simulation.why_rates is not None and not quiet:
+        print(
+            f"fedcom: {label or config.algorithm.name}: auto rates: {simulation.why_rates}", file=sys.stderr
+        )
     return record(
         simulation,
         out,

@@ -438,6 +438,8 @@ def outcome(
     if hit is not None:
         found |= {"rounds": hit["round"], "up": hit["uplink_bytes"], "down": hit["downlink_bytes"]}
         found |= {"seconds": hit.get("modelled_seconds"), "error": goal.error(hit)}
+    said = {key: getattr(best, key) for key in ("label", "rounds", "up", "down", "seconds", "error")}
+    write_json(out / "outcome.json", {"predicted": said, "found": found})
     return found
 
 

@@ -7,10 +7,12 @@ that curvature: above 2 the next round is worse. The constants below are what wa
 that (docs/decisions/auto-rates.md).
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fedcom.algorithms import Algorithm
+from fedcom.errors import ConfigError
 from fedcom.rounds.cohort import Cohort
 from fedcom.tasks.task import Task
 from fedcom.theory.probes import Prober, Sharpness
@@ -85,6 +87,10 @@ def rates(
         gamma: if it is given.
     """
     own, mean = max(sharpness.clients.value, 1e-12), max(sharpness.mean.value, 1e-12)
+    if not (math.isfinite(own) and math.isfinite(mean)):
+        raise ConfigError(
+            "auto rates need a finite loss at the first model; scale the data, or give eta and gamma"
+        )
     convex = sharpness.least.value >= -FLAT * mean
     near = TRACKED if tracks else CONVEX if convex else PLAIN
     far = CONVEX_FAR if convex else FAR if tracks else PLAIN_FAR
