@@ -148,10 +148,6 @@ class Prediction:
             return math.inf if self.seconds is None else self.seconds
         return self.up if by == "uplink" else self.up + self.down
 
-    def scaled(self, rounds: int) -> float:
-        """How many times the predicted rounds some rounds are."""
-        return rounds / self.rounds if self.rounds else math.inf
-
 
 @dataclass(frozen=True)
 class Power:

@@ -50,6 +50,10 @@ class Theorem(ABC):
     def bound(self, c: Constants, s: Steps, rounds: int) -> float:
         """The bound on the error after so many rounds with these step sizes."""
 
+    def weight(self, c: Constants, tau: int) -> float:
+        """phi: the weight of the ridge phi/2 |w|^2 that the method is to be run with; 0 for none."""
+        return 0.0
+
     def holds(self, c: Constants, s: Steps) -> bool:
         """Whether the conditions on the step sizes hold."""
         return self.slack(c, s) >= -1e-12
@@ -229,7 +233,6 @@ class _Regularised(Theorem):
     of: ClassVar[Theorem]
 
     def weight(self, c: Constants, tau: int) -> float:
-        """phi: the weight of the regularisation that the method is to be run with."""
         return self.phi or 1 / math.sqrt(c.m * tau)
 
     def made(self, c: Constants, tau: int) -> Constants:

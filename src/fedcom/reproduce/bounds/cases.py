@@ -77,7 +77,7 @@ class BoundCase:
     def run(self) -> dict[str, Any]:
         """The error, a mean over seeds, and the theorem's bound on it."""
         problem, claim = self.problem(), self.theorem
-        phi = claim.weight(Constants(1, m=self.m), self.tau) if hasattr(claim, "weight") else 0.0
+        phi = claim.weight(Constants(1, m=self.m), self.tau)
         found = known(problem, convex=self.objective != "wave", drawn_to=phi)
         constants = replace(found.constants, q=self.q)
         rounds = self._rounds(claim, constants)
