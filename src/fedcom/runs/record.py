@@ -94,7 +94,7 @@ def record(
         minutes: between two checkpoints; 0: none by time.
         rounds: between two checkpoints; None: none by rounds.
         on_divergence: "stop", or "backoff": if the loss blows up, go back to the last good round with half
-            the eta; callbacks then see rounds again.
+            the eta; callbacks then see rounds again, and `simulation` itself stays where it blew up.
         quiet: show no progress.
         callbacks: each is called with every row.
         table: the settings for config.toml; None: what the simulation knows.

@@ -104,6 +104,7 @@ def tune_one(
     """
     tried, sure = {key: list(values) for key, values in grid.items()}, list[dict[str, Any]]()
     rungs = Rungs(Config.of({"run": table.get("run", {})}).run.rounds, budget)
+    ladder = rungs.of(math.prod(map(len, grid.values())))
     spent, seen, found = 0.0, dict[str, dict[str, Any]](), list[dict[str, Any]]()
 
     def play(points: Sequence[Point], rounds: int, seeds: int = 1) -> list[dict[str, Any]]:
@@ -117,11 +118,9 @@ def tune_one(
 
     for _ in range(TRIES):
         points = [tuple(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())]
-        for many, rounds in rungs.of(len(points))[:-1]:
-            points = _best(play(points[:many], rounds), points[:many], start)
-        whole = rungs.of(math.prod(map(len, tried.values())))[-1][0]
-        finalists = _with(points[:whole], points, start)
-        records = play(finalists, rungs.rounds)
+        for (_, rounds), (kept, _) in itertools.pairwise(ladder):
+            points = _best(play(points, rounds), points, start)[:kept]
+        records = play(points, rungs.rounds)
         records += [r for p in sure for r in play([tuple(p.items())], rungs.rounds, seeds)]
         if all(record["status"] == sweep.FAILED for record in records):
             raise ConfigError(f"{method} cannot be tuned, because none of its runs could be made")
@@ -130,14 +129,14 @@ def tune_one(
         edges = [] if best is None else edges_of(best["point"], tried)
         if best and best["point"] in sure and not edges:
             break
-        lowest = {key: min(values) for key, values in tried.items() if _numbers(values)}
+        lowest = {key: min(values) for key, values in tried.items() if key in RATES}
         for key in edges if best else lowest:
             tried[key] = widened(tried[key], (best["point"] if best else lowest)[key])
         sure += [best["point"]] if best and not edges else []
     if best is None:
         none = {"accuracy": None, "edges": [], "note": "every point diverged", "table": found, "spent": spent}
         return {**{key: values[0] for key, values in tried.items()}, **lowest, **none}
-    added = {key: sorted({*values} - {*grid[key]}) for key, values in tried.items() if _numbers(values)}
+    added = {key: sorted({*values} - {*grid[key]}) for key, values in tried.items() if key in RATES}
     words = [f"{key} {value:g}" for key, values in added.items() for value in values]
     note = f"grid widened by {', '.join(words)}" if words else "inside the grid"
     scored = best["test_accuracy"] is not None
@@ -165,15 +164,9 @@ def _best(
     return [*first, *(p for p in ranked if p not in first)] or list(points[:1])
 
 
-def _with(some: Sequence[Point], points: Sequence[Point], start: Mapping[str, Any] | None) -> list[Point]:
-    """Some points, and the start if it is still among the points."""
-    first = [p for p in points if start is not None and dict(p) == dict(start)]
-    return list(dict.fromkeys([*some, *first]))
-
-
 def edges_of(point: Mapping[str, Any], tried: Mapping[str, Sequence[Any]]) -> list[str]:
-    """The keys whose value is the smallest or largest of those tried."""
-    ranges = {key: values for key, values in tried.items() if len(values) > 1 and _numbers(values)}
+    """Which of eta and gamma are the smallest or largest of those tried; others are not widened."""
+    ranges = {key: values for key, values in tried.items() if len(values) > 1 and key in RATES}
     return [key for key, values in ranges.items() if point[key] in (min(values), max(values))]
 
 
@@ -183,10 +176,6 @@ def widened(values: Sequence[float], edge: float) -> list[float]:
     step = 2.0 if edge == high else 0.5
     beyond = float(f"{edge * step:.3g}")
     return sorted({*values, beyond}) if edge in (low, high) else list(values)
-
-
-def _numbers(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 def around(rates: Mapping[str, float], factors: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
