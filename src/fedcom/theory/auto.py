@@ -94,11 +94,11 @@ def rates(
     convex = sharpness.least.value >= -FLAT * mean
     near = TRACKED if tracks else CONVEX if convex else PLAIN
     far = CONVEX_FAR if convex else FAR if tracks else PLAIN_FAR
-    if tau == 1:  # there is only the server's step, eta gamma, and no drift
-        own, near, far = mean, 1 / (1 + noise), 1.0
-    if eta is None:
-        eta = near / own if gamma is None or tau > 1 else near / own / gamma
-    limit = far / ((1 + noise) * path(eta * mean, tau))
+    if eta is None and tau == 1:  # there is only the server's step, eta gamma, and no drift
+        eta = 1 / ((1 + noise) * mean * (gamma or 1.0))
+    elif eta is None:
+        eta = near / own
+    limit = (1.0 if tau == 1 else far) / ((1 + noise) * path(eta * mean, tau))
     gamma = min(MOST, max(LEAST, limit)) if gamma is None else gamma
     why = (
         f"eta {_short(eta)}, gamma {_short(gamma)}: the sharpest client has {own:.3g}, the mean "
