@@ -288,6 +288,8 @@ class Simulation:
 
         What was sent since then, and the time it took, stay counted.
         """
+        for series in self._saves.values():
+            series.wait()  # else a thread might write a checkpoint of what is left behind
         lost = {"round": self.round, "back_to": kept.number, "eta": eta}
         twin = Simulation(
             self.task,
