@@ -124,6 +124,11 @@ def test_a_task_is_tuned_and_its_config_runs(tmp_path: Path) -> None:
     assert len((out / "results.jsonl").read_text().splitlines()) == len(log)  # nothing was run again
 
 
+def test_a_grid_of_what_is_no_rate_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="numbers above 0"):
+        tune.tune({}, {"eta": ["fast"]}, ["fedavg"], tmp_path / "a", device="cpu", quiet=True)
+
+
 def test_one_methods_config_is_for_run(tmp_path: Path) -> None:
     table = {"data": {"name": "digits"}, "methods": {"mine, 1 bit": {"name": "fedcomgate"}}}
     point = {"eta": 0.1, "uplink.bits": 2, "run.rounds": 7, "accuracy": 91.5, "note": "n", "spent": 3.0}

@@ -232,20 +232,24 @@ def tune(
 
 
 def _grid(table: Table, grid: Table, method: str, device: str) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """The values to try for a method, and the point at its auto rates."""
-    given = dict(sweep.lists(grid)) if grid else {}
+    """The values to try for a method, and the point that is nearest to its auto rates."""
     known = method_keys(table, method)
-    given = {key: values for key, values in given.items() if "." in key or key in known}
-    missing = [key for key in RATES if key not in given and key in known]
-    if not missing:
-        return given, {}
-    own = dict.fromkeys(missing, "auto")
+    given = {key: values for key, values in sweep.lists(grid).items() if "." in key or key in known}
+    own = {key: "auto" for key in RATES if key in known}
     task, config = build_task(variant(_laid(table, method, own), method))
     task, run = task.to(pick_device(device)), config.run
     settled, _ = settle(task, config.algorithm, config.links, run.participation, run.seed)
-    rates = {key: float(getattr(settled, key)) for key in missing}
-    points = around(rates, {key: FACTORS[key] for key in missing})
-    return {**points, **given}, {**rates, **{key: values[0] for key, values in given.items()}}
+    rates = {key: float(getattr(settled, key)) for key in own}
+    points = {**around(rates, {key: FACTORS[key] for key in own if key not in given}), **given}
+    near = {key: _nearest(points[key], rate, key) for key, rate in rates.items()}
+    return points, {key: near.get(key, values[0]) for key, values in points.items()}
+
+
+def _nearest(values: Sequence[Any], rate: float, key: str) -> float:
+    """The value whose ratio to a rate is nearest to 1."""
+    if not all(isinstance(value, int | float) and value > 0 for value in values):
+        raise ConfigError(f"grid.{key} takes numbers above 0; got {list(values)}")
+    return min(map(float, values), key=lambda value: abs(math.log(value / rate)))
 
 
 def _write(path: Path, text: str) -> None:
