@@ -156,6 +156,10 @@ class Registry(Mapping[str, T]):
                 return key
         return str(thing.name)
 
+    def is_own(self, name: object) -> bool:
+        """Whether a name is that of one of fedcom's own."""
+        return isinstance(name, str) and name in self._builtin
+
     def names(self) -> list[str]:
         """All names there are, without importing anything."""
         added = [key for key in self._known if ":" not in key]

@@ -216,7 +216,7 @@ def test_brackets_in_help_are_not_read_as_markup(command: Command) -> None:
     ("arguments", "code", "message"),
     [
         (["algorithm.name=fedcomgat"], 2, "unknown algorithm 'fedcomgat'; did you mean 'fedcomgate'?"),
-        (["algorithm.eta=fast"], 2, "algorithm.eta must be a number; got 'fast'"),
+        (["algorithm.eta=fast"], 2, "algorithm.eta must be a number or 'auto'; got 'fast'"),
         (["eta=0.05"], 2, "'eta=0.05' is not an override; write section.key=value, as in algorithm.eta=0.05"),
         (["algorithm.eta"], 2, "no config file algorithm.eta; overrides are section.key=value"),
         (["none.toml", "run.rounds=1"], 2, "no config file none.toml; overrides are section.key=value"),

@@ -14,7 +14,8 @@ import pytest
 import fedcom
 from fedcom.cli import options
 from fedcom.reproduce import command as reproducing
-from fedcom.studies import card_vectors, codec_card, compare
+from fedcom.studies import card_vectors, codec_card, compare, tune
+from fedcom.theory import probes
 from tests.cli.test_cli import PATIENCE, SMALL, Command, command, finished, rows_of
 
 __all__ = ["command"]  # a fixture
@@ -63,6 +64,7 @@ def test_what_the_help_says_without_torch_is_true() -> None:
     assert options.studies("front") == [name for name in reproducing.NAMES if name.startswith("frontier")]
     assert (codec_card.RATES, str(codec_card.REPEAT)) == (options.RATES, options.REPEAT)
     assert options.DIM == card_vectors.DIM
+    assert (options.CLIENTS, options.SAMPLES, options.SEEDS) == (probes.CLIENTS, probes.SAMPLES, tune.SEEDS)
 
 
 def test_short_help_is_help(command: Command) -> None:

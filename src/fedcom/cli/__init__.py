@@ -1,4 +1,4 @@
-"""The command line: fedcom run, compare, sweep, status, report, reproduce, evaluate, codecs, flower, list."""
+"""The command line: fedcom run, compare, sweep, status, report, reproduce and the rest."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from fedcom.cli import crash, options
+from fedcom.cli import advice, crash, options
 from fedcom.cli.options import KEYS, AsJson, DeviceOption, DryRun, Force, Out, Quiet, Settings
 from fedcom.errors import ConfigError, FedcomError, OutOfMemory, RankLost, Stopped, StorageError, unknown
 from fedcom.runs import stops
@@ -546,6 +546,9 @@ def _path_and_overrides(arguments: list[str] | None) -> tuple[str | None, list[s
 
 def _is_override(argument: str) -> bool:
     return re.match(r"[\w-]+(\.[\w-]+)*=", argument) is not None
+
+
+advice.register(app, _settings, lambda what: _print(what))
 
 
 def main() -> None:

@@ -30,6 +30,8 @@ class DataConfig:
         label_column: of its columns or arrays, the one with the labels.
         client_column: of its columns or arrays, the one with the client of each row.
         test: a file with the test set, or the share of rows to hold out.
+        validation: the share of each client's training samples that is held out and scored in place of the
+            test set; for choosing settings.
     """
 
     name: str | None = None
@@ -44,6 +46,7 @@ class DataConfig:
     label_column: str | None = None
     client_column: str | None = None
     test: float | str | None = None
+    validation: float | None = None
 
     def __post_init__(self) -> None:
         if self.path is not None and self.name is not None:
@@ -51,6 +54,10 @@ class DataConfig:
         for key in ("label_column", "client_column", "test"):
             if self.path is None and getattr(self, key) is not None:
                 raise ConfigError(f"data.{key} is about the file that data.path names; set data.path")
+        if self.validation is not None and not 0 < self.validation < 1:
+            raise ConfigError(
+                f"validation is a share of the training samples, below 1; got {self.validation}"
+            )
         if self.clients is not None and self.clients < 1:
             raise ConfigError(f"clients must be 1 or more; got {self.clients}")
 
@@ -77,6 +84,7 @@ class RunConfig:
     checkpoint_rounds: int | None = None
     transport: Transport = "chain"
     log: tuple[str, ...] | None = None
+    on_divergence: Literal["stop", "backoff"] | None = None
 
     @property
     def storage(self) -> Storage:

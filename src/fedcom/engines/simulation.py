@@ -33,10 +33,12 @@ from fedcom.plain import build, pick, plain
 from fedcom.rounds.cohort import Cohort
 from fedcom.rounds.rules import Measure, Rules, relative_error
 from fedcom.rounds.state import RunState
+from fedcom.saving.kept import Kept
 from fedcom.saving.series import Series
 from fedcom.settings import at_least
 from fedcom.tasks.scores import Metric
 from fedcom.tasks.task import Task
+from fedcom.theory import settle
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network
@@ -100,12 +102,14 @@ class Simulation:
         seed, chunk = at_least("seed", seed, 0), chunk and at_least("chunk", chunk, 1)
         algorithm, links = algorithm_of(algorithm), links_of(links)
         storage = Storage(storage) if isinstance(storage, str) else storage  # type: ignore[arg-type]
-        self.task, self.algorithm = task.to(pick_device(device)), algorithm
+        self.task, links = task.to(pick_device(device)), links or Links.of(algorithm)
+        algorithm, self.why_rates = settle(self.task, algorithm, links, participation, seed)
+        self.algorithm = algorithm
         self.rounds, self.eval_every = rounds, eval_every
         _warn_of_decay(algorithm, rounds)
         self.engine_name, w = engine, self.task.objective.start.clone()
         self.options = Options(chunk, rounds, storage or Storage(), tf32, ranks, transport)
-        links, layout = links or Links.of(algorithm), task.objective.layout
+        layout = task.objective.layout
         if transport == "bytes" and ranks.size > 1:
             links = replace(links, encode=True)
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
@@ -116,9 +120,10 @@ class Simulation:
         check_engine(engine, w.device)
         plan_store(ClientCounts.of(cohort.clients, cohort.sampled, rounds), rules, w, self.options.storage)
         self._index, self._seconds, self._saves = 0, 0.0, dict[Path, Series]()
+        self.backoffs: list[dict[str, Any]] = []  # each time the run went back: from and to which round, eta
         self.results, self.metrics = Results(), dict(metrics or {})
         self._check_metrics()
-        self.settings = {
+        self.settings: dict[str, Any] = {
             "rounds": rounds,
             "participation": participation,
             "seed": seed,
@@ -255,7 +260,14 @@ class Simulation:
             "seconds": self._seconds,
             **gauge.time,
             **gauge.counts,
+            **self._backed_off(),
         }
+
+    def _backed_off(self) -> Row:
+        """What a row says of a run that went back: how often, and the eta of the round."""
+        if not self.backoffs:
+            return {}
+        return {"backoffs": len(self.backoffs), "eta": self.algorithm.local_rate(self.round)}
 
     def clients(self) -> Results:
         """How good the model as it stands is on the training data of each client, one row per client."""
@@ -323,15 +335,55 @@ class Simulation:
         if len(self.engine.runs) > 1:
             raise ConfigError("a run that is played in step with others cannot be saved by itself")
         series = self._saves.setdefault(Path(path), Series(Path(path)))
-        self.engine.save(series, {"simulation": self._description(), "seconds": self._seconds})
+        told = {"backoffs": self.backoffs} if self.backoffs else {}
+        self.engine.save(series, {"simulation": self._description(), "seconds": self._seconds, **told})
         if wait:
             series.wait()
+
+    def keep(self) -> Kept:
+        """A copy in memory of the run as it stands, for `gone_back`."""
+        kept = Kept()
+        self.engine.save(kept, {"seconds": self._seconds})
+        return kept
+
+    def gone_back(self, kept: Kept, eta: float) -> "Simulation":
+        """The same run as it stood when it was kept, with another eta from there on.
+
+        What was sent since then, and the time it took, stay counted.
+        """
+        for series in self._saves.values():
+            series.wait()  # else a thread might write a checkpoint of what is left behind
+        lost = {"round": self.round, "back_to": kept.number, "eta": eta}
+        twin = Simulation(
+            self.task,
+            replace(self.algorithm, eta=eta),
+            self.rules.links,
+            device=self.server.w.device.type,
+            storage=self.options.storage,
+            network=self.state.network,
+            measure=self.rules.measure,
+            transport=self.options.transport,
+            **self.settings,
+        )
+        saved = kept.latest()
+        if self.state.network is not None:
+            now = self.engine.gauge(self._index).time["modelled_seconds"]
+            saved.tensors["clock.seconds"].fill_(now)
+        twin.engine.restore(saved)
+        twin.ledger.load(self.ledger.as_dict())
+        twin._seconds, twin.why_rates = self._seconds, self.why_rates
+        twin.backoffs = [*self.backoffs, lost]
+        return twin
 
     def restore(self, path: str | Path) -> bool:
         """Go on from the newest whole checkpoint in a folder, before round 1; False if there is none."""
         series = self._saves.setdefault(Path(path), Series(Path(path)))
         saved = series.latest()
         if saved is not None:
+            self.backoffs = saved.facts.get("backoffs", [])
+            if self.backoffs:
+                self.algorithm = replace(self.algorithm, eta=self.backoffs[-1]["eta"])
+                self.state.rules = replace(self.rules, algorithm=self.algorithm)
             self.engine.restore(saved)
             self._seconds = saved.facts["seconds"]
         return saved is not None
@@ -396,8 +448,8 @@ class Simulation:
     def _diverged(self, done: int) -> Diverged:
         a = self.algorithm
         return Diverged(
-            f"the model is no longer finite after round {done} ({a.name}, eta={a.eta:g}, "
-            f"gamma={a.gamma:g}); {_ADVICE}"
+            f"the model is no longer finite after round {done} ({a.name}, eta={a.eta}, "
+            f"gamma={a.gamma}); {_ADVICE}"
         )
 
 

@@ -3,7 +3,6 @@
 import copy
 import json
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any, cast
 
 from fedcom.config import Config, Table, override
@@ -61,11 +60,6 @@ class StudyRun(sweep.Trial):
     @property
     def key(self) -> str:
         return json.dumps([self.panel, self.method, self.point, self.seed, self.digest])
-
-    @property
-    def digest(self) -> str:
-        """A hash of all its settings; runs of different studies with the same hash have the same rows."""
-        return sha256(json.dumps(self.config.table(), default=str).encode()).hexdigest()[:16]
 
     @property
     def facts(self) -> dict[str, Any]:

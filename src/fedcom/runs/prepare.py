@@ -22,6 +22,7 @@ from fedcom.runs.given import Given
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.task import Task
+from fedcom.theory import settle
 
 C = TypeVar("C", Config, Given)
 
@@ -38,7 +39,10 @@ def prepare(config: C, device: str = "auto", measure: Measure = relative_error) 
     if config.data.clients is not None:  # wrong settings are refused before the data is read
         refuse(config, config.data.clients)
     task, config = build_task(config)
-    return simulation_of(task, config, device, measure), config
+    simulation = simulation_of(task, config, device, measure)
+    watched = simulation.why_rates is not None and here().size == 1 and config.run.store != "disk"
+    run = replace(config.run, on_divergence=config.run.on_divergence or ("backoff" if watched else "stop"))
+    return simulation, replace(config, algorithm=simulation.algorithm, run=run)
 
 
 def simulation_of(
@@ -53,11 +57,14 @@ def simulation_of(
         raise ConfigError(
             "on several ranks compare and sweep need a config; give Simulation its ranks instead"
         )
+    task = task.to(pick_device(device))
+    algorithm, why = settle(task, config.algorithm, config.links, run.participation, run.seed)
+    config = replace(config, algorithm=algorithm)
     if ranks.size > 1 and ranks.rank == 0:
         ranks.tell({"do": "prepare", "config": config.table(), "device": pick_device(device).type})
-    return Simulation(
+    simulation = Simulation(
         task,
-        config.algorithm,
+        algorithm,
         config.links,
         rounds=run.rounds,
         participation=run.participation,
@@ -74,6 +81,8 @@ def simulation_of(
         ranks=ranks,
         transport=run.transport,
     )
+    simulation.why_rates = why
+    return simulation
 
 
 def refuse(config: Config | Given, clients: int) -> None:
@@ -97,13 +106,17 @@ def build_task(config: Config) -> tuple[Task, Config]:
         classes_per_client=filled.classes_per_client,
         alpha=filled.alpha,
     )
-    objective = _objective(config, data)
-    return Task.build(objective, data, parts), replace(config, data=replace(filled, clients=len(parts)))
+    task = Task.build(_objective(config, data), data, parts)
+    if filled.validation is not None:
+        task = task.held_out(filled.validation, draw.fold("validation"))
+    return task, replace(config, data=replace(filled, clients=len(parts)))
 
 
 def _drawn_task(config: Config) -> tuple[Task, Config]:
     """The task of clients whose samples are drawn only when needed."""
     c = config.data
+    if c.validation is not None:
+        raise ConfigError("data.validation holds out samples that are there; data.lazy draws them as needed")
     people = population(c.clients or 30, c.alpha, c.beta, config.run.seed)
     filled = replace(c, name=people.data.name, partition="natural", clients=len(people.sizes), lazy=True)
     return Task.drawn(_objective(config, people.data), people), replace(config, data=filled)

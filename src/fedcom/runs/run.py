@@ -1,5 +1,6 @@
 """Run a config and write its folder."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,6 +33,8 @@ def execute(
         simulation, config = prepare(config, device)
         table = config.table()
     label = label or config.algorithm.name
+    if simulation.why_rates is not None and not quiet:
+        print(f"fedcom: {label}: auto rates: {simulation.why_rates}", file=sys.stderr)
     with opened(config.run.log or (), out, label, table) as trackers:
         return record(
             simulation,
@@ -41,6 +44,7 @@ def execute(
             target=config.run.target_accuracy,
             minutes=config.run.checkpoint_minutes,
             rounds=config.run.checkpoint_rounds,
+            on_divergence=config.run.on_divergence or "stop",
             quiet=quiet,
             callbacks=[*callbacks, *trackers],
             table=table,

@@ -52,6 +52,8 @@ FILES = (
     "table.md",
     "sweep.png",
     "report.html",
+    "tuned.toml",
+    "tuned.json",
 )
 FAILED = "failed"  # the status of a trial that could not be run
 _SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run", "network")
@@ -81,6 +83,11 @@ class Trial:
     def key(self) -> str:
         """The text that identifies this trial in results.jsonl."""
         return json.dumps([self.method, self.point, self.seed])
+
+    @property
+    def digest(self) -> str:
+        """A hash of all its settings; trials with the same hash have the same rows."""
+        return hashlib.sha256(json.dumps(self.config.table(), default=str).encode()).hexdigest()[:16]
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -145,7 +152,7 @@ def play(
         plan: what the sweep is of, as plain data; a folder that holds another one is refused.
     """
     with claim(out, used=True):
-        _take_over(out, plan, force)
+        take_over(out, plan, force)
         write_json(out / TRIALS, {"trials": len(trials)})
         return run_missing(trials, out / "results.jsonl", last, device, quiet)
 
@@ -193,6 +200,14 @@ def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
         grid: values or lists of values: {"eta": [0.1, 0.2], "uplink": {"bits": [2, 4]}}. A key without a
             section is a hyper-parameter of the algorithm.
     """
+    values = lists(grid)
+    if not values:
+        raise ConfigError("a sweep needs a grid, as in grid.eta=0.02,0.05,0.1 or grid.uplink.bits=1,2")
+    return [tuple(zip(values, some, strict=True)) for some in itertools.product(*values.values())]
+
+
+def lists(grid: Table) -> dict[str, list[Any]]:
+    """The values of each key of a grid; see `points`."""
     flat = {
         f"{name}.{key}" if isinstance(values, dict) else name: inner
         for name, values in grid.items()
@@ -201,15 +216,11 @@ def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
     for name, values in grid.items():
         if isinstance(values, dict) and name not in _SECTIONS:
             raise unknown("section of the grid", name, _SECTIONS)
-    if not flat:
-        raise ConfigError("a sweep needs a grid, as in grid.eta=0.02,0.05,0.1 or grid.uplink.bits=1,2")
-    lists = {
-        key: list(values) if isinstance(values, list | tuple) else [values] for key, values in flat.items()
-    }
-    for key, values in lists.items():
-        if any(values.count(value) > 1 for value in values):
-            raise ConfigError(f"grid.{key} has a value twice: {values}; leave one out")
-    return [tuple(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+    found = {key: list(own) if isinstance(own, list | tuple) else [own] for key, own in flat.items()}
+    for key, own in found.items():
+        if any(own.count(value) > 1 for value in own):
+            raise ConfigError(f"grid.{key} has a value twice: {own}; leave one out")
+    return found
 
 
 def trials_of(
@@ -255,7 +266,7 @@ def _at(table: Table, method: str, point: Sequence[tuple[str, Any]], seed: int) 
     return {**rest, "run": run, "methods": {**table.get("methods", {}), method: own}}
 
 
-def _take_over(out: Path, plan: Table, force: bool) -> None:
+def take_over(out: Path, plan: Table, force: bool) -> None:
     """Write the plan into the folder; raise ConfigError if it holds another sweep, unless forced."""
     kept = out / "sweep.json"
     text = json.dumps(plan, indent=2, default=str) + "\n"

@@ -148,6 +148,20 @@ class Objective:
             ) from error
         return classes if scores >= classes else 0
 
+    def curvatures(self, w: Tensor, v: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """The Hessian of each client's weighted sum of losses times a vector, one row per client.
+
+        Args:
+            v: the vector of each client, one row per client; `gradients` explains the others.
+        """
+        return vmap(self._curvature)(w, v, x, y, weight)
+
+    def _curvature(self, w: Tensor, v: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        def along(w: Tensor) -> Tensor:
+            return cast(Tensor, grad(self._weighted_loss)(w, x, y, weight) @ v)
+
+        return cast(Tensor, grad(along)(w))
+
     def _weighted_loss(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         module = self._unfolded if torch.compiler.is_compiling() else self._module_of_this_thread()
         return (self.losses(self._call(module, w, x), y) * weight).sum()

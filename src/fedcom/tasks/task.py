@@ -180,6 +180,11 @@ class Task:
         x, y, sizes = (torch.cat([getattr(task, name) for task in tasks]) for name in ("x", "y", "sizes"))
         return replace(tasks[0], x=x, y=y, sizes=sizes)
 
+    @cached_property
+    def notes(self) -> dict[Any, Any]:
+        """What was measured of this task, so that runs that share it need not measure it again."""
+        return {}
+
     @property
     def clients(self) -> int:
         """m, the number of clients."""
@@ -200,6 +205,25 @@ class Task:
         kept = slice(first, first + int(self.sizes[held.start : held.stop].sum()))
         x, y = self.x[kept].clone(), self.y[kept].clone()
         return replace(self, x=x, y=y, test_x=self.test_x[:0], test_y=self.test_y[:0], held=held)
+
+    def held_out(self, share: float, draw: Draw) -> "Task":
+        """The same task with a share of each client's samples as the test set, and without that test set.
+
+        Every client that has two samples or more gives at least one, and keeps at least one.
+        """
+        picked = torch.zeros(len(self.y), dtype=torch.bool)
+        for client, (start, size) in enumerate(zip(self.offsets.tolist(), self.sizes.tolist(), strict=True)):
+            taken = min(max(1, round(share * size)), size - 1)
+            picked[start + draw.fold(client).permutation(size)[:taken]] = True
+        counts = torch.stack([(~part).sum() for part in torch.split(picked, self.sizes.tolist())])
+        return replace(
+            self,
+            x=self.x[~picked],
+            y=self.y[~picked],
+            sizes=counts,
+            test_x=self.x[picked],
+            test_y=self.y[picked],
+        )
 
     @cached_property
     def longest(self) -> int:

@@ -149,7 +149,7 @@ def test_a_wrong_setting_ends_all_ranks(tmp_path: Path) -> None:
     with by_hand(tmp_path, 2, "run", "algorithm.eta=fast") as processes:
         ends = [process.communicate(timeout=PATIENCE) for process in processes]
     assert [process.returncode for process in processes] == [2, 0]
-    assert ends[0][1] == "fedcom: algorithm.eta must be a number; got 'fast'\n"
+    assert ends[0][1] == "fedcom: algorithm.eta must be a number or 'auto'; got 'fast'\n"
     assert ends[1][1] == ""
 
 
