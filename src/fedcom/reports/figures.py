@@ -127,8 +127,9 @@ def chart(part: "Figure | SubFigure", strokes: list[Stroke], view: tuple[str, st
     """
     title, subtitle, x, y = view
     axes = frame(part, title, subtitle)
+    names = {stroke.method for stroke in strokes}
     for stroke in strokes:
-        _trace(axes, stroke)
+        _trace(axes, stroke, line_style(stroke.method, names))
     by_decade = x != "round" and _decades(strokes) > 1
     axes.set(xscale="log" if by_decade else "linear", yscale="log" if y == "train_loss" else "linear")
     axes.set_xlabel(UNITS[x][0], color=INK)
@@ -160,10 +161,9 @@ def _capped(strokes: list[Stroke]) -> list[Stroke]:
     return [s._replace(points=points) for s, points in zip(strokes, cut, strict=True)]
 
 
-def _trace(axes: "Axes", stroke: Stroke) -> None:
+def _trace(axes: "Axes", stroke: Stroke, style: Mapping[str, Any]) -> None:
     x, y, low, high = stroke.points.T
     mean = stroke.status == "done"
-    style = line_style(stroke.method)
     axes.plot(x, y, color=stroke.colour, linewidth=2 if mean else 1, solid_capstyle="round", **style)
     if mean:
         axes.fill_between(x, low, high, color=stroke.colour, alpha=0.15, linewidth=0)

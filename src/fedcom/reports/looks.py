@@ -2,7 +2,7 @@
 
 import itertools
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -27,8 +27,13 @@ COLOURS = {
     "vr-diana": "#8f2a6b",
 }
 SPARE = ("#332288", "#44aa99", "#aa4499", "#661100", "#6699cc", "#117733", "#b59a3c", "#000000", "#cc6677")
-# In figures, methods whose lines often coincide are told apart: one is whole, its twin dashed above it.
-TWINS = {"fedpaq": (4, 2), "fedcom": (4, 2), "fedcomgate": (4, 2), "scaffold": (1, 1.5)}
+# In figures, a method whose line often coincides with its twin's is dashed and above it: twin and dashes.
+TWINS = {
+    "fedpaq": ("fedavg", (4, 2)),
+    "fedcom": ("fedavg", (4, 2)),
+    "fedcomgate": ("fedgate", (4, 2)),
+    "scaffold": ("fedgate", (1, 1.5)),
+}
 DASHES = ((), (7, 3), (2, 2.5), (9, 3, 2, 3))
 MARKERS = ("circle", "square", "triangle", "diamond")
 STYLES = tuple((DASHES[(i + j) % 4], MARKERS[i]) for j in range(4) for i in range(4))
@@ -67,10 +72,10 @@ def palette(methods: Iterable[str]) -> dict[str, str]:
     return known
 
 
-def line_style(method: str) -> dict[str, Any]:
-    """The dashes of a method's line in a figure, and that a dashed line lies above a whole one."""
-    dash = TWINS.get(method.lower())
-    return {} if dash is None else {"linestyle": (0, dash), "zorder": 2.2}
+def line_style(method: str, others: Container[str]) -> dict[str, Any]:
+    """The dashes of a method's line in a figure, if its twin is among the others, above which it lies."""
+    twin, dash = TWINS.get(method, ("", ()))
+    return {"linestyle": (0, dash), "zorder": 2.2} if twin in others and dash else {}
 
 
 def looks(methods: Mapping[str, str], colours: Mapping[str, str] | None = None) -> dict[str, Look]:

@@ -169,7 +169,7 @@ def series(
         if known:
             x, y, spread = np.array(known).T
             style: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2} if axis.every else {}
-            style |= line_style(name)
+            style |= line_style(name, points)
             axes.errorbar(x, y, spread if spread.any() else None, color=hues[name], linewidth=2, **style)
             strokes.append(Stroke(name, hues[name], "done", np.stack([x, y.clip(low, high)], axis=1)))
             _beyond(axes, [p for p in known if not low <= p[1] <= high], (low, high), hues[name])
