@@ -36,12 +36,13 @@ chaos: $(VENV)/installed  ## kill runs 150 times, damage 200 checkpoints, start 
 fuzz: $(VENV)/installed  ## decode a million hostile messages (MESSAGES=n for another number), loops bounds-checked
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/checked $(BIN)/python -m fuzz.decode $(MESSAGES)
 
-docs: $(VENV)/installed  ## renew the command-line reference and the picture of the architecture
+docs: $(VENV)/installed  ## renew the command-line reference and the picture of the code; the docs as a site in site/
 	$(BIN)/python docs/make_cli_reference.py
 	$(BIN)/python docs/make_architecture.py
+	$(BIN)/mkdocs build --strict --quiet
 
 hooks: $(VENV)/installed  ## lint and types before each commit of this clone
 	git config core.hooksPath .githooks
 
 clean:  ## remove what make made
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) runs site .pytest_cache .mypy_cache .ruff_cache
