@@ -45,8 +45,9 @@ def _device(name: str) -> str:
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="CONFIG.toml | section.key=value",
-        help="A config file, then overrides such as data.name=mnist algorithm.eta=0.05 uplink.bits=4.",
+        metavar="CONFIG | section.key=value",
+        help="A config: a file, or an experiment by name, such as mnist; then overrides such as "
+        "data.name=mnist algorithm.eta=0.05 uplink.bits=4.",
         show_default=False,
     ),
 ]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedcom.config.experiments import config_path
 from fedcom.config.values import parse
 from fedcom.errors import ConfigError, unknown
 
@@ -23,9 +24,7 @@ def read(path: str | Path | None, overrides: Sequence[str] = ()) -> Table:
     table: Table = {}
     if path is not None:
         try:
-            table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ConfigError(f"no config file {path}; overrides are section.key=value") from None
+            table = tomllib.loads(config_path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -89,6 +88,8 @@ def check_sections(table: Table, also: Sequence[str] = ()) -> None:
             'fedcom.record(simulation, folder, start="resume")'
         )
     for section, values in table.items():
+        if section == "grid" and "grid" not in also:
+            raise ConfigError("[grid] is what `fedcom sweep` tries; use sweep, or a config without it")
         if section not in (*_SECTIONS, *also):
             raise unknown("section", section, (*_SECTIONS, *also))
         if not isinstance(values, dict):

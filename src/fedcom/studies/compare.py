@@ -317,7 +317,7 @@ def sections(table: Table, label: str) -> Table:
         label: the name of a method, or a label under [methods].
     """
     table = renamed(table)
-    check_sections(table, ("methods",))
+    check_sections(table, ("methods", "grid"))
     method, own = _method(table, label), dict(table.get("methods", {}).get(label, {}))
     uplink = table.get("uplink", {}) if _compresses(method) else {}
     downlink = table.get("downlink", {}) if method.feedback else {}
