@@ -135,6 +135,7 @@ def test_auto_is_the_default_for_data_that_is_not_known() -> None:
     assert Config.of({"data": {"name": "mnist"}}).algorithm.eta == 0.05
     own = {"data": {"name": "tests.plugins:blobs"}}
     assert Config.of(own).algorithm.eta == "auto"
+    assert Config.of({"data": {"path": "mine.npz"}}).algorithm.eta == "auto"
     assert Config.of({**own, "algorithm": {"eta": 0.3}}).algorithm.eta == 0.3
     local = Config.of({**own, "algorithm": {"name": "local-sgd"}}).algorithm
     assert (local.eta, local.gamma) == ("auto", 1.0)

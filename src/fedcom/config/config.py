@@ -85,7 +85,8 @@ class Config:
 def _with_rates(table: Table) -> Table:
     """The table with rates "auto" if they are not given and the data is not one that fedcom knows."""
     data, model = (table.get(section, {}).get("name") for section in ("data", "model"))
-    if (data is None or DATASETS.is_own(data)) and (model is None or MODELS.is_own(model)):
+    known_data = "path" not in table.get("data", {}) and (data is None or DATASETS.is_own(data))
+    if known_data and (model is None or MODELS.is_own(model)):
         return table
     given = {"name": "fedcomgate", **table.get("algorithm", {})}
     fixed = ALGORITHMS.find(given["name"], "algorithm").fixed
