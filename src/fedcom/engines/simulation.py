@@ -482,7 +482,7 @@ def _warn_of_decay(algorithm: Algorithm, rounds: int) -> None:
     last = algorithm.decay**rounds
     if last < _LOWEST_SHARE:
         warnings.warn(
-            f"decay={algorithm.decay:g} leaves {last:.0e} of eta after {rounds} rounds, so the last ones "
+            f"decay={algorithm.decay:g} leaves {last:.0e} of eta after {rounds} rounds: the last ones "
             f"hardly count; set decay=1 for a constant eta, or {0.1 ** (1 / rounds):.6g} to end at a tenth",
             stacklevel=3,
         )
