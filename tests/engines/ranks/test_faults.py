@@ -104,7 +104,7 @@ def test_when_a_rank_is_killed_the_others_end_with_a_clear_line(tmp_path: Path) 
 
 
 def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
-    long = ("run", *SMALL, "run.rounds=1000000", "-q", "--out", "a")
+    long = ("run", *SMALL, "algorithm.decay=1", "run.rounds=1000000", "-q", "--out", "a")
     with by_hand(tmp_path, 3, *long, timeout=10) as processes:
         wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
         processes[1].send_signal(signal.SIGSTOP)
