@@ -15,7 +15,13 @@ import pytest
 
 from tests.cli.test_cli import PATIENCE
 
-SMALL = ("model.hidden=8", "algorithm.tau=2", "algorithm.name=fedcomgate-exact", "run.participation=0.5")
+SMALL = (
+    "model.hidden=8",
+    "algorithm.tau=2",
+    "algorithm.decay=1",
+    "algorithm.name=fedcomgate-exact",
+    "run.participation=0.5",
+)
 ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
@@ -90,7 +96,7 @@ def test_a_checkpoint_of_three_ranks_goes_on_on_two_and_on_one(tmp_path: Path) -
 
 
 def test_when_a_rank_is_killed_the_others_end_with_a_clear_line(tmp_path: Path) -> None:
-    long = ("run", *SMALL, "algorithm.decay=1", "run.rounds=1000000", "-q", "--out", "a")
+    long = ("run", *SMALL, "run.rounds=1000000", "-q", "--out", "a")
     with by_hand(tmp_path, 3, *long) as processes:
         wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
         processes[1].send_signal(signal.SIGKILL)
@@ -104,7 +110,7 @@ def test_when_a_rank_is_killed_the_others_end_with_a_clear_line(tmp_path: Path) 
 
 
 def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
-    long = ("run", *SMALL, "algorithm.decay=1", "run.rounds=1000000", "-q", "--out", "a")
+    long = ("run", *SMALL, "run.rounds=1000000", "-q", "--out", "a")
     with by_hand(tmp_path, 3, *long, timeout=10) as processes:
         wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
         processes[1].send_signal(signal.SIGSTOP)
@@ -115,7 +121,7 @@ def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
 
 
 def test_when_rank_0_is_killed_the_others_end_too(tmp_path: Path) -> None:
-    long = ("run", *SMALL, "algorithm.decay=1", "run.rounds=1000000", "-q", "--out", "a")
+    long = ("run", *SMALL, "run.rounds=1000000", "-q", "--out", "a")
     with by_hand(tmp_path, 2, *long) as processes:
         wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
         processes[0].send_signal(signal.SIGKILL)
@@ -125,9 +131,7 @@ def test_when_rank_0_is_killed_the_others_end_too(tmp_path: Path) -> None:
 
 def test_a_signal_to_all_ranks_stops_the_run_after_the_round(tmp_path: Path) -> None:
     finished(tmp_path, "run", *SMALL, "run.rounds=40", "-q", "--out", "whole")
-    with by_hand(
-        tmp_path, 2, "run", *SMALL, "algorithm.decay=1", "run.rounds=1000000", "-q", "--out", "a"
-    ) as processes:
+    with by_hand(tmp_path, 2, "run", *SMALL, "run.rounds=1000000", "-q", "--out", "a") as processes:
         wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
         for process in processes:
             process.send_signal(signal.SIGTERM)
