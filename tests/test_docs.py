@@ -101,7 +101,7 @@ def test_there_are_commands_in_the_docs() -> None:
 
 @pytest.mark.parametrize("line", commands())
 def test_every_command_of_the_docs_is_one(line: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are dry, on digits where real data may be missing; measurements and studies are only parsed."""
+    """Runs are dry, on digits where real data may be missing; what takes long is only parsed."""
     monkeypatch.chdir(desk)
     for registry, key in ((fedcom.ALGORITHMS, "fedprox:FedProx"), (fedcom.CODECS, "my_sign:Sign")):
         thing = registry[key]  # as if their packages were installed
@@ -111,7 +111,7 @@ def test_every_command_of_the_docs_is_one(line: str, desk: Path, monkeypatch: py
     if name in ("run", "compare", "sweep"):
         real = any("mnist" in word or "cifar" in word for word in words)
         words += ["--dry-run", "--device", "cpu", *(["data.name=digits", "data.clients=10"] if real else [])]
-    if name in ("reproduce", "codecs") and "--measure" in [*words, "--measure" * (name == "reproduce")]:
+    if name in ("reproduce", "probe", "tune", "plan", "flower") or {"--measure", "--live"} & {*words}:
         get_command(app).commands[name].make_context(name, words)  # type: ignore[attr-defined]
         return
     done = CliRunner().invoke(app, [name, *words], catch_exceptions=False)
