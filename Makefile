@@ -52,12 +52,13 @@ fuzz: $(VENV)/installed  ## decode a million hostile messages, and as many calls
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/checked $(BIN)/python -m fuzz.decode $(MESSAGES)
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/checked $(BIN)/python -m fuzz.calls $(MESSAGES)
 
-docs: $(VENV)/installed  ## renew the command-line reference and the picture of the architecture
+docs: $(VENV)/installed  ## renew the command-line reference and the picture of the code; the docs as a site in site/
 	$(BIN)/python docs/make_cli_reference.py
 	$(BIN)/python docs/make_architecture.py
+	$(BIN)/mkdocs build --strict --quiet
 
 hooks: $(VENV)/installed  ## lint and types before each commit of this clone
 	git config core.hooksPath .githooks
 
 clean:  ## remove what make made
-	rm -rf $(VENV) $(FLOWER) runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) runs site .pytest_cache .mypy_cache .ruff_cache

@@ -150,9 +150,10 @@ def draw_figure(bars: dict[str, dict[str, float]], path: Path, subtitle: str) ->
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from fedcom.reports.figures import INK, PALE, SIZE, SPARE
+    from fedcom.reports.figures import INK, PALE, SIZE
+    from fedcom.reports.looks import SPARE
 
-    figure = Figure(figsize=(SIZE[0], 1.9 + 0.55 * len(bars)), dpi=160)
+    figure = Figure(figsize=(SIZE[0], 1.9 + 0.55 * len(bars)), dpi=200)
     FigureCanvasAgg(figure)
     top = figure.bbox_inches.height
     figure.text(0.015, 1 - 0.33 / top, "Where a round's time goes", size=13, weight="bold", color=INK)

@@ -1,4 +1,7 @@
-"""Take what `fedcom reproduce` left into the docs: python docs/make_results.py runs/reproduce."""
+"""Take what `fedcom reproduce` left into the docs: python docs/make_results.py runs/reproduce.
+
+Without a folder, everything is drawn and judged anew from the points that the docs keep, without a run.
+"""
 
 import csv
 import json
@@ -8,9 +11,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedcom.errors import ConfigError
 from fedcom.formats import NOTHING, significant
 from fedcom.reports.markdown import markdown_table
+from fedcom.reproduce import STUDIES
 from fedcom.reproduce.command import NAMES
+from fedcom.reproduce.redraw import redraw, redraw_tables
 from fedcom.reproduce.study_page import read_verdicts, verdicts_page
 
 ROOT = Path(__file__).parent.parent
@@ -30,20 +36,37 @@ ROWS = {  # points of the frontier on MNIST that the README shows, and their nam
 }
 
 
-def publish(runs: Path) -> None:
-    """Keep every study's page, images, points and verdicts; write experiments' pages from them."""
+def keep(runs: Path) -> None:
+    """Copy every study's page, images, points and verdicts, and the tuned rates, into the docs."""
     for name in NAMES:
         if (runs / name / "verdicts.json").is_file():
             (KEPT / name).mkdir(parents=True, exist_ok=True)
             for file in (runs / name).iterdir():
                 if file.name not in ("results.jsonl", "trials.json"):
                     shutil.copy(file, KEPT / name / file.name)
+    for file in (runs / "rates").glob("*/*.toml"):
+        shutil.copy(file, ROOT / "experiments" / "rates" / file.name)
+
+
+def redraw_all() -> None:
+    """Draw and judge every study that the docs keep from its points."""
+    for name in NAMES:
+        if name in STUDIES and (KEPT / name / "points.csv").is_file():
+            try:
+                redraw(STUDIES[name], KEPT / name)
+            except ConfigError as error:
+                print(f"{name} stays as it is: {error}", file=sys.stderr)
+    redraw_tables(KEPT / "tables")
+
+
+def publish() -> None:
+    """Write the experiments' pages, the verdicts and the README's part from what the docs keep."""
+    for name in NAMES:
+        if (KEPT / name / "README.md").is_file():
             (ROOT / "experiments" / name).mkdir(exist_ok=True)
             text = (KEPT / name / "README.md").read_text(encoding="utf-8")
             linked = text.replace("](", f"](../../docs/results/{name}/")
             (ROOT / "experiments" / name / "README.md").write_text(linked, encoding="utf-8")
-    for file in (runs / "rates").glob("*/*.toml"):
-        shutil.copy(file, ROOT / "experiments" / "rates" / file.name)
     path, study = ROOT / "README.md", KEPT / "frontier-mnist"
     if (study / "table.csv").is_file():
         path.write_text(readme(path.read_text(encoding="utf-8"), study), encoding="utf-8")
@@ -78,4 +101,8 @@ def _cells(name: str, line: Mapping[str, str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    publish(Path(sys.argv[1]))
+    if sys.argv[1:]:
+        keep(Path(sys.argv[1]))
+    else:
+        redraw_all()
+    publish()

@@ -17,6 +17,7 @@ FLOORS = [  # from the ground up; a room imports from floors below its own
     {"algorithms", "codecs", "data", "plain", "saving"},
     {"tasks", "traffic"},
     {"rounds"},
+    {"theory"},
     {"engines"},
     {"config"},
     {"runs"},

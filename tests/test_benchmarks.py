@@ -63,3 +63,10 @@ def test_checkpoints_are_timed_beside_runs_without() -> None:
     assert "d = 578; " in out
     assert "ratio: median " in out
     assert "and writer: median " in out
+
+
+def test_auto_rates_are_put_beside_a_grid(tmp_path: Path) -> None:
+    short = ("--data", "digits", "--rounds", "2", "--device", "cpu", "--out", str(tmp_path))
+    out = run("auto_rates", "--methods", "local-sgd", *short)
+    assert "| digits | local-sgd, identity |" in out
+    assert "of 3 auto runs are within 1.5 points, 0 diverged" in out

@@ -1,18 +1,35 @@
 """The docs are true: examples run, the command-line reference is what --help prints, links work."""
 
+import os
 import re
 import runpy
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
+import fedcom
+from fedcom.cli import app
 from fedcom.reports.comparison import write_csv
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-EXAMPLES = ["README.md", "docs/library.md", "docs/new-algorithm.md", "docs/new-codec.md", "docs/data.md"]
+EXAMPLES = [str(page.relative_to(ROOT)) for page in PAGES if "```python\n" in page.read_text()]
+# What the examples of some pages take for granted.
+BEFORE = """
+import torch
+import fedcom
+
+x, y = torch.randn(80, 3), torch.randint(0, 2, (80,))
+task = fedcom.Task.from_arrays(torch.nn.Linear(3, 2), x, y, clients=4)
+algorithm = fedcom.FedAvg(tau=1)
+simulation = fedcom.Simulation(task, algorithm, rounds=3)
+"""
 LIMITS = {"docs/new-algorithm.md": 30, "docs/new-codec.md": 40}
 USE = {
     "docs/new-algorithm.md": "algorithm.name=fedprox algorithm.mu=0.1",
@@ -27,7 +44,7 @@ def blocks(page: str, language: str = "python") -> list[str]:
 
 @pytest.mark.parametrize("page", EXAMPLES)
 def test_examples_run_as_printed(page: str, tmp_path: Path) -> None:
-    program = "\n".join(blocks(page))
+    program = "\n".join([BEFORE * (page in ("docs/cluster.md", "docs/resume.md")), *blocks(page)])
     if page in USE:  # what the page adds can be used from a config
         program += f"""
 from fedcom.config import Config, read
@@ -37,6 +54,82 @@ table = read(None, {USE[page].split()!r} + ["run.rounds=2", "model.hidden=8"])
 assert row["round"] == 2
 """
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, cwd=tmp_path)
+
+
+def commands() -> list[str]:
+    """Every command of fedcom in the blocks of all pages, without what starts it and without comments."""
+    found = []
+    for page in PAGES:
+        for block in blocks(str(page.relative_to(ROOT)), "sh"):
+            for line in block.replace("\\\n", " ").splitlines():
+                match = re.search(r"(?:^|-m |\s)fedcom ([a-z].*?)(?:\s+#.*)?$", line)
+                if match and "..." not in match[1]:
+                    found.append(match[1])
+    return list(dict.fromkeys(found))
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that has what the commands of the docs need: code, data, and runs."""
+    desk = tmp_path_factory.mktemp("desk")
+    for page, name in (("new-algorithm", "fedprox"), ("new-codec", "my_sign"), ("data", "blobs")):
+        (desk / f"{name}.py").write_text(blocks(f"docs/{page}.md")[0])
+    (desk / "nets.py").write_text("from torch import nn\n\nclass Net(nn.Linear):\n    pass\n")
+    rows = "".join(f"{i},{i % 7},{'cat' if i % 2 else 'dog'},{i % 5}\n" for i in range(60))
+    (desk / "animals.csv").write_text(f"a,b,kind,owner\n{rows}")
+    (desk / "experiments").symlink_to(ROOT / "experiments")
+    program = [
+        sys.executable,
+        "-m",
+        "fedcom",
+        "run",
+        "run.rounds=1",
+        "model.hidden=8",
+        "-q",
+        "--device",
+        "cpu",
+    ]
+    subprocess.run([*program, "--out", "runs/a"], check=True, cwd=desk, capture_output=True)
+    for name in ("b", "demo", "fedcomgate-digits-001"):
+        shutil.copytree(desk / "runs" / "a", desk / "runs" / name)
+    return desk
+
+
+def test_there_are_commands_in_the_docs() -> None:
+    assert len(commands()) > 25
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_of_the_docs_is_one(line: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are dry, on digits where real data may be missing; what takes long is only parsed."""
+    monkeypatch.chdir(desk)
+    for registry, key in ((fedcom.ALGORITHMS, "fedprox:FedProx"), (fedcom.CODECS, "my_sign:Sign")):
+        thing = registry[key]  # as if their packages were installed
+        registry.add(thing)  # type: ignore[arg-type]
+    fedcom.DATASETS.add(fedcom.DATASETS["blobs:blobs"], name="blobs")
+    name, *words = shlex.split(line.replace("runs/*", "runs/a runs/b").replace("--open", ""))
+    if name in ("run", "compare", "sweep"):
+        real = any("mnist" in word or "cifar" in word for word in words)
+        words += ["--dry-run", "--device", "cpu", *(["data.name=digits", "data.clients=10"] if real else [])]
+    if name in ("reproduce", "probe", "tune", "plan", "flower") or {"--measure", "--live"} & {*words}:
+        get_command(app).commands[name].make_context(name, words)  # type: ignore[attr-defined]
+        return
+    done = CliRunner().invoke(app, [name, *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+
+def test_the_site_is_built_and_its_links_work(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(
+        build, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "site" / "reference" / "index.html").read_text()
+    for name in fedcom.__all__:
+        assert re.search(rf'id="fedcom[\w.]*\.{name}"', page) or name == "__version__", name
+    assert (tmp_path / "site" / "tutorials" / "first-steps" / "index.html").is_file()
 
 
 @pytest.mark.parametrize(("page", "limit"), LIMITS.items())

@@ -1,10 +1,12 @@
-"""What is shipped: the wheel and the source it is made of, the configs, the callbacks."""
+"""What is shipped: the wheel and the source it is made of, and the configs."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -12,12 +14,9 @@ from pathlib import Path
 import pytest
 
 import fedcom
-from fedcom import FedAvg, Simulation
 from fedcom.config import read
-from fedcom.runs.callbacks import TensorBoard
 from fedcom.runs.prepare import prepare
 from fedcom.studies.compare import labels, variant
-from tests.conftest import mlp_task
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 600  # seconds before a process that hangs is given up
@@ -91,17 +90,37 @@ def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
         return done.stdout
 
     loaded = "[module for name, module in sys.modules.items() if name.startswith('fedcom')]"
-    ask = f"import fedcom.cli, sys; print(*(module.__file__ for module in {loaded}))"
+    ask = f"import fedcom.cli, fedcom.reproduce, sys; print(*(module.__file__ for module in {loaded}))"
     places = call("python", "-c", ask).split()
     assert len(places) > 50
     assert {Path(place).is_relative_to(tmp_path / "venv") for place in places} == {True}
     assert call("fedcom", "--version") == f"fedcom {fedcom.__version__}\n"
     listed = [line.split()[0] for line in call("fedcom", "list", "codecs").splitlines()]
     assert listed == list(fedcom.CODECS)
+    for name in ("mnist", "fig4/mnist", "digits"):  # by name, wherever one is
+        dry = call(
+            "fedcom", "run", name, "data.name=digits", "data.clients=10", "--dry-run", "--device", "cpu"
+        )
+        assert tomllib.loads(dry)["algorithm"]["name"] == "fedcomgate"
     run = call("fedcom", "run", "run.rounds=2", "model.hidden=8", "--device", "cpu", "--out", "a")
     assert run == "results in a\n"
     assert call("fedcom", "report", "a") == "report in a/report.html\n"
     assert "fedcomgate" in (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_readme_works_on_a_package_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDCOM_URL", "git@example.org:me/fedcom.git")
+    wheel = build_wheel(ROOT, tmp_path)
+    with zipfile.ZipFile(wheel) as archive:
+        text = archive.read(f"fedcom-{fedcom.__version__}.dist-info/METADATA").decode()
+    assert "Project-URL: Repository, https://example.org/me/fedcom\n" in text
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert len(targets) > 5
+    assert all(target.startswith("https://") for target in targets)
+    assert "https://example.org/me/fedcom/raw/main/docs/results/frontier-mnist/frontier.png" in targets
+    for target in targets:
+        path = target.partition("/main/")[2]
+        assert not target.startswith("https://example.org") or (ROOT / path).exists(), target
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: str(p.relative_to(ROOT)))
@@ -121,13 +140,3 @@ def test_every_shipped_config_runs_a_round(path: Path) -> None:
 
 def test_there_are_shipped_configs() -> None:
     assert len(CONFIGS) >= 4
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_rows_can_be_read_back(tmp_path: Path) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    simulation = Simulation(mlp_task(), FedAvg(tau=2), rounds=3, device="cpu")
-    rows = list(simulation.run([TensorBoard(tmp_path)]))
-    events = accumulator.EventAccumulator(str(tmp_path)).Reload()
-    losses = [(event.step, event.value) for event in events.Scalars("train_loss")]
-    assert losses == [(row["round"], pytest.approx(row["train_loss"], rel=1e-6)) for row in rows]

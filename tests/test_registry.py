@@ -319,7 +319,7 @@ def test_others_than_codecs_are_told_too(here: Path) -> None:
     (here / "mine.py").write_text(PARTS + "\ndef two(a, b): pass\nfour = 4\n")
     assert "class Half is no class derived from Algorithm" in refused(lambda: ALGORITHMS["mine:Half"])
     assert "class Half is no class derived from Model" in refused(lambda: MODELS["mine:Half"])
-    assert "must take a fedcom.data.Request alone" in refused(lambda: DATASETS["mine:two"])
+    assert "must take a fedcom.Request or nothing" in refused(lambda: DATASETS["mine:two"])
     assert "int 4 is no function of a fedcom.data.SplitRequest" in refused(lambda: PARTITIONS["mine:four"])
     assert refused(lambda: ALGORITHMS["mine:fast"]).endswith("did you mean 'Fast'?")
 
@@ -340,10 +340,10 @@ def test_a_data_set_must_be_one(here: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("return 5", "it gave 5"),
-        ("return [[0, 1]]", r"it gave \[\[0, 1\]\]"),
-        ("return [request.y.float()]", "must return a list of int64 tensors"),
-        ("return [request.y + len(request.y)]", "must return indices from 0 to 59; it gave 60 to 61"),
+        ("return 5", "per client; got 5"),
+        ("return [[[0, 1]]]", r"per client; got \[\[\[0, 1\]\]\]"),
+        ("return [request.y.float()]", "must return the indices of each client's samples"),
+        ("return [request.y + len(request.y)]", "must return indices from 0 to 59; got 60 to 61"),
     ],
 )
 def test_a_partition_must_give_indices(here: Path, body: str, message: str) -> None:

@@ -1,145 +1,38 @@
-"""Communication-efficient federated learning: the FedCOM family of methods, with exact byte counts."""
+"""Communication-efficient federated learning: the FedCOM family of methods, with exact byte counts.
 
-from fedcom.algorithms import (
-    ALGORITHMS,
-    VRLSGD,
-    Algorithm,
-    Diana,
-    FedAvg,
-    FedCOM,
-    FedCOMGATE,
-    FedCOMGATEExact,
-    FedGATE,
-    FedPAQ,
-    LocalSGD,
-    Qsparse,
-    Scafcom,
-    Scaffold,
-    Scallion,
-    VRDiana,
-)
-from fedcom.codecs import (
-    CODECS,
-    Auto,
-    Codec,
-    CountSketch,
-    Dithered,
-    Identity,
-    Int,
-    LowRank,
-    Natural,
-    Peaks,
-    PowerSgd,
-    Qsgd,
-    RandK,
-    Rotated,
-    Sign,
-    TernGrad,
-    TopK,
-)
-from fedcom.data import (
-    Dataset,
-    Population,
-    from_arrays,
-    load,
-    split,
-)
-from fedcom.draws import (
-    Draw,
-)
-from fedcom.engines.simulation import (
-    Row,
-    Simulation,
-)
-from fedcom.engines.state.stores import (
-    Storage,
-)
-from fedcom.errors import (
-    ConfigError,
-    DataError,
-    Diverged,
-    FedcomError,
-    OutOfMemory,
-    StorageError,
-    WireError,
-)
-from fedcom.runs.record import (
-    Outcome,
-    record,
-)
-from fedcom.tasks.objective import (
-    Objective,
-)
-from fedcom.tasks.task import (
-    Task,
-)
-from fedcom.traffic.links import (
-    Links,
-)
-from fedcom.traffic.network import (
-    Network,
-)
-from fedcom.vectors import (
-    Layout,
-)
+__init__.pyi says which names there are and where they come from. Each is imported when it is first used, so
+that `fedcom --help` does not wait for torch.
+"""
+
+import ast
+import importlib
+from pathlib import Path
+from typing import Any
+
 from fedcom.version import VERSION as __version__
 
-__all__ = [
-    "ALGORITHMS",
-    "CODECS",
-    "VRLSGD",
-    "Algorithm",
-    "Auto",
-    "Codec",
-    "ConfigError",
-    "CountSketch",
-    "DataError",
-    "Dataset",
-    "Diana",
-    "Dithered",
-    "Diverged",
-    "Draw",
-    "FedAvg",
-    "FedCOM",
-    "FedCOMGATE",
-    "FedCOMGATEExact",
-    "FedGATE",
-    "FedPAQ",
-    "FedcomError",
-    "Identity",
-    "Int",
-    "Layout",
-    "Links",
-    "LocalSGD",
-    "LowRank",
-    "Natural",
-    "Network",
-    "Objective",
-    "OutOfMemory",
-    "Outcome",
-    "Peaks",
-    "Population",
-    "PowerSgd",
-    "Qsgd",
-    "Qsparse",
-    "RandK",
-    "Rotated",
-    "Row",
-    "Scafcom",
-    "Scaffold",
-    "Scallion",
-    "Sign",
-    "Simulation",
-    "Storage",
-    "StorageError",
-    "Task",
-    "TernGrad",
-    "TopK",
-    "VRDiana",
-    "WireError",
-    "__version__",
-    "from_arrays",
-    "load",
-    "record",
-    "split",
-]
+_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+_HOMES = {
+    alias.name: node.module
+    for node in _STUB.body
+    if isinstance(node, ast.ImportFrom) and node.module
+    for alias in node.names
+}
+del _HOMES["VERSION"]
+__all__ = [*sorted(_HOMES), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        found = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = found
+        return found
+    if (
+        Path(__file__).parent / name / "__init__.py"
+    ).is_file():  # fedcom.data, as if it were imported already
+        return importlib.import_module(f"fedcom.{name}")
+    raise AttributeError(f"module 'fedcom' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -84,6 +84,6 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> ConfigError:
 
 def nearest(name: object, known: Iterable[str]) -> str:
     """A hint for a wrong name: the known name most similar to it, or all known names."""
-    names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    names = {other.lower(): other for other in sorted(known)}
+    near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
+    return f"did you mean {names[near[0]]!r}?" if near else f"known: {', '.join(names.values())}"

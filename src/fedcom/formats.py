@@ -1,6 +1,8 @@
 """Numbers as text for people to read."""
 
 import math
+from collections.abc import Iterable, Sequence
+from html import escape
 from typing import TypeGuard
 
 MB = 1e6
@@ -26,6 +28,20 @@ def megabytes(nbytes: float | None) -> str:
     return significant(None if nbytes is None else nbytes / MB, 3)
 
 
+def size(nbytes: float | None) -> str:
+    """A number of bytes with the unit that suits it: 12 B, 3.45 kB, 6.78 MB."""
+    if not is_number(nbytes):
+        return NOTHING
+    name, scale = unit(nbytes)
+    return f"{significant(nbytes / scale, 3) if scale > 1 else f'{nbytes:.0f}'} {name}"
+
+
+def unit(nbytes: float) -> tuple[str, float]:
+    """The unit that suits a number of bytes, and how many bytes it is."""
+    units = (("GB", 1e9), ("MB", MB), ("kB", 1e3))
+    return next(((name, scale) for name, scale in units if nbytes >= 0.9995 * scale), ("B", 1.0))
+
+
 def duration(seconds: float | None) -> str:
     """A number of seconds as s, min or h, with the unit."""
     if not is_number(seconds):
@@ -45,3 +61,20 @@ def percent(fraction: float | None, spread: float | None = None) -> str:
     if not is_number(fraction):
         return NOTHING
     return f"{100 * fraction:.2f}" + (f" ±{100 * spread:.2f}" if spread is not None else "")
+
+
+def html_table(rows: Iterable[Sequence[object]], headings: Sequence[str] = (), title: str = "") -> str:
+    """A small HTML table for notebooks; every cell is escaped."""
+    lines = [f"<strong>{escape(title)}</strong>"] if title else []
+    lines.append("<table>")
+    if headings:
+        lines.append(f"<tr>{''.join(f'<th>{escape(text)}</th>' for text in headings)}</tr>")
+    for row in rows:
+        lines.append(f"<tr>{''.join(f'<td>{escape(_cell(cell))}</td>' for cell in row)}</tr>")
+    return "\n".join([*lines, "</table>"])
+
+
+def _cell(value: object) -> str:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return NOTHING
+    return significant(value, 4) if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Importing code that a user or a package names: one error line where that fails, never a traceback."""
+"""Importing what may be missing: code that a user names, packages that few need. Errors are one line."""
 
 import importlib
 import os
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedcom.errors import ConfigError
+from fedcom.errors import ConfigError, DataError, FedcomError
 
 
 def import_module(name: str) -> Any:
@@ -23,6 +23,19 @@ def import_module(name: str) -> Any:
             ) from None
         told = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"importing {name} raises {told}{_place(error)}; mend it there") from None
+
+
+def optional(module: str, install: str, error: type[FedcomError] = DataError) -> Any:
+    """Import a module of a package that only some need, or raise an error that says how to install it.
+
+    Args:
+        install: what `pip install` is to be given.
+        error: the kind of error.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as missing:
+        raise error(f"{module} cannot be imported ({missing}); pip install {install}") from missing
 
 
 def _place(error: BaseException) -> str:

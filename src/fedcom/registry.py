@@ -52,14 +52,21 @@ class Registry(Mapping[str, T]):
         builtin: fedcom's own entries.
         check: raises ConfigError on something that is not of this kind.
         unique: attributes in which all entries must differ, such as a codec's id.
+        adapt: makes something of this kind of what resembles it.
     """
 
     def __init__(
-        self, kind: str, group: str, builtin: Mapping[str, T], check: Check, unique: Sequence[str] = ()
+        self,
+        kind: str,
+        group: str,
+        builtin: Mapping[str, T],
+        check: Check,
+        unique: Sequence[str] = (),
+        adapt: Callable[[Any], Any] = lambda thing: thing,
     ) -> None:
         self.kind, self.group = kind, group
         self._builtin = dict(builtin)
-        self._check, self._unique = check, unique
+        self._check, self._unique, self._adapt = check, unique, adapt
         self._known: dict[str, Entry[T]] = {}  # those added or imported so far, by the name one writes
 
     @property
@@ -129,6 +136,13 @@ class Registry(Mapping[str, T]):
         self._admit(key, thing, BY_HAND)
         return thing
 
+    def vet(self, thing: Any) -> None:
+        """Raise ConfigError on something that could not be added: not of this kind, or in another's place."""
+        if not any(thing is own for own in self._builtin.values()):
+            with self._blaming(getattr(thing, "name", str(thing)), "not registered"):
+                self._check(thing)
+                self._refuse_clash(Entry(thing.name, "", thing))
+
     def where(self, name: str) -> str:
         """Where an entry comes from: fedcom, a package and its version, a module, or by hand."""
         self.find(name)
@@ -141,6 +155,10 @@ class Registry(Mapping[str, T]):
             if other is thing:
                 return key
         return str(thing.name)
+
+    def is_own(self, name: object) -> bool:
+        """Whether a name is that of one of fedcom's own."""
+        return isinstance(name, str) and name in self._builtin
 
     def names(self) -> list[str]:
         """All names there are, without importing anything."""
@@ -207,7 +225,7 @@ class Registry(Mapping[str, T]):
         if getattr(thing, "__module__", None) != module:
             return False
         try:
-            self._check(thing)
+            self._check(self._adapt(thing))
         except ConfigError:
             return False
         return True
@@ -218,6 +236,7 @@ class Registry(Mapping[str, T]):
         short: whether the key is a name of its own, and not package.module:Name.
         """
         with self._blaming(key, source):
+            thing = self._adapt(thing)
             self._check(thing)
             entry: Entry[T] = Entry(_own_name(key, thing, short), source, thing)
             self._refuse_clash(entry)
@@ -252,12 +271,20 @@ class Registry(Mapping[str, T]):
             raise ConfigError(f"{self.kind} {name!r}{whose} cannot be used: {error}") from None
 
 
-def derived_from(base: type) -> Check:
-    """The check of a class: derived from base, complete, a dataclass whose fields all have defaults."""
+def derived_from(base: type, otherwise: str = "") -> Check:
+    """The check of a class: derived from base, complete, a dataclass whose fields all have defaults.
+
+    Args:
+        otherwise: what else will do, in words, for errors.
+    """
+
+    also = otherwise and f" {otherwise}"
 
     def check(thing: Any) -> None:
         if not isinstance(thing, type) or not issubclass(thing, base):
-            raise ConfigError(f"{_words(thing)} is no class derived from {base.__name__}; name one that is")
+            raise ConfigError(
+                f"{_words(thing)} is no class derived from {base.__name__}{also}; name one that is"
+            )
         if inspect.isabstract(thing):
             lacking = ", ".join(sorted(getattr(thing, "__abstractmethods__", ())))
             raise ConfigError(f"class {thing.__name__} is abstract; it lacks {lacking}")
@@ -274,8 +301,29 @@ def derived_from(base: type) -> Check:
     return check
 
 
-def function_of(what: str) -> Check:
-    """The check of a function that is called with one argument; what: that argument, in words."""
+def takes_nothing(function: Any) -> bool:
+    """Whether a function can be called without an argument, and not with one."""
+    try:
+        signature = inspect.signature(function)
+        signature.bind()
+    except (ValueError, TypeError):
+        return False
+    try:
+        signature.bind(None)
+    except TypeError:
+        return True
+    return False
+
+
+def function_of(what: str, or_nothing: bool = False) -> Check:
+    """The check of a function that is called with one argument.
+
+    Args:
+        what: that argument, in words.
+        or_nothing: whether it may take no argument instead.
+    """
+
+    alone = " or nothing" if or_nothing else " alone"
 
     def check(thing: Any) -> None:
         if not callable(thing):
@@ -284,10 +332,12 @@ def function_of(what: str) -> Check:
             signature = inspect.signature(thing)
         except (ValueError, TypeError):  # some functions written in C have none to look at
             return
+        if or_nothing and takes_nothing(thing):
+            return
         try:
             signature.bind(None)
         except TypeError:
-            raise ConfigError(f"{_words(thing)} takes {signature}; it must take {what} alone") from None
+            raise ConfigError(f"{_words(thing)} takes {signature}; it must take {what}{alone}") from None
 
     return check
 

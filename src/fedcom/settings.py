@@ -9,24 +9,26 @@ from fedcom.errors import ConfigError
 
 
 def check(settings: Any) -> None:
-    """Raise a ConfigError if a field of a dataclass is not what its annotation says."""
+    """Convert every field of a new dataclass to the type of its annotation, or raise a ConfigError."""
     hints = get_type_hints(type(settings))
     for field in fields(settings):
-        value, options = getattr(settings, field.name), _options(hints[field.name])
-        if not any(_fits(value, option) for option in options):
-            raise _refusal(value, options, field.name)
+        value = getattr(settings, field.name)
+        converted = convert(value, hints[field.name], field.name)
+        if converted is not value:
+            object.__setattr__(settings, field.name, converted)
 
 
 def convert(value: Any, hint: Any, key: str) -> Any:
-    """A value from a config, converted to the type of its annotation, or a ConfigError.
+    """A value converted to the type of its annotation, or a ConfigError.
 
-    A single number may stand for a tuple of one, a list for a tuple, and 1e2 for the whole number 100.
+    A single number may stand for a tuple of one, a list for a tuple, 1e2 for the whole number 100, and
+    numbers of numpy or torch for Python's own.
 
     Args:
         hint: the annotation.
-        key: of the config, for errors.
+        key: the name of the setting, for errors.
     """
-    options = _options(hint)
+    options, value = _options(hint), _own(value)
     for option in options:
         if _fits(value, option):
             return tuple(value) if isinstance(value, list) else value
@@ -35,6 +37,22 @@ def convert(value: Any, hint: Any, key: str) -> Any:
         if _fits(near, option):
             return near
     raise _refusal(value, options, key)
+
+
+def at_least(name: str, value: Any, least: int) -> int:
+    """A whole number that must not be below another one, or a ConfigError."""
+    number: int = convert(value, int, name)
+    if number < least:
+        raise ConfigError(f"{name} must be {least} or more; got {number}")
+    return number
+
+
+def _own(value: Any) -> Any:
+    """A number or array of numpy or torch as Python's own; anything else as it is."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_own, value)) if type(value) in (list, tuple) else value  # no named tuple
+    numbers = hasattr(value, "dtype") and hasattr(value, "tolist")
+    return value.tolist() if numbers else value
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
@@ -67,15 +85,25 @@ def _near(value: Any, hint: Any) -> Any:
 
 def _refusal(value: Any, options: tuple[Any, ...], key: str) -> ConfigError:
     """The error for a value that has none of the allowed types."""
-    wanted = " or ".join(_describe(option) for option in options if option is not type(None))
+    wanted = _wanted(options)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     remedy = f"; write {key}='\"{value}\"' for that text" if str in options and number else ""
     return ConfigError(f"{key} must be {wanted}; got {value!r}{remedy}")
+
+
+def allowed(hint: Any) -> str:
+    """What an annotation allows, in words."""
+    return _wanted(_options(hint))
+
+
+def _wanted(options: tuple[Any, ...]) -> str:
+    return " or ".join(_describe(option) for option in options if option is not type(None))
 
 
 def _describe(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(repr(choice) for choice in get_args(hint))
     if get_origin(hint) is tuple:
-        return "whole numbers, such as 200,200" if get_args(hint)[0] is int else "numbers, such as 0.5,1"
+        words = {int: "whole numbers, such as 200,200", str: "names with commas between"}
+        return words.get(get_args(hint)[0], "numbers, such as 0.5,1")
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))

@@ -17,10 +17,15 @@ import pytest
 
 import fedcom
 from fedcom import cli
+from fedcom.cli import options
 from fedcom.config import DataConfig, RunConfig
 from fedcom.runs.record import FILES
 
 COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # these make rich treat a pipe as a terminal
+REGISTRIES: dict[str, Any] = {
+    registry.title: registry
+    for registry in (fedcom.ALGORITHMS, fedcom.CODECS, fedcom.DATASETS, fedcom.MODELS, fedcom.PARTITIONS)
+}
 SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=2")
 PATIENCE = 600  # seconds to wait for a process that hangs
 
@@ -122,7 +127,7 @@ def test_a_diverged_run_exits_with_3_and_advice(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_exits_with_130_and_keeps_its_rows(tmp_path: Path) -> None:
-    long = ("model.hidden=16", "algorithm.tau=1", "run.rounds=1000000")
+    long = ("model.hidden=16", "algorithm.tau=1", "algorithm.decay=1", "run.rounds=1000000")
     code, out, err = interrupted(tmp_path, "a/metrics.jsonl", 2, "run", *long, "-q", "--out", "a")
     assert (code, out) == (130, "results in a\n")
     assert err == "fedcom: stopped by SIGINT; go on with: fedcom run --resume a\n"
@@ -211,7 +216,7 @@ def test_brackets_in_help_are_not_read_as_markup(command: Command) -> None:
     ("arguments", "code", "message"),
     [
         (["algorithm.name=fedcomgat"], 2, "unknown algorithm 'fedcomgat'; did you mean 'fedcomgate'?"),
-        (["algorithm.eta=fast"], 2, "algorithm.eta must be a number; got 'fast'"),
+        (["algorithm.eta=fast"], 2, "algorithm.eta must be a number or 'auto'; got 'fast'"),
         (["eta=0.05"], 2, "'eta=0.05' is not an override; write section.key=value, as in algorithm.eta=0.05"),
         (["algorithm.eta"], 2, "no config file algorithm.eta; overrides are section.key=value"),
         (["none.toml", "run.rounds=1"], 2, "no config file none.toml; overrides are section.key=value"),
@@ -260,7 +265,8 @@ def test_evaluate_gives_the_scores_of_the_last_row(command: Command, tmp_path: P
     assert (code, err) == (0, "")
     scores = json.loads(out)
     assert scores.pop("data") == "digits"
-    assert scores == {key: last[key] for key in ("train_loss", "test_accuracy", "worst_client_accuracy")}
+    keys = ("train_loss", "test_loss", "test_accuracy", "worst_client_accuracy")
+    assert scores == {key: last[key] for key in keys}
     other = json.loads(command("evaluate", "a", "data.partition=iid", "data.clients=5").out)
     assert other["test_accuracy"] == last["test_accuracy"]
     assert other["worst_client_accuracy"] > last["worst_client_accuracy"]
@@ -311,13 +317,13 @@ def test_compare_refuses_before_anything_runs(command: Command, tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("what", cli._LISTS)
+@pytest.mark.parametrize("what", options.LISTS)
 def test_list_prints_one_line_per_choice(command: Command, what: str) -> None:
     code, out, err = command("list", what)
     assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()] == list(cli._LISTS[what])
+    assert [line.split()[0] for line in out.splitlines()] == list(REGISTRIES[what])
     described = json.loads(command("list", what, "--json").out)
-    assert list(described) == list(cli._LISTS[what])
+    assert list(described) == list(REGISTRIES[what])
     assert all(entry["description"] and entry["source"] == "fedcom" for entry in described.values())
     assert {line.split()[-1] for line in out.splitlines()} == {"fedcom"}
 

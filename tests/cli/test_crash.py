@@ -15,7 +15,7 @@ SMALL = ("run", "model.hidden=8", "algorithm.tau=1", "run.rounds=1", "-q", "--de
 BROKEN = """
 import sys
 from fedcom import cli
-from fedcom.runs import record as running
+from fedcom.runs import record as running, run
 
 def broken(*_, **__):
     raise ZeroDivisionError("one line\\nand another")
@@ -25,7 +25,7 @@ sys.argv = ["fedcom", *{arguments!r}]
 cli.main()
 """
 PROC = Path("/proc")
-EARLY, LATE = "cli.execute = broken", "running._Recorder._write_results = broken"
+EARLY, LATE = "run.execute = broken", "running._Recorder._write_results = broken"
 
 
 def crashed(folder: Path, breaks: str, *arguments: str, **environment: str) -> Result:

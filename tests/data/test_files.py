@@ -3,10 +3,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedcom.data import load
-from fedcom.data.extras import optional
 from fedcom.data.files import locate, read
 from fedcom.data.sources import SOURCES, Source
 from fedcom.errors import DataError
+from fedcom.imports import optional
 from tests.data.made import lay, mnist_like, source_of, zip_all, zipped
 
 

@@ -4,8 +4,9 @@ import copy
 import json
 import pickle
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -89,9 +90,7 @@ def same(a: Simulation, b: Simulation) -> bool:
 def broken_off(simulation: Simulation, folder: Path) -> list[dict[str, Any]]:
     """Play a run to round 6 with four checkpoints; returns the rows before the last one."""
     rows = []
-    for row in simulation.run(
-        on_round=lambda done: simulation.save(folder, wait=False) if done in SAVED else None
-    ):
+    for row in simulation.rows(lambda done: simulation.save(folder, wait=False) if done in SAVED else None):
         if simulation.round == STOP:
             break
         rows.append(row)
@@ -251,10 +250,12 @@ def test_runs_played_in_step_are_saved_together(tmp_path: Path) -> None:
 def test_links_that_are_not_kept_by_name_are_given(tmp_path: Path) -> None:
     """A codec of the user's own is not in the registry, so `load` is given it."""
 
+    @dataclass(frozen=True)
     class Mine(Identity):
         """A codec that nobody registered."""
 
-        name = "mine"
+        name: ClassVar[str] = "mine"
+        id: ClassVar[int] = 240
 
     task, links = small_task(), Links(Mine())
     whole = Simulation(task, algorithm("fedavg"), links, rounds=ROUNDS)

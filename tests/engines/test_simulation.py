@@ -140,9 +140,8 @@ def test_rows_come_at_round_0_every_eval_every_rounds_and_at_the_end() -> None:
     simulation = Simulation(mlp_task(), FedAvg(tau=1), rounds=7, eval_every=3, device="cpu")
     seen: list[int] = []
     ticks: list[int] = []
-    assert [
-        row["round"] for row in simulation.run([lambda row: seen.append(row["round"])], ticks.append)
-    ] == seen
+    for row in simulation.rows(ticks.append):
+        seen.append(row["round"])
     assert seen == [0, 3, 6, 7]
     assert ticks == [1, 2, 3, 4, 5, 6, 7]
 
@@ -153,7 +152,7 @@ def test_a_diverged_run_stops_at_its_round_with_advice(encode: bool) -> None:
     simulation = Simulation(quadratic_task(), FedAvg(eta=1e40, tau=3), links, rounds=50, device="cpu")
     seen = []
     with pytest.raises(Diverged, match=r"after round \d+.*smaller eta.*larger gamma.*damping"):
-        seen.extend(simulation.run())
+        seen.extend(simulation.rows())
     assert seen[0]["round"] == 0
     assert simulation.round < 50
 

@@ -1,6 +1,7 @@
 """The table of `fedcom compare`, against numbers worked out by hand."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedcom.formats import significant
+from fedcom.formats import significant, size
 from fedcom.reports.comparison import compare_table, markdown, render, write_csv
 from fedcom.runs.curve import Curve, milestones
 
@@ -130,15 +131,51 @@ def test_columns_without_a_number_are_left_out() -> None:
     assert "a\\|b" in text
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_terminal_table_fits_and_is_whole(width: int) -> None:
+def printed(what: Any, width: int) -> str:
+    """What a terminal of some width shows: nothing cut, nothing wider."""
     from rich.console import Console
 
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(render(compare_table([*CURVES, curve("x [red]y")], 0.6), 0.6))
+    console.print(what)
     text = console.export_text()
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
+    return text
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_no_number_is_cut_in_a_narrow_terminal(width: int) -> None:
+    runs = [
+        dataclasses.replace(
+            one, rows=[{**row, "modelled_seconds": 12345.0 * row["round"]} for row in one.rows]
+        )
+        for one in CURVES
+    ]
+    table = compare_table([*runs, *(dataclasses.replace(run, method="scaffold") for run in runs[:2])], 0.6)
+    shown = printed(render(table, 0.6), width).split()
+    for line in markdown(table, 0.6).splitlines()[2:5]:
+        for word in line.replace("|", " ").split():
+            assert word in shown
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 B"), (12, "12 B"), (999, "999 B"), (2030, "2.03 kB"), (999_900, "1.00 MB"), (7.97e7, "79.7 MB")],
+)
+def test_sizes_have_the_unit_that_suits_them(nbytes: float, text: str) -> None:
+    assert size(nbytes) == text
+
+
+def test_a_table_of_small_sizes_is_in_kilobytes() -> None:
+    small = [dataclasses.replace(c, rows=[{**r, "uplink_bytes": 2030.0} for r in c.rows]) for c in CURVES]
+    head, _, first, *_ = markdown(compare_table(small, 0.6), 0.6).splitlines()
+    assert "| up kB |" in head
+    assert "| 2.03 |" in first
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_terminal_table_fits_and_is_whole(width: int) -> None:
+    text = printed(render(compare_table([*CURVES, curve("x [red]y")], 0.6), 0.6), width)
     for piece in ("fedcomgate", "scaffold", "diverged", "±14.14", "x [red]y", "1 of 2 diverged at round 20"):
         assert piece in text
 

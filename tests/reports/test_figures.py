@@ -1,5 +1,6 @@
 """Figures, checked by their pixels and by the lines they are drawn from."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 
 from fedcom.algorithms import ALGORITHMS
-from fedcom.reports.figures import COLOURS, SPARE, apart, figures, palette, strokes_of
+from fedcom.reports.figures import apart, figures, strokes_of
+from fedcom.reports.looks import APART, COLOURS, SPARE, distance, looks, palette
+from fedcom.reports.looks import apart as apart_in_lab
 from fedcom.runs.curve import Curve
 
 
@@ -118,6 +121,24 @@ def test_a_methods_colour_does_not_depend_on_the_other_methods() -> None:
     assert len(set(palette(labels).values())) == 9
     assert palette(labels) == palette(reversed(labels))
     assert len(palette(f"mine {i}" for i in range(30))) == 30
+
+
+def test_looks_of_any_fifteen_labels_can_be_told_apart_by_any_eye() -> None:
+    methods = list(COLOURS)
+    for start in range(len(methods)):
+        names = [*(methods[start:] + methods[:start])[:9], *["fedcomgate"] * 4, "mine", "yours"]
+        found = looks({f"{name} {i}" if i > 8 else name: name for i, name in enumerate(names)})
+        assert len(found) == 15
+        for one, other in itertools.combinations(found.values(), 2):
+            assert one[1:] != other[1:] or distance(one.colour, other.colour) >= APART
+        assert all(found[name].colour == COLOURS[name] for name in names[:9])
+    assert [look[1:] for look in looks({"fedavg": "fedavg"}).values()] == [((), "circle")]
+
+
+def test_a_colour_is_no_distance_from_itself_and_black_is_far_from_white() -> None:
+    assert apart_in_lab("#123456", "#123456") == 0
+    assert apart_in_lab("#000000", "#ffffff") == pytest.approx(100, abs=0.5)  # of lightness, to every eye
+    assert apart_in_lab("#d40000", "#6a6a00") < 30 < np.linalg.norm(rgb("#d40000") - rgb("#6a6a00")) * 100
 
 
 def test_labels_are_moved_apart_in_order_and_stay_inside() -> None:

@@ -14,15 +14,15 @@ import pytest
 from fedcom.errors import ConfigError
 from fedcom.reproduce import STUDIES, Scale, command, rates
 from fedcom.reproduce import study as studies
-from fedcom.studies import sweep
+from fedcom.studies import sweep, tune
 from tests.reproduce.made_up import TINY
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_rates_are_tuned_and_widened_at_an_edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert rates.widened([0.1, 0.2], 0.2) == [0.1, 0.2, 0.4]
-    assert rates.widened([1.0, 2.0, 4.0], 1.0) == [0.5, 1.0, 2.0, 4.0]
+    assert tune.widened([0.1, 0.2], 0.2) == [0.1, 0.2, 0.4]
+    assert tune.widened([1.0, 2.0, 4.0], 1.0) == [0.5, 1.0, 2.0, 4.0]
     monkeypatch.setattr(rates, "TUNED", ("fedavg",))
     monkeypatch.setattr(rates, "SEEDS", 3)
     monkeypatch.setitem(rates.GRIDS, "mnist", {"eta": [0.01, 0.02], "gamma": [1.0]})
@@ -39,7 +39,7 @@ def test_rates_are_tuned_and_widened_at_an_edge(tmp_path: Path, monkeypatch: pyt
     assert round(100 * best["test_accuracy"], 2) == found["found"]["fedavg"]["accuracy"]
 
 
-def scored(peak: tuple[float, float], limit: float = 1e9) -> rates.RunTrials:
+def scored(peak: tuple[float, float], limit: float = 1e9) -> tune.RunTrials:
     """Runs that score the higher the nearer their eta and gamma are to a peak, and diverge above a limit."""
 
     def run(trials: Sequence[sweep.Trial]) -> list[dict[str, Any]]:
@@ -54,14 +54,17 @@ def scored(peak: tuple[float, float], limit: float = 1e9) -> rates.RunTrials:
     return run
 
 
-def tuned(run: rates.RunTrials) -> dict[str, Any]:
+def tuned(run: tune.RunTrials) -> dict[str, Any]:
     (panel, *_) = STUDIES["frontier-mnist"].plan(Scale(True, 1, TINY))
-    grid = rates.around({"eta": 0.1, "gamma": 4.0}, rates.NEAR)
-    return rates.tune_one(panel.table, "exact peaks 0.03", grid, 3, run)
+    grid = tune.around({"eta": 0.1, "gamma": 4.0}, rates.NEAR)
+    return tune.tune_one(panel.table, "exact peaks 0.03", grid, 3, run)
 
 
 def test_the_grid_lies_around_the_methods_rates_and_follows_the_best_point() -> None:
-    assert rates.around({"eta": 0.05}, rates.NEAR) == {"eta": [0.025, 0.05, 0.1], "gamma": [0.5, 1.0, 2.0]}
+    assert tune.around({"eta": 0.05, "gamma": 1.0}, rates.NEAR) == {
+        "eta": [0.025, 0.05, 0.1],
+        "gamma": [0.5, 1.0, 2.0],
+    }
     inside = tuned(scored((0.1, 4.0)))
     assert (inside["eta"], inside["gamma"], inside["note"]) == (0.1, 4.0, "inside the grid")
     far = tuned(scored((0.0125, 8.0)))

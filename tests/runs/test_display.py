@@ -36,7 +36,7 @@ def test_plain_lines_say_what_was_measured() -> None:
         shown.update(row(20, accuracy=0.9125))
     first, last = lines(console)  # not wrapped, though the console is narrow
     clock = r"elapsed \d+:\d\d:\d\d"
-    assert re.fullmatch(rf"fedavg \[q8\]  round 0/20  loss 2\.500  acc 50\.00%  up 0 MB  {clock}", first)
+    assert re.fullmatch(rf"fedavg \[q8\]  round 0/20  loss 2\.500  acc 50\.00%  up 0 B  {clock}", first)
     assert re.fullmatch(rf"fedavg \[q8\]  round 20/20  loss 0\.1190  acc 91\.25%  up 1\.00 MB  {clock}", last)
 
 
@@ -120,3 +120,24 @@ def test_a_dumb_terminal_gets_plain_lines() -> None:
     with progress(10, "fedavg", console=console) as shown:
         shown.update(row(0))
     assert "round 0/10 " in lines(console)[0]
+
+
+def test_plain_lines_come_even_if_nothing_is_measured() -> None:
+    """A sweep measures the last rounds only, and the tables of the paper nothing at all."""
+    console = plain()
+    with progress(100, "sweep", console=console) as shown:
+        for round in range(1, 101):
+            shown.advance(round)
+        shown.update(row(100))
+    found = [line.split("  ")[1] for line in lines(console)]
+    assert found == [f"round {round}/100" for round in range(6, 100, 5)] + ["round 100/100"]
+
+
+def test_plain_lines_are_not_doubled_where_rows_come() -> None:
+    console = plain()
+    with progress(100, "run", console=console) as shown:
+        shown.update(row(0))
+        for round in range(1, 101):
+            shown.advance(round)
+            shown.update(row(round))
+    assert [line.split("  ")[1] for line in lines(console)] == [f"round {r}/100" for r in range(0, 101, 5)]

@@ -33,9 +33,9 @@ def test_reports_tables_and_status_read_a_recorded_folder(tmp_path: Path) -> Non
     found = collect([tmp_path])
     assert found.notices == []
     (entry,) = compare_table([run.curve for run in found.runs], 0.1)
-    assert (entry["method"], entry["status"], entry["runs"]) == ("fedcomgate", "done", 1)
+    assert (entry["method"], entry["status"], entry["runs"]) == ("fedcomgate, int 8-bit", "done", 1)
     assert entry["final_loss"] == outcome.curve.rows[-1]["train_loss"]
-    assert "fedcomgate on" in page.write([tmp_path]).read_text(encoding="utf-8")
+    assert "fedcomgate, int 8-bit on" in page.write([tmp_path]).read_text(encoding="utf-8")
     (status,) = statuses([tmp_path])
     assert (status.state, status.done, status.total) == ("done", 8, 8)
 

@@ -253,7 +253,9 @@ def test_the_start_depends_only_on_the_seed_and_torchs_generator_is_not_used() -
 
 
 def test_a_missing_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="device must be auto, cpu or cuda; got 'tpu'"):
+    with pytest.raises(
+        ConfigError, match="device must be auto, cpu, cuda or one GPU, such as cuda:1; got 'tpu'"
+    ):
         prepare(config(), "tpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # as on a machine without a GPU
     with pytest.raises(ConfigError, match="torch sees no GPU; use device=cpu or auto"):

@@ -66,13 +66,16 @@ class Algorithm:
     place.
 
     Args:
-        eta: local rate of round 0; round r uses eta * decay^r.
-        gamma: global rate.
+        eta: local rate of round 0; round r uses eta * decay^r. "auto": a number from the sharpness of the
+            clients' losses, set before round 0 (docs/theory.md).
+        gamma: global rate, or "auto".
         tau: local steps: one number for all clients, or one number per client.
         epochs: passes over a client's data; if given, it sets the number of local steps instead of tau.
-        batch: minibatch size, or "full".
-        decay: eta is multiplied by this after every round.
-        weights: of the clients in the mean: "uniform", or by "size" of their data.
+        batch: minibatch size, or "full". Samples are drawn with replacement, so a batch may be larger than a
+            client's data; with epochs they are not, and a client's last batch may be short.
+        decay: eta is multiplied by this after every round; 1: eta stays. By round 1000 of the default, eta is
+            4e-5 of what it was.
+        weights: of the clients in the mean: "uniform", whatever their sizes, or by "size" of their data.
         weight_decay: this times w is added to every gradient.
         option: what the server sends. "I": only the mean, and clients repeat the server's step; those that
             missed rounds catch up. "II": its vectors. None: I for methods that need the mean if all clients
@@ -85,11 +88,12 @@ class Algorithm:
         uploads: the names of the vectors that clients send.
         feedback: whether clients must be sent the mean after the round.
         uses_meant: whether client_step uses what the client meant.
+        tracks: whether local steps are corrected by what the client kept of earlier rounds.
         fixed: hyper-parameters that cannot be changed, and their values.
     """
 
-    eta: float = 0.05
-    gamma: float = 1.0
+    eta: float | Auto = 0.05
+    gamma: float | Auto = 1.0
     tau: int | tuple[int, ...] = 10
     epochs: int | None = None
     batch: int | Literal["full"] = 50
@@ -106,6 +110,7 @@ class Algorithm:
     feedback: ClassVar[bool] = False
     uses_q: ClassVar[bool] = False  # does client_step look at the measured q?
     uses_meant: ClassVar[bool] = False
+    tracks: ClassVar[bool] = False
     fixed: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
@@ -113,10 +118,12 @@ class Algorithm:
         for key, value in self.fixed.items():
             if getattr(self, key) != value:
                 raise ConfigError(f"{self.name} fixes {key} at {value}; got {getattr(self, key)}")
+        if self.epochs is not None and self.tau != type(self).tau:
+            raise ConfigError(f"epochs sets the local steps, so tau={self.tau} would be idle; leave one out")
         taus = (self.tau,) if isinstance(self.tau, int) else self.tau
         checks = {
-            "eta": self.eta > 0,
-            "gamma": self.gamma > 0,
+            "eta": self.eta == "auto" or self.eta > 0,
+            "gamma": self.gamma == "auto" or self.gamma > 0,
             "tau": min(taus, default=0) >= 1,
             "epochs": self.epochs is None or self.epochs >= 1,
             "batch": self.batch == "full" or self.batch >= 1,
@@ -127,6 +134,15 @@ class Algorithm:
         for key, holds in checks.items():
             if not holds:
                 raise ConfigError(f"{key} must be {rules.get(key, '1 or more')}; got {getattr(self, key)}")
+
+    def local_rate(self, round_index: int) -> float:
+        """eta of a round."""
+        return _settled("eta", self.eta) * self.decay**round_index
+
+    @property
+    def global_rate(self) -> float:
+        """gamma, as a number."""
+        return _settled("gamma", self.gamma)
 
     def init_server(self, w: Tensor) -> Any:
         """The server's state before round 0; w is the initial model."""
@@ -162,7 +178,7 @@ class Algorithm:
 
     def server_step(self, server: Any, mean: Vectors, rnd: Round) -> Any:
         """The server's state after the round; mean is that of what the server heard."""
-        return server._replace(w=server.w - rnd.eta * self.gamma * mean["D"])
+        return server._replace(w=server.w - rnd.eta * self.global_rate * mean["D"])
 
     def reply(self, server: Any, mean: Vectors, rnd: Round) -> Vectors:
         """What the server sends down after a round through a lossy downlink: by default the mean.
@@ -203,3 +219,9 @@ class Algorithm:
             vector: its name in `uploads`.
         """
         return rnd.eta
+
+
+def _settled(name: str, rate: float | Auto) -> float:
+    if rate == "auto":
+        raise ConfigError(f"{name} is still auto; fedcom.theory.settle makes it a number for a task")
+    return rate

@@ -8,7 +8,11 @@ from fedcom.algorithms.base import Algorithm
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Algorithm):
-    """Federated averaging: local SGD with sampled clients, client weights and a global rate."""
+    """Federated averaging: local SGD with sampled clients, client weights and a global rate.
+
+    As in the other methods here, all clients weigh the same by default; McMahan et al. weigh them by size,
+    which is weights="size".
+    """
 
     name: ClassVar[str] = "fedavg"
     compresses: ClassVar[str | None] = "fedpaq"

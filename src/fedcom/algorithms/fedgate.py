@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedcom.algorithms.base import Algorithm, Oracle, Round
+from fedcom.algorithms.base import Algorithm, Auto, Oracle, Round
 from fedcom.vectors import Vectors, descend
 
 
@@ -31,11 +31,12 @@ class FedGATE(Algorithm):
     sends D + tau H instead of D.
     """
 
-    gamma: float = 4.0
+    gamma: float | Auto = 4.0
 
     name: ClassVar[str] = "fedgate"
     compresses: ClassVar[str | None] = "fedcomgate"
     feedback: ClassVar[bool] = True
+    tracks: ClassVar[bool] = True
     corrects_downlink: ClassVar[bool] = True
 
     def init_server(self, w: Tensor) -> TrackingServer:

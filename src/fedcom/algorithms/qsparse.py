@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from fedcom.algorithms.base import Auto
 from fedcom.algorithms.fedcom import FedCOM
 
 
@@ -11,7 +12,7 @@ from fedcom.algorithms.fedcom import FedCOM
 class Qsparse(FedCOM):
     """Qsparse-local-SGD: top-k of the update, quantised, with error feedback (gamma is 1)."""
 
-    gamma: float = 1.0
+    gamma: float | Auto = 1.0
 
     name: ClassVar[str] = "qsparse"
     uplink: ClassVar[Mapping[str, Any]] = {

@@ -7,6 +7,7 @@ g_j = D_j/tau + c_j - c is the mean gradient of a client's local steps.
     client    c_j += d_j
     server    w -= eta gamma tau (c + mean d),  c += share mean d
 
+With an unbiased codec d_j is damped by alpha = 1/(1 + q), which makes it a contraction as this method needs.
 The momentum averages minibatches before a biased codec such as top-k sees them. With one local step at full
 participation this is EF21-SGDM (Fatkhullin et al., 2023), and with beta 1 EF21 (Richtarik et al., 2021).
 """
@@ -61,9 +62,10 @@ class Scafcom(Scaffold):
         return {"d": v - client.c}
 
     def server_step(self, server: ScaffoldServer, mean: Vectors, rnd: Round) -> ScaffoldServer:
-        w = server.w - rnd.eta * self.gamma * rnd.tau * (server.c + mean["d"])
-        return server._replace(w=w, c=server.c + rnd.share * mean["d"])
+        d = rnd.alpha * mean["d"]
+        w = server.w - rnd.eta * self.global_rate * rnd.tau * (server.c + d)
+        return server._replace(w=w, c=server.c + rnd.share * d)
 
     def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
-        c = client.c + sent["d"]
+        c = client.c + rnd.alpha * sent["d"]
         return Control(c) if self.beta == 1 else Momentum(c=c, v=client.c + meant["d"])

@@ -5,7 +5,8 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedcom.algorithms.base import Algorithm, Oracle, Round
+from fedcom.algorithms.base import Algorithm, Auto, Oracle, Round
+from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors, descend
 
 
@@ -24,12 +25,24 @@ class ScaffoldServer(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(Algorithm):
-    """SCAFFOLD: local steps corrected by client and server control variates."""
+    """SCAFFOLD: local steps corrected by client and server control variates.
 
-    gamma: float = 4.0
+    Args:
+        damping: control variates move by this times what was heard; 1 is the paper. "auto": 1/(1 + q), with
+            this round's q, which keeps coarse codecs stable (docs/decisions/damped-tracking.md).
+    """
+
+    gamma: float | Auto = 4.0
+    damping: float | Auto = "auto"
 
     name: ClassVar[str] = "scaffold"
+    tracks: ClassVar[bool] = True
     uploads: ClassVar[tuple[str, ...]] = ("D", "dc")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.damping != "auto" and not 0 < self.damping <= 1:
+            raise ConfigError(f'damping must be "auto" or in (0, 1]; got {self.damping}')
 
     def init_server(self, w: Tensor) -> ScaffoldServer:
         return ScaffoldServer(w=w, c=w.new_zeros(w.shape))
@@ -49,12 +62,15 @@ class Scaffold(Algorithm):
 
     def server_step(self, server: ScaffoldServer, mean: Vectors, rnd: Round) -> ScaffoldServer:
         server = super().server_step(server, mean, rnd)
-        return server._replace(c=server.c + rnd.share * mean["dc"])
+        return server._replace(c=server.c + rnd.alpha * rnd.share * mean["dc"])
 
     def client_step(
         self, client: Control, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round
     ) -> Control:
-        return client._replace(c=client.c + sent["dc"])
+        return client._replace(c=client.c + rnd.alpha * sent["dc"])
+
+    def smoothing(self) -> float | Auto:
+        return self.damping
 
     def unit(self, vector: str, rnd: Round) -> float | Tensor:
         return rnd.eta if vector == "D" else 1.0

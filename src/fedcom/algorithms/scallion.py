@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedcom.algorithms.base import Round
+from fedcom.algorithms.base import Auto, Round
 from fedcom.algorithms.scaffold import Control, Scaffold, ScaffoldServer
 from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors
@@ -33,10 +33,12 @@ class Scallion(Scaffold):
     """
 
     alpha: float = 0.1
+    damping: float | Auto = 1.0  # alpha damps already
 
     name: ClassVar[str] = "scallion"
     uplink: ClassVar[Mapping[str, Any]] = {"name": "int", "bits": 8}
     uploads: ClassVar[tuple[str, ...]] = ("d",)
+    fixed: ClassVar[Mapping[str, Any]] = {"damping": 1.0}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,7 +50,7 @@ class Scallion(Scaffold):
         return {"d": self.alpha * (D / rnd.tau - down["c"])}
 
     def server_step(self, server: ScaffoldServer, mean: Vectors, rnd: Round) -> ScaffoldServer:
-        w = server.w - rnd.eta * self.gamma * rnd.tau * (server.c + mean["d"])
+        w = server.w - rnd.eta * self.global_rate * rnd.tau * (server.c + mean["d"])
         return server._replace(w=w, c=server.c + rnd.share * mean["d"])
 
     def client_step(

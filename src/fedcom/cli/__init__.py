@@ -1,4 +1,4 @@
-"""The command line: fedcom run, compare, sweep, status, report, reproduce, evaluate, codecs, flower, list."""
+"""The command line: fedcom run, compare, sweep, status, report, reproduce and the rest."""
 
 import json
 import os
@@ -11,44 +11,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from fedcom.algorithms import ALGORITHMS
-from fedcom.cli import crash
-from fedcom.cli.options import KEYS, AsJson, Device, DeviceOption, Force, Out, Quiet, Settings
-from fedcom.codecs import CODECS
-from fedcom.config import Config, read
-from fedcom.data import DATASETS, PARTITIONS
-from fedcom.deployment.flower.new import new
-from fedcom.engines.ranks.ranks import here, join, leave, recall, remember, restarted
+from fedcom.cli import advice, crash, options
+from fedcom.cli.options import KEYS, AsJson, DeviceOption, DryRun, Force, Out, Quiet, Settings
 from fedcom.errors import ConfigError, FedcomError, OutOfMemory, RankLost, Stopped, StorageError, unknown
-from fedcom.registry import Broken, Entry, Registry, describe
-from fedcom.reports import comparison, page
-from fedcom.reproduce import command
-from fedcom.runs import status, stops
+from fedcom.runs import stops
 from fedcom.runs.folder import given_or_fresh
-from fedcom.runs.follow import follow
-from fedcom.runs.prepare import data_label, prepare
-from fedcom.runs.record import Start, out_of_memory
-from fedcom.runs.run import execute
-from fedcom.studies import card_vectors, codec_card, sweep, sweep_report
-from fedcom.studies import compare as compare_runs
-from fedcom.studies.compare import METHODS, compare, labels
-from fedcom.tasks.models import MODELS
 from fedcom.version import VERSION
+
+if TYPE_CHECKING:  # all that needs torch is imported by the commands: help and completion do not wait for it
+    from rich.console import RenderableType
+
+    from fedcom.config import Config
+    from fedcom.registry import Broken, Entry, Registry
 
 _FOLDER = "folder"  # the word for the next attempt that names the folder of results
 
 app = typer.Typer(
     help="Communication-efficient federated learning: compare methods by rounds, bytes and accuracy.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -61,10 +47,16 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="Go on with the run in this folder; run.rounds may be raised."),
     ] = None,
-    device: DeviceOption = Device.auto,
+    device: DeviceOption = "auto",
     quiet: Quiet = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Run one method. Without arguments: FedCOMGATE on digits, two classes per client."""
+    from fedcom.runs.prepare import data_label
+    from fedcom.runs.record import Start
+    from fedcom.runs.run import execute
+    from fedcom.studies.compare import alone
+
     start: Start = "over" if force else "new"
     if resume is not None:
         if out is not None or force:
@@ -72,12 +64,15 @@ def run(
         settings, out, start = _resumed(resume, settings), resume, "resume"
     elif (earlier := _earlier(out)) is not None and (earlier / "config.toml").is_file():
         out, start = earlier, "resume"
-    config = Config.of(_settings(settings))
+    config = alone(*_path_and_overrides(settings))
+    if dry_run:
+        _print_config(config, device)
+        return
     with (
         _results_folder(out, f"{config.algorithm.name}-{data_label(config)}") as out,
         _told(f"fedcom run --resume {shlex.quote(str(out))}"),
     ):
-        outcome = execute(config, out, start=start, device=device.value, quiet=quiet)
+        outcome = execute(config, out, start=start, device=device, quiet=quiet)
         print(f"results in {out}")
         if outcome.error is not None:
             raise outcome.error
@@ -85,6 +80,8 @@ def run(
 
 def _earlier(out: Path | None) -> Path | None:
     """The folder of the same command before torchrun started it again; None if it did not."""
+    from fedcom.engines.ranks.ranks import recall, restarted
+
     kept = recall(_FOLDER)
     found = out or (None if kept is None else Path(kept))
     return found if restarted() else None
@@ -93,10 +90,21 @@ def _earlier(out: Path | None) -> Path | None:
 @contextmanager
 def _results_folder(out: Path | None, name: str) -> Iterator[Path]:
     """The folder that is given, that torchrun's first attempt made, or a fresh one."""
+    from fedcom.engines.ranks.ranks import remember
+
     with given_or_fresh(out or _earlier(out), name) as folder:
         remember(_FOLDER, str(folder))
         crash.results_go_to(folder)
         yield folder
+
+
+def _print_config(config: "Config", device: str, title: str = "") -> None:
+    """Print a config as TOML, with every default filled in, after all that would be refused has been."""
+    from fedcom.config import dumps
+    from fedcom.runs.prepare import prepare
+
+    resolved = prepare(config, device)[1]
+    print(f"# {title}\n" * bool(title) + dumps(resolved.table()))
 
 
 def _resumed(folder: Path, settings: list[str] | None) -> list[str]:
@@ -129,13 +137,14 @@ def _again(out: Path) -> str:
 def compare_command(
     settings: Settings = None,
     methods: Annotated[
-        str | None, typer.Option(help="Separated by commas.", show_default=f"{', '.join(METHODS)}")
+        str | None, typer.Option(help="Separated by commas.", show_default=options.METHODS)
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds per method, from run.seed on.")] = 1,
     out: Out = None,
     force: Force = False,
-    device: DeviceOption = Device.auto,
+    device: DeviceOption = "auto",
     quiet: Quiet = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Run several methods on one task: one table, figures of loss and accuracy, and an HTML report.
 
@@ -143,15 +152,23 @@ def compare_command(
 
     To compare one method twice, give it a second label: methods.mine.name=fedpaq adds the label mine.
     """
+    from fedcom.config import Config
+    from fedcom.reports import comparison
+    from fedcom.runs.prepare import data_label
+    from fedcom.studies.compare import compare, labels, variants
+
     table = _settings(settings)
-    names = (
-        labels(table) if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
-    )
+    names = labels(table) if methods is None else _names(methods)
+    if dry_run:
+        first = Config.of({"run": table.get("run", {})}).run.seed
+        for label, config in variants(table, names, range(first, first + 1)):
+            _print_config(config, device, f"{label}, {seeds} seed{'s' * (seeds > 1)}")
+        return
     task = Config.of({key: table.get(key, {}) for key in ("data", "model")})
     force = force and _earlier(None) is None  # torchrun's next attempt goes on
     with _results_folder(out, f"compare-{data_label(task)}") as out, _told(_again(out)):
-        found = compare(table, names, out, seeds=seeds, force=force, device=device.value, quiet=quiet)
-        _Output().print(comparison.render(found.table, found.target))
+        found = compare(table, names, out, seeds=seeds, force=force, device=device, quiet=quiet)
+        _print(comparison.render(found.table, found.target))
         print(f"table and figures in {out}")
         print(f"report in {out / 'report.html'}")
         if found.stopped is not None:
@@ -168,8 +185,9 @@ def sweep_command(
     last: Annotated[int, typer.Option(min=1, help="How many of the last evaluations to average.")] = 1,
     out: Out = None,
     force: Force = False,
-    device: DeviceOption = Device.auto,
+    device: DeviceOption = "auto",
     quiet: Quiet = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Run every point of a grid with every seed; report the best point of each method.
 
@@ -178,21 +196,33 @@ def sweep_command(
     On a GPU, runs that differ only in eta, gamma and seed are computed together. After an interruption, the
     same command continues where it stopped.
     """
+    from fedcom.config import Config
+    from fedcom.reports import page
+    from fedcom.runs.prepare import data_label
+    from fedcom.studies import sweep, sweep_report
+
     table = _settings(settings)
-    grid = table.pop("grid", {})
-    names = [name.strip() for name in methods.split(",") if name.strip()]
+    grid, names = table.pop("grid", {}), _names(methods)
+    if dry_run:
+        trials = list(sweep.trials_of(table, sweep.points(grid), names, seeds))
+        for trial in trials:
+            print(f"# {trial.method}, {trial.words}, seed {trial.seed}")
+        _print_config(trials[0].config, device, f"the first of {len(trials)} runs:")  # type: ignore[arg-type]
+        return
     data = data_label(Config.of({"data": table.get("data", {})}))
     force = force and _earlier(None) is None
     with _results_folder(out, f"sweep-{data}") as out, _told(_again(out)):
         records = sweep.sweep(
-            table, grid, names, out, seeds=seeds, last=last, force=force, device=device.value, quiet=quiet
+            table, grid, names, out, seeds=seeds, last=last, force=force, device=device, quiet=quiet
         )
         found = sweep_report.summary(records)
         sweep_report.write(found, out)
-        _Output().print(sweep_report.render(found))
+        page.write([out], out / "report.html")
+        _print(sweep_report.render(found))
         for warning in sweep_report.warnings_of(found):
             _complain(warning)
         print(f"table and figure in {out}")
+        print(f"report in {out / 'report.html'}")
 
 
 @app.command("status")
@@ -210,6 +240,8 @@ def status_command(
     Also their rounds, rounds per second and time left, the last loss and accuracy, and why they ended early.
     Sweeps and studies have one line each, with the number of trials that are done.
     """
+    from fedcom.runs import status
+
     default = Path("runs")
     places = folders or [default] * default.is_dir()
     found = status.statuses(places)
@@ -219,7 +251,7 @@ def status_command(
     if not found:
         print(f"no runs in {', '.join(map(str, folders or [default]))}")
         return
-    _Output().print(status.render(found))
+    _print(status.render(found))
     for one in found:
         if one.reason:
             print(f"{one.folder}: {one.reason}")
@@ -229,32 +261,65 @@ def status_command(
 def report_command(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Run folders, or folders that contain runs at any depth."),
+        typer.Argument(
+            metavar="DIR...", help="Folders of runs or sweeps, or that contain some at any depth."
+        ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(help="The file to write.", show_default="report.html in DIR, or here if several"),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the page to this machine, and renew it while runs go on.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(help="For --live; 0 for any that is free.", show_default=str(options.PORT))
+    ] = None,
 ) -> None:
-    """Write one HTML page about any runs: results, interactive curves, bytes, codecs, clients, settings."""
-    out = page.write(folders, out)
+    """Write one HTML page about any runs and sweeps: curves, frontier, results, bytes, codecs, clients."""
+    from fedcom.reports import page
+
+    if live:
+        if out is not None:
+            raise ConfigError("--live serves the page and writes no file; leave --out out")
+        page.serve(folders, options.PORT if port is None else port, lambda address: _serving(address, show))
+        return
+    if port is not None:
+        raise ConfigError("--port is about --live; add --live")
+    out = page.write(folders, out, tell=_complain)
     print(f"report in {out}")
-    if show and not webbrowser.open(out.resolve().as_uri()):
-        _complain("no browser found here; open the file by hand")
+    if show:
+        _open_page(out.resolve().as_uri())
+
+
+def _serving(address: str, show: bool) -> None:
+    print(f"report on {address}, renewed while runs go on; Ctrl-C ends it", flush=True)
+    if show:
+        _open_page(address)
+
+
+def _open_page(address: str) -> None:
+    if not webbrowser.open(address):
+        _complain(f"no browser found here; open {address} by hand")
 
 
 @app.command("reproduce")
 def reproduce_command(
-    what: Annotated[list[str], typer.Argument(metavar="STUDY | section.key=value", help=command.STUDY_HELP)],
-    small: Annotated[bool, typer.Option("--quick", help=command.QUICK_HELP)] = False,
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="STUDY | section.key=value", help=options.STUDIES, autocompletion=options.studies
+        ),
+    ],
+    small: Annotated[bool, typer.Option("--quick", help=options.QUICK)] = False,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Seeds per run.", show_default="3; quick: 1")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results.", show_default=command.OUT_DEFAULT)
+        Path | None, typer.Option(help="Folder for the results.", show_default=options.REPRODUCED)
     ] = None,
-    device: DeviceOption = Device.auto,
+    device: DeviceOption = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Reproduce figures of the paper on real data: a figure, its points and a verdict on each claim.
@@ -262,10 +327,12 @@ def reproduce_command(
     Runs that an earlier call finished are not repeated. Panels and studies whose data is missing are named
     and left out.
     """
+    from fedcom.reproduce import command
+
     if out is not None:
         crash.results_go_to(out)
     with _told(shlex.join(["fedcom", *sys.argv[1:]])):
-        command.run(what, small, seeds, out, device.value, quiet)
+        command.run(what, small, seeds, out, device, quiet)
 
 
 @app.command()
@@ -277,15 +344,22 @@ def evaluate(
         list[str] | None,
         typer.Argument(metavar="section.key=value", help="Overrides, to score it on another task."),
     ] = None,
-    device: DeviceOption = Device.auto,
+    device: DeviceOption = "auto",
 ) -> None:
     """Score a saved model on its own task, or on another task given by overrides; prints JSON."""
+    from fedcom.config import Config, read
+    from fedcom.runs.prepare import prepare
+
     table = read(folder / "config.toml", settings or [])
     table.setdefault("run", {})["init"] = str(folder / "model.safetensors")
-    simulation, config = prepare(Config.of(table), device.value)
+    simulation, config = prepare(Config.of(table), device)
     scores = simulation.row()
-    keys = ("train_loss", "test_accuracy", "worst_client_accuracy")
-    print(json.dumps({"data": config.data.name, **{key: scores[key] for key in keys}}, indent=2))
+    keys = ("train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse")
+    print(
+        json.dumps(
+            {"data": config.data.name, **{key: scores[key] for key in keys if key in scores}}, indent=2
+        )
+    )
 
 
 @app.command("codecs")
@@ -299,11 +373,11 @@ def codecs_command(
     ] = None,
     bits: Annotated[
         str | None,
-        typer.Option(help="Rates to measure, in bits per coordinate.", show_default=codec_card.RATES),
+        typer.Option(help="Rates to measure, in bits per coordinate.", show_default=options.RATES),
     ] = None,
-    dim: Annotated[int, typer.Option(min=1, help="Size of the made-up vectors.")] = card_vectors.DIM,
+    dim: Annotated[int, typer.Option(min=1, help="Size of the made-up vectors.")] = options.DIM,
     repeat: Annotated[
-        int | None, typer.Option(min=2, help="Messages per measurement.", show_default=str(codec_card.REPEAT))
+        int | None, typer.Option(min=2, help="Messages per measurement.", show_default=options.REPEAT)
     ] = None,
     out: Out = None,
     force: Force = False,
@@ -311,6 +385,8 @@ def codecs_command(
     as_json: AsJson = False,
 ) -> None:
     """List the codecs and what they promise, or measure them: the codec report card and its figure."""
+    from fedcom.studies import card_vectors, codec_card
+
     if not measure:
         _list_codecs(dim, as_json, {"vector": vector, "bits": bits, "repeat": repeat, "out": out})
         return
@@ -324,7 +400,7 @@ def codecs_command(
         if as_json:
             print(json.dumps(found.table(), indent=2))
         else:
-            _Output().print(*codec_card.render(found))
+            _print(*codec_card.render(found))
         print(f"card and figure in {out}", file=sys.stderr if as_json else sys.stdout)
         if found.stopped is not None:
             raise found.stopped
@@ -335,11 +411,13 @@ def _list_codecs(dim: int, as_json: bool, idle: Mapping[str, Any]) -> None:
     for name, value in idle.items():
         if value:
             raise ConfigError(f"--{name} is about measuring; add --measure")
+    from fedcom.studies import codec_card
+
     entries = codec_card.listing(dim)
     if as_json:
         print(json.dumps(entries, indent=2))
     else:
-        _Output().print(codec_card.render_listing(entries))
+        _print(codec_card.render_listing(entries))
 
 
 flower_app = typer.Typer(help="Runs on real machines, carried by Flower.", no_args_is_help=True)
@@ -352,24 +430,42 @@ def flower_new(
     clients: Annotated[int, typer.Option(min=1, help="How many clients there will be.")] = 4,
 ) -> None:
     """Write a Flower app, ready for `flwr run`: in simulation and on real machines."""
+    from fedcom.deployment.flower.new import new
+
     for path in new(folder, clients):
         print(path)
     print(f"model and data: task.py; method and codecs: fedcom.toml; start it: cd {folder} && flwr run .")
 
 
-_REGISTRIES: tuple[Registry[Any], ...] = (ALGORITHMS, CODECS, DATASETS, MODELS, PARTITIONS)
-_LISTS = {registry.title: registry for registry in _REGISTRIES}
-
-
 @app.command("list")
 def list_command(
-    what: Annotated[str, typer.Argument(help=", ".join(_LISTS))],
+    what: Annotated[
+        str, typer.Argument(help=", ".join(options.LISTS), autocompletion=lambda: list(options.LISTS))
+    ],
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One of them, to see its keys and their defaults.", show_default=False),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the choices, one per line, and where each comes from: fedcom, a package, or by hand."""
-    if what not in _LISTS:
-        raise unknown("list", what, _LISTS)
-    entries = _LISTS[what].entries()
+    """List the choices, one per line, and where each comes from: fedcom, a package, or by hand.
+
+    With a name, what can be set for it: fedcom list algorithms fedavg
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from fedcom.cli import described
+    from fedcom.registry import Broken, describe
+
+    if what not in options.LISTS:
+        raise unknown("list", what, options.LISTS)
+    registry = _registry(what)
+    if name is not None:
+        facts = described.facts(registry, name)
+        print(json.dumps(facts, indent=2)) if as_json else _print(described.render(facts))
+        return
+    entries = registry.entries()
     if as_json:
         print(json.dumps(_facts(entries), indent=2))
         return
@@ -377,11 +473,23 @@ def list_command(
     for entry in entries:
         line = Text(entry.reason, "red") if isinstance(entry, Broken) else Text(describe(entry.thing))
         table.add_row(Text(entry.name, "bold"), line, Text(entry.source))
-    _Output().print(table)
+    _print(table)
 
 
-def _facts(entries: Sequence[Entry[Any] | Broken]) -> dict[str, dict[str, str]]:
+def _registry(what: str) -> "Registry[Any]":
+    from fedcom.algorithms import ALGORITHMS
+    from fedcom.codecs import CODECS
+    from fedcom.data import DATASETS, PARTITIONS
+    from fedcom.tasks.models import MODELS
+
+    found: dict[str, Registry[Any]] = {r.title: r for r in (ALGORITHMS, CODECS, DATASETS, MODELS, PARTITIONS)}
+    return found[what]
+
+
+def _facts(entries: "Sequence[Entry[Any] | Broken]") -> dict[str, dict[str, str]]:
     """The choices by name, for JSON; a broken one that shares its name with another has its source added."""
+    from fedcom.registry import Broken, describe
+
     found: dict[str, dict[str, str]] = {}
     for entry in entries:
         key = f"{entry.name} ({entry.source})" if entry.name in found else entry.name
@@ -393,15 +501,20 @@ def _facts(entries: Sequence[Entry[Any] | Broken]) -> dict[str, dict[str, str]]:
     return found
 
 
-class _Output(Console):
-    """Standard output; 160 characters wide if it is not a terminal, so that tables fit."""
+def _print(*what: "RenderableType") -> None:
+    """Print tables on standard output; 160 characters wide if it is not a terminal, so that they fit."""
+    from rich.console import Console
 
-    def __init__(self) -> None:
-        super().__init__(width=None if sys.stdout.isatty() else 160)
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            """The reader has gone: nothing more is printed, and it is no error."""
+            _discard(sys.stdout)
 
-    def on_broken_pipe(self) -> None:
-        """The reader has gone: nothing more is printed, and it is no error."""
-        _discard(sys.stdout)
+    Output(width=None if sys.stdout.isatty() else 160).print(*what)
+
+
+def _names(methods: str) -> list[str]:
+    return [name.strip() for name in methods.split(",") if name.strip()]
 
 
 def _version(show: bool) -> None:
@@ -421,19 +534,36 @@ def _root(
 
 def _settings(arguments: list[str] | None) -> dict[str, Any]:
     """The settings of an optional config file, the first argument, with the overrides after it applied."""
+    from fedcom.config import read
+
+    return read(*_path_and_overrides(arguments))
+
+
+def _path_and_overrides(arguments: list[str] | None) -> tuple[str | None, list[str]]:
     arguments = list(arguments or [])
     path = arguments.pop(0) if arguments and not _is_override(arguments[0]) else None
-    return read(path, arguments)
+    return path, arguments
 
 
 def _is_override(argument: str) -> bool:
     return re.match(r"[\w-]+(\.[\w-]+)*=", argument) is not None
 
 
+advice.register(app, _settings, lambda what: _print(what))
+
+
 def main() -> None:
     """The entry point: an error the user can fix is printed as one line; any other also writes a file."""
     _open_streams()
     warnings.showwarning = lambda message, *_: _complain(message)
+    if _only_words():
+        try:
+            _run_app()
+        finally:
+            _end_output()
+        return
+    from fedcom.engines.ranks.ranks import join, leave
+
     try:
         with stops.listening():
             if join().rank == 0:
@@ -445,14 +575,22 @@ def main() -> None:
         _end_output()
 
 
-_DUTIES = {sweep.TRIAL_DUTY: sweep.run_unit, compare_runs.RUN_DUTY: compare_runs.run_unit}
+def _only_words() -> bool:
+    """Whether help, the version or a completion is asked for, which need neither torch nor other ranks."""
+    asked = {"-h", "--help", "--version", "--show-completion", "--install-completion"} & {*sys.argv[1:]}
+    return bool(asked) or len(sys.argv) == 1 or "_FEDCOM_COMPLETE" in os.environ
 
 
 def _follow() -> None:
     """Play this rank's part; what ends it is told by rank 0."""
+    from fedcom.engines.ranks.ranks import here
+    from fedcom.runs.follow import follow
+    from fedcom.studies import compare, sweep
+
+    duties = {sweep.TRIAL_DUTY: sweep.run_unit, compare.RUN_DUTY: compare.run_unit}
     stops.leave_to_others()
     try:
-        follow(here(), _DUTIES)
+        follow(here(), duties)
     except FedcomError as error:
         _complain(error)
         os._exit(error.exit_code)
@@ -463,7 +601,7 @@ def _follow() -> None:
 def _run_app() -> None:
     """Run the command; typer handles usage errors, Ctrl-C and its own exit codes."""
     try:
-        app()
+        app(prog_name="fedcom")
     except FedcomError as error:
         _complain(error)
         sys.exit(error.exit_code)
@@ -474,6 +612,8 @@ def _run_app() -> None:
             os._exit(stopped.exit_code)
         sys.exit(stopped.exit_code)
     except Exception as error:
+        from fedcom.runs.record import out_of_memory
+
         if short := out_of_memory(error):
             _complain(short)
             sys.exit(short.exit_code)

@@ -9,8 +9,6 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-import torch
-
 from fedcom.version import VERSION
 
 EXIT_CODE = 70  # "internal software error" by the convention of sysexits.h
@@ -34,6 +32,8 @@ def report(error: Exception) -> str:
 
 def _details(error: Exception) -> str:
     """What is needed to find the bug: versions, the command and the traceback."""
+    import torch
+
     facts = {
         "fedcom": VERSION,
         "command": shlex.join(sys.argv),

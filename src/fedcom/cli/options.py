@@ -1,25 +1,53 @@
 """Options that several commands share, and the help text on the keys of a config."""
 
-from enum import StrEnum
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+# What other modules know too, but only with torch; tests compare them.
+PORT = 8765  # of a live report
+METHODS = "fedavg, fedpaq, scaffold, fedgate, fedcomgate"
+LISTS = ("algorithms", "codecs", "datasets", "models", "partitions")
+RATES, REPEAT, DIM = "0.1,0.5,1,2,4,8", "8", 200_000
+CLIENTS, SAMPLES, SEEDS = 20, 512, 3  # to probe; to confirm what was tuned
+_STUDIES = (
+    *(f"fig{number}" for number in range(1, 10)),
+    *(
+        "frontier-mnist",
+        "frontier-fashion-mnist",
+        "frontier-cifar-10",
+        "explorations",
+        "tracking",
+        "tables",
+        "theory",
+    ),
+)
+STUDIES = (
+    f"{', '.join(_STUDIES)}, all, or rates and what to tune them on: data sets, frontier; then overrides."
+)
+QUICK = "A small version: 20 clients, 30 rounds (CIFAR-10: 10), one seed; tables, theory: fewer cases."
+REPRODUCED = "runs/reproduce, or runs/reproduce-quick"
 
-class Device(StrEnum):
-    """The device to compute on."""
 
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
+def studies(incomplete: str) -> list[str]:
+    """The studies that begin with some letters, for a shell's completion."""
+    return [name for name in (*_STUDIES, "all", "rates") if name.startswith(incomplete)]
+
+
+def _device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise typer.BadParameter(f"{name!r} is not auto, cpu, cuda or one GPU, such as cuda:1.")
+    return name
 
 
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="CONFIG.toml | section.key=value",
-        help="A config file, then overrides such as data.name=mnist algorithm.eta=0.05 uplink.bits=4.",
+        metavar="CONFIG | section.key=value",
+        help="A config: a file, or an experiment by name, such as mnist; then overrides such as "
+        "data.name=mnist algorithm.eta=0.05 uplink.bits=4.",
         show_default=False,
     ),
 ]
@@ -27,16 +55,31 @@ Out = Annotated[
     Path | None, typer.Option(help="Folder for the results.", show_default="a fresh one under runs/")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite earlier results in that folder.")]
-DeviceOption = Annotated[Device, typer.Option(help="Where to compute; auto uses the GPU if there is one.")]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda|cuda:N",
+        help="Where to compute; auto uses the GPU if there is one.",
+        callback=_device,
+        autocompletion=lambda: ["auto", "cpu", "cuda", "cuda:0"],
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check everything, print the settings with all defaults, and stop.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _PARAGRAPHS = (
     "Keys of the sections:",
-    "data: name, root (folder of its files), clients, partition, classes_per_client (for partition classes), "
-    "alpha (for dirichlet and synthetic), beta (for synthetic), lazy (draw synthetic's samples when needed)",
-    "model: name, hidden (widths, such as 64,32)",
-    "algorithm: name, eta, gamma, tau, epochs, batch, decay, weights, weight_decay, option, and the "
+    "data: name, or path (a file of yours: .npz, .csv or .parquet) with label_column, client_column and test "
+    "(another file, or a share to hold out), root (folder of its files), clients, partition, "
+    "classes_per_client (for partition classes), alpha (for dirichlet and synthetic), beta (for synthetic), "
+    "lazy (draw synthetic's samples when needed), validation (share of the training samples to score on in "
+    "place of the test set)",
+    "model: name, hidden (widths, such as 64,32); of a class of yours, its arguments",
+    "algorithm: name, eta and gamma (numbers, or auto: from the sharpness of the task), tau, epochs, batch, "
+    "decay, weights, weight_decay, option, and the "
     "method's own keys, such as damping",
     "uplink, downlink: name and the codec's own keys, such as bits or ratio; memory (of what the codec "
     "drops: none, error-feedback or, for uplink only, paper); uplink also clip (largest norm of what a "
@@ -48,7 +91,9 @@ _PARAGRAPHS = (
     "auto, memory or disk), store_dtype (model or bfloat16), store_folder, encode (make the bytes of "
     "every message instead of counting them), checkpoint_minutes and checkpoint_rounds (between two "
     "checkpoints; 10 minutes unless told otherwise, 0: none), transport (between the processes of torchrun, "
-    "mpirun or srun: chain, bytes or reduce)",
+    "mpirun or srun: chain, bytes or reduce), on_divergence (stop, or backoff: go back with half the eta if "
+    "the loss blows up; backoff where rates are auto), log (csv, tensorboard, mlflow, wandb; several with "
+    "commas)",
     "network, for modelled time: preset (3g, lte, broadband or datacenter), uplink and downlink (Mbit/s), "
     "latency (s), spread (of clients' speeds), compute (s per local step)",
     "round, for real clients (fedcom flower): deadline (s), least (share of clients that must reply), clip "

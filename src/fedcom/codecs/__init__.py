@@ -3,7 +3,7 @@
 from typing import Any
 
 from fedcom.codecs.auto import Auto
-from fedcom.codecs.base import Codec
+from fedcom.codecs.base import OTHERS_IDS, Codec
 from fedcom.codecs.countsketch import CountSketch
 from fedcom.codecs.dithered import Dithered
 from fedcom.codecs.identity import Identity
@@ -23,7 +23,6 @@ from fedcom.registry import Registry, derived_from
 
 _CODED = (Dithered, Rotated, LowRank, Auto, Peaks)
 _ALL = (Identity, Int, Qsgd, Natural, TopK, RandK, *_CODED, Sign, TernGrad, PowerSgd, CountSketch)
-OTHERS_IDS = range(128, 256)  # a message has one byte for the id; those below are fedcom's own
 
 
 def _check(thing: Any) -> None:

@@ -9,6 +9,7 @@ import math
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -20,8 +21,10 @@ from fedcom.codecs import wire
 from fedcom.codecs.wire import Data, Field
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, NotFinite
+from fedcom.formats import html_table
 from fedcom.vectors import Layout
 
+OTHERS_IDS = range(128, 256)  # a message has one byte for the id; those below are fedcom's own
 Parts = dict[str, Tensor]  # what travels of a vector, by name
 # The bytes of each part: one number that holds for every message, or one per message, in a tensor with
 # the leading axes of x.
@@ -53,6 +56,14 @@ class Codec(ABC):
 
     def __post_init__(self) -> None:
         settings.check(self)
+
+    def _repr_html_(self) -> str:
+        """Its settings as a table, for notebooks."""
+        words = (type(self).__doc__ or "").strip().splitlines()[:1]
+        kind = "lossless" if self.lossless else "unbiased" if self.unbiased else "biased"
+        rows = [("what", *words), ("kind", kind)]
+        rows += [(field.name, getattr(self, field.name)) for field in dataclass_fields(self)]
+        return html_table(rows, title=f"codec {self.name}")
 
     def at(self, bits: float) -> Self | None:
         """This codec, its other settings kept, at about so many bits per coordinate.
@@ -102,7 +113,28 @@ class Codec(ABC):
 
     def quantise(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
         """What the receiver will see of x, without making the bytes."""
-        return self.expand(self.compress(x, layout, draw), layout, draw)
+        return self.expand(self._parts(x, layout, draw), layout, draw)
+
+    def _parts(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        """The parts of x, checked if the codec is not fedcom's own."""
+        parts = self.compress(x, layout, draw)
+        if self.id in OTHERS_IDS and type(self).pack is Codec.pack and not _unseen(x):
+            self._check_fields(parts, layout, x[..., 0].numel())
+        return parts
+
+    def _check_fields(self, parts: Parts, layout: Layout, messages: int) -> None:
+        """Refuse parts that the fields cannot hold: their bytes would be counted wrong."""
+        known = {field.name: field for field in self.fields(layout)}
+        for name in {*known, *parts}:
+            wrong = (
+                "is not made by compress"
+                if name not in parts
+                else "is not in fields, so its bytes are not counted"
+                if name not in known
+                else known[name].misfit(parts[name], messages)
+            )
+            if wrong:
+                raise ConfigError(f"codec {self.name}: part {name!r} {wrong}")
 
     def transmit(self, x: Tensor, layout: Layout, draw: Draw) -> tuple[Tensor, Sizes]:
         """What the receiver hears of x, and the bytes of each message by part, without making them.
@@ -140,7 +172,7 @@ class Codec(ABC):
 
     def encode(self, x: Tensor, layout: Layout, draw: Draw) -> bytes:
         """The message of one vector."""
-        return self.frame(self.pack(self.compress(x, layout, draw), layout), layout)
+        return self.frame(self.pack(self._parts(x, layout, draw), layout), layout)
 
     def frame(self, body: bytes, layout: Layout) -> bytes:
         """The message that has this body."""
@@ -153,6 +185,13 @@ class Codec(ABC):
         if not math.isfinite(x.sum()) and not math.isfinite(x.abs().max()):  # the sum is quicker
             raise NotFinite(f"a {self.name} message overflows: its scale is too large")
         return x
+
+
+def _unseen(x: Tensor) -> bool:
+    """Whether a compiler or a GPU that records a graph hides the values, or the model has diverged."""
+    if torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return True
+    return not bool(torch.isfinite(x).all())
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:

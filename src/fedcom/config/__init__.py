@@ -2,7 +2,7 @@
 
 from fedcom.config.config import Config
 from fedcom.config.sections import DataConfig, RunConfig
-from fedcom.config.tables import Table, check_sections, dumps, override, read, renamed
+from fedcom.config.tables import Table, check_sections, drop_void, dumps, override, read, renamed
 
 __all__ = [
     "Config",
@@ -10,6 +10,7 @@ __all__ = [
     "RunConfig",
     "Table",
     "check_sections",
+    "drop_void",
     "dumps",
     "override",
     "read",

@@ -8,11 +8,13 @@ from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS, Codec
 from fedcom.config.sections import DataConfig, DownlinkConfig, RunConfig, UplinkConfig
 from fedcom.config.tables import Table, check_sections, renamed
+from fedcom.data import DATASETS
 from fedcom.engines.remote.terms import Terms
 from fedcom.plain import build, keys, pick, plain
 from fedcom.registry import Registry
 from fedcom.rounds.rules import default_downlink_memory, takes_no_codec
-from fedcom.tasks.models import MODELS, Model
+from fedcom.tasks.model import Model
+from fedcom.tasks.models import MODELS
 from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network, over_preset
 
@@ -36,7 +38,7 @@ class Config:
         """Check a table and make it a config."""
         table = renamed(table)
         check_sections(table)
-        algorithm = _named("algorithm", ALGORITHMS, "fedcomgate", table)
+        algorithm = _named("algorithm", ALGORITHMS, "fedcomgate", _with_rates(table))
         run = build(RunConfig, table.get("run", {}), "run")
         down = dict(table.get("downlink", {}))
         below = build(DownlinkConfig, {k: down.pop(k) for k in keys(DownlinkConfig) if k in down}, "downlink")
@@ -78,6 +80,18 @@ class Config:
             **({} if self.round == Terms() else {"round": asdict(self.round)}),
         }
         return {name: {k: v for k, v in section.items() if v is not None} for name, section in table.items()}
+
+
+def _with_rates(table: Table) -> Table:
+    """The table with rates "auto" if they are not given and the data is not one that fedcom knows."""
+    data, model = (table.get(section, {}).get("name") for section in ("data", "model"))
+    known_data = "path" not in table.get("data", {}) and (data is None or DATASETS.is_own(data))
+    if known_data and (model is None or MODELS.is_own(model)):
+        return table
+    given = {"name": "fedcomgate", **table.get("algorithm", {})}
+    fixed = ALGORITHMS.find(given["name"], "algorithm").fixed
+    rates = {key: "auto" for key in ("eta", "gamma") if key not in fixed}
+    return {**table, "algorithm": {**rates, **given}}
 
 
 def _named(section: str, registry: Registry[type[T]], default: str, table: Table) -> T:

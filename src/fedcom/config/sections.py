@@ -7,9 +7,10 @@ from fedcom.codecs import Codec
 from fedcom.engines.base import Transport
 from fedcom.engines.choice import AUTO, check_name
 from fedcom.engines.state.stores import Storage
-from fedcom.errors import ConfigError
+from fedcom.errors import ConfigError, unknown
 from fedcom.traffic.links import DownlinkMemory, First, Memory, at_budget, budgets_from
 
+TRACKERS = ("csv", "tensorboard", "mlflow", "wandb")  # what run.log may name
 _LEAST = {  # of the settings under [run]
     "rounds": 0,
     "eval_every": 1,
@@ -22,7 +23,16 @@ _LEAST = {  # of the settings under [run]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which data, and how it is dealt to clients; None: what suits the data set."""
+    """Which data, and how it is dealt to clients; None: what suits the data set.
+
+    Args:
+        path: a file of the user's own, in place of name; see `read_own`.
+        label_column: of its columns or arrays, the one with the labels.
+        client_column: of its columns or arrays, the one with the client of each row.
+        test: a file with the test set, or the share of rows to hold out.
+        validation: the share of each client's training samples that is held out and scored in place of the
+            test set; for choosing settings.
+    """
 
     name: str | None = None
     root: str | None = None
@@ -32,8 +42,22 @@ class DataConfig:
     alpha: float = 0.5
     beta: float = 0.5
     lazy: bool | None = None
+    path: str | None = None
+    label_column: str | None = None
+    client_column: str | None = None
+    test: float | str | None = None
+    validation: float | None = None
 
     def __post_init__(self) -> None:
+        if self.path is not None and self.name is not None:
+            raise ConfigError("data.path is a data set by itself; leave data.name out")
+        for key in ("label_column", "client_column", "test"):
+            if self.path is None and getattr(self, key) is not None:
+                raise ConfigError(f"data.{key} is about the file that data.path names; set data.path")
+        if self.validation is not None and not 0 < self.validation < 1:
+            raise ConfigError(
+                f"validation is a share of the training samples, below 1; got {self.validation}"
+            )
         if self.clients is not None and self.clients < 1:
             raise ConfigError(f"clients must be 1 or more; got {self.clients}")
 
@@ -59,6 +83,8 @@ class RunConfig:
     checkpoint_minutes: float = 10.0
     checkpoint_rounds: int | None = None
     transport: Transport = "chain"
+    log: tuple[str, ...] | None = None
+    on_divergence: Literal["stop", "backoff"] | None = None
 
     @property
     def storage(self) -> Storage:
@@ -71,6 +97,11 @@ class RunConfig:
             if value is not None and value < least:
                 raise ConfigError(f"{key} must be {least} or more; got {value}")
         check_name(self.engine)
+        named = [name.strip() for text in self.log or () for name in text.split(",") if name.strip()]
+        for name in named:
+            if name not in TRACKERS:
+                raise unknown("tracker in log", name, TRACKERS)
+        object.__setattr__(self, "log", tuple(dict.fromkeys(named)) or None)
         if self.seed >= 2**62:
             raise ConfigError(f"seed must be below 2^62; got {self.seed}")
         if not 0 < self.target_accuracy <= 1:

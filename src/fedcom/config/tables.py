@@ -9,29 +9,40 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedcom.config.experiments import config_path
 from fedcom.config.values import parse
 from fedcom.errors import ConfigError, unknown
 
 Table = dict[str, Any]
 _OVERRIDE = re.compile(r"([\w-]+)\.([\w.-]+)=(.*)", re.DOTALL)
-_SECTIONS = ("data", "model", "algorithm", "uplink", "downlink", "run", "round", "network", "methods")
+_SECTIONS = ("data", "model", "algorithm", "uplink", "downlink", "run", "round", "network")
+_INSTEAD = {"epochs": "tau", "tau": "epochs"}  # of an algorithm's keys, the one that each makes void
 
 
 def read(path: str | Path | None, overrides: Sequence[str] = ()) -> Table:
-    """The table of a TOML file with overrides laid over it."""
+    """The table of a TOML file with overrides laid over it; epochs given there replace tau, and tau them."""
     table: Table = {}
     if path is not None:
         try:
-            table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ConfigError(f"no config file {path}; overrides are section.key=value") from None
+            table = tomllib.loads(config_path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not TOML: {error}") from None
+    said: Table = {}
     for text in overrides:
+        override(said, text)
         override(table, text)
+    drop_void(table, said)
     return renamed(table)
+
+
+def drop_void(table: Table, newer: Table) -> None:
+    """Drop tau from [algorithm] if newer settings have epochs instead, and the other way round."""
+    own, shared = newer.get("algorithm"), table.get("algorithm")
+    for key, other in _INSTEAD.items():
+        if isinstance(own, dict) and isinstance(shared, dict) and key in own and other not in own:
+            shared.pop(other, None)
 
 
 def override(table: Table, text: str) -> None:
@@ -65,16 +76,22 @@ def renamed(table: Table) -> Table:
     return table
 
 
-def check_sections(table: Table) -> None:
-    """Refuse a section that does not exist, or that is not one."""
+def check_sections(table: Table, also: Sequence[str] = ()) -> None:
+    """Refuse a section that does not exist, or that is not one.
+
+    Args:
+        also: sections that are allowed here beyond those of a run.
+    """
     if "recorded" in table:
         raise ConfigError(
             "this run was recorded in Python: its config holds neither its data nor its model; go on with "
             'fedcom.record(simulation, folder, start="resume")'
         )
     for section, values in table.items():
-        if section not in _SECTIONS:
-            raise unknown("section", section, _SECTIONS)
+        if section == "grid" and "grid" not in also:
+            raise ConfigError("[grid] is what `fedcom sweep` tries; use sweep, or a config without it")
+        if section not in (*_SECTIONS, *also):
+            raise unknown("section", section, (*_SECTIONS, *also))
         if not isinstance(values, dict):
             raise ConfigError(f"{section} is a section; write {section}.key=value, not {section}={values}")
 

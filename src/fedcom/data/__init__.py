@@ -1,17 +1,19 @@
 """Data sets as tensors, and the ways to split one among clients."""
 
 from fedcom.data.dataset import Dataset, Population, from_arrays
-from fedcom.data.partitions import PARTITIONS, SplitRequest, split
+from fedcom.data.partitions import PARTITIONS, Partition, SplitRequest, indices, split
 from fedcom.data.registry import DATASETS, Request, load
 
 __all__ = [
     "DATASETS",
     "PARTITIONS",
     "Dataset",
+    "Partition",
     "Population",
     "Request",
     "SplitRequest",
     "from_arrays",
+    "indices",
     "load",
     "split",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
 
 from fedcom.errors import DataError
 
@@ -100,37 +101,68 @@ def _moments(x: NDArray[Any]) -> tuple[np.float32, np.float32]:
 
 def from_arrays(
     x: Any,
-    y: Any,
+    y: Any = None,
     test_x: Any = None,
     test_y: Any = None,
     groups: Any = None,
     name: str = "arrays",
+    *,
+    any_targets: bool = False,
 ) -> Dataset:
-    """A data set of the user's numpy arrays or tensors, copied and checked but not normalised.
+    """A data set of the user's numpy arrays, tensors or torch Datasets, copied and checked, not normalised.
 
     Args:
-        x: training samples, along the first axis.
+        x: training samples, along the first axis; or a torch Dataset of samples and targets, without y.
         y: whole numbers 0..C-1 are classes; floats make it a regression (classes=0).
-        test_x: test samples, with test_y; None: no test set.
-        groups: the author of each training sample, as any whole numbers, which are renumbered 0..G-1 in
+        test_x: test samples, with test_y, or a torch Dataset; None: no test set.
+        groups: the author of each training sample, as whole numbers or names, which are renumbered 0..G-1 in
             increasing order; None: not known.
+        any_targets: whole numbers in y may have any shape and sign, for a loss that is not cross-entropy.
     """
-    train = _pair(x, y, "x", "y")
-    test = _test_pair(test_x, test_y, train)
+    x, y = _unpacked(x, y, "x")
+    test_x, test_y = _unpacked(test_x, test_y, "test_x")
+    if y is None:
+        raise DataError("y is missing; give one target per sample of x, or a torch Dataset as x")
+    train = _pair(x, y, "x", "y", any_targets)
+    test = _test_pair(test_x, test_y, train, any_targets)
     if not len(train[0]):
         raise DataError("x has no samples; give at least one")
-    classes = 0 if train[1].is_floating_point() else int(torch.cat((train[1], test[1])).max()) + 1
+    classes = _classes(torch.cat((train[1], test[1])))
     ids = None if groups is None else _groups(groups, len(train[0]))
     return Dataset(name, *train, *test, classes, ids)
 
 
-def _test_pair(x: Any, y: Any, train: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def _classes(y: Tensor) -> int:
+    """How many classes there are; 0 if these are no classes."""
+    no_classes = y.is_floating_point() or y.dim() != 1 or int(y.min()) < 0
+    return 0 if no_classes else int(y.max()) + 1
+
+
+def _unpacked(x: Any, y: Any, name: str) -> tuple[Any, Any]:
+    """Samples and targets of a torch Dataset; anything else as it is."""
+    if not isinstance(x, TorchDataset):
+        return x, y
+    if y is not None:
+        raise DataError(f"{name} is a torch Dataset, which holds the targets too; leave them out")
+    try:
+        size = len(x)  # type: ignore[arg-type]
+        pairs = [x[i] for i in range(size)]
+        samples, targets = zip(*((np.asarray(a), np.asarray(b)) for a, b in pairs), strict=True)
+        return np.stack(samples), np.stack(targets)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{name} must have a length, and its items must be pairs of a sample and a target, as tensors or "
+            f"arrays of one shape ({error}); give such a Dataset, or arrays"
+        ) from None
+
+
+def _test_pair(x: Any, y: Any, train: tuple[Tensor, Tensor], any_targets: bool) -> tuple[Tensor, Tensor]:
     """Test samples and labels of the same kind as the training ones; empty if none are given."""
     if (x is None) != (y is None):
         raise DataError("test_x and test_y go together; give both or neither")
     if x is None:
         return train[0][:0], train[1][:0]
-    test = _pair(x, y, "test_x", "test_y")
+    test = _pair(x, y, "test_x", "test_y", any_targets)
     if [_kind(tensor) for tensor in test] != [_kind(tensor) for tensor in train]:
         raise DataError(
             f"test samples differ in kind: x {_kind(train[0])} and y {_kind(train[1])}, "
@@ -144,15 +176,16 @@ def _kind(tensor: Tensor) -> str:
     return f"{list(tensor.shape[1:])} {'floating' if tensor.is_floating_point() else 'whole'}"
 
 
-def _pair(x: Any, y: Any, x_name: str, y_name: str) -> tuple[Tensor, Tensor]:
+def _pair(x: Any, y: Any, x_name: str, y_name: str, any_targets: bool) -> tuple[Tensor, Tensor]:
     """Samples and labels, checked against each other."""
     samples, labels = _tensor(x, x_name), _tensor(y, y_name)
     if len(samples) != len(labels):
         raise DataError(f"{x_name} has {len(samples)} samples but {y_name} has {len(labels)} labels")
-    if not labels.is_floating_point():
+    if not labels.is_floating_point() and not any_targets:
         if labels.dim() != 1:
             raise DataError(
-                f"{y_name} has shape {list(labels.shape)}; class labels are one number per sample"
+                f"{y_name} has shape {list(labels.shape)}; class labels are one number per sample, "
+                "others need a loss of your own"
             )
         if len(labels) and labels.min() < 0:
             raise DataError(
@@ -162,14 +195,14 @@ def _pair(x: Any, y: Any, x_name: str, y_name: str) -> tuple[Tensor, Tensor]:
 
 
 def _groups(groups: Any, n: int) -> Tensor:
-    """Group ids renumbered from 0."""
-    ids = _tensor(groups, "groups")
-    if ids.is_floating_point() or ids.shape != (n,):
+    """Group ids, whole numbers or names, renumbered from 0."""
+    ids = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+    names = ids.dtype.kind in "OSUT"
+    if ids.shape != (n,) or not (names or ids.dtype.kind in "biu"):
         raise DataError(
-            f"groups has shape {list(ids.shape)} {ids.dtype}; give {n} whole numbers, one per sample"
+            f"groups has shape {list(ids.shape)} {ids.dtype}; give {n} whole numbers or names, one per sample"
         )
-    renumbered: Tensor = torch.unique(ids, return_inverse=True)[1]
-    return renumbered
+    return torch.from_numpy(np.unique(ids.astype(str) if names else ids, return_inverse=True)[1])
 
 
 def _tensor(values: Any, name: str) -> Tensor:
@@ -192,6 +225,10 @@ def _array(values: Any, name: str) -> NDArray[Any]:
         array = np.asarray(values)
     except (ValueError, TypeError) as error:
         raise DataError(f"{name} is not an array: {error}") from error
+    if array.dtype.kind in "OSUT":
+        raise DataError(
+            f"{name} has dtype {array.dtype}; give numbers, as np.unique({name}, return_inverse=True)[1] does"
+        )
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name} has dtype {array.dtype}; give whole or floating-point numbers")
     single = np.float64 if array.dtype.itemsize >= 8 else np.float32

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedcom.data.extras import optional
 from fedcom.data.sources import Source
 from fedcom.errors import DataError
+from fedcom.imports import optional
 
 
 def fetch(name: str, source: Source, folder: Path) -> None:

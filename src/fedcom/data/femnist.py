@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcom.data.dataset import Arrays
-from fedcom.data.extras import optional
 from fedcom.data.files import Found, read
 from fedcom.errors import DataError
+from fedcom.imports import optional
 
 Writers = Iterable[tuple[str, Any, Any]]  # a writer's name, pixels and labels
 

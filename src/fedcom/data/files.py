@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedcom.data.download import fetch
-from fedcom.data.extras import optional
 from fedcom.data.sources import SOURCES, Source
 from fedcom.errors import DataError
+from fedcom.imports import optional
 
 
 def verify(path: Path, content: bytes, checksum: str | None) -> None:

@@ -2,9 +2,11 @@
 
 import math
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,11 +38,11 @@ class SplitRequest:
     alpha: float
 
 
-Partition = Callable[[SplitRequest], list[Tensor]]
+Partition = Callable[[SplitRequest], Sequence[Any]]  # to the indices of each client's samples
 
 
 def split(
-    name: str,
+    partition: str | Partition | Any,
     y: Tensor,
     groups: Tensor | None,
     clients: int | None,
@@ -52,15 +54,20 @@ def split(
     """The indices of each client's samples.
 
     Args:
-        name: of the partition.
+        partition: its name; a function of a SplitRequest; the indices of each client's samples; or the client
+            of each sample, as numbers or names.
         y: the label of each sample.
         groups: the author of each sample; None: not known.
-        clients: how many; None: one per author, for "natural" only.
+        clients: how many; None: one per author or part, if the partition says so.
         draw: the source of randomness.
         classes_per_client: how many shards each client gets, for "classes".
         alpha: of the Dirichlet distribution, for "dirichlet"; the smaller, the more uneven.
     """
-    partition = PARTITIONS[name]
+    if not isinstance(partition, str) and not callable(partition):
+        return _given(partition, clients, len(y))
+    function, name = (
+        (PARTITIONS[partition], partition) if isinstance(partition, str) else (partition, "yours")
+    )
     if classes_per_client < 1:
         raise ConfigError(f"classes_per_client must be at least 1; got {classes_per_client}")
     if not 0 < alpha < math.inf:
@@ -71,30 +78,62 @@ def split(
         clients = _count_groups(name, groups)
     if not 1 <= clients <= len(y):
         raise ConfigError(f"clients must be from 1 to the number of samples, {len(y)}; got {clients}")
-    return _checked(
-        name, partition(SplitRequest(y, groups, clients, draw, classes_per_client, alpha)), len(y)
-    )
+    return _checked(name, function(SplitRequest(y, groups, clients, draw, classes_per_client, alpha)), len(y))
 
 
-def _checked(name: str, parts: object, samples: int) -> list[Tensor]:
-    """What a partition returned, if it is a list of indices of samples, one tensor per client."""
-    if not isinstance(parts, list) or not all(_is_indices(part) for part in parts):
+def _given(parts: Any, clients: int | None, samples: int) -> list[Tensor]:
+    """The indices of each client's samples from these, or from the client of each sample."""
+    owners = np.asarray(parts) if _is_flat(parts) else None
+    if owners is not None:
+        if owners.shape != (samples,) or owners.dtype.kind == "f":
+            raise ConfigError(
+                f"a partition that gives the client of each sample needs {samples} whole numbers or names; "
+                f"got {owners.dtype} of shape {list(owners.shape)}"
+            )
+        ids = np.unique(owners.astype(str) if owners.dtype.kind in "OSUT" else owners, return_inverse=True)[1]
+        parts = [np.flatnonzero(ids == client) for client in range(int(ids.max()) + 1)]
+    found = indices(parts, samples)
+    if clients not in (None, len(found)):
+        raise ConfigError(f"clients is {clients}, but the partition has {len(found)}; leave clients out")
+    return found
+
+
+def _is_flat(parts: Any) -> bool:
+    """Whether something holds one number or name per item, and not several."""
+    if isinstance(parts, Tensor) or hasattr(parts, "dtype"):
+        return bool(parts.ndim == 1 and parts.dtype != object)
+    return len(parts) > 0 and all(isinstance(part, int | float | str | np.generic) for part in parts)
+
+
+def indices(parts: Any, samples: int, source: str = "a partition must hold") -> list[Tensor]:
+    """The indices of each client's samples as tensors, checked.
+
+    Args:
+        parts: one tensor, array or list per client.
+        samples: how many there are.
+        source: what an error begins with.
+    """
+    try:
+        found = [torch.as_tensor(np.asarray(part)) for part in parts]
+        whole = all(len(part) == 0 or not part.is_floating_point() for part in found)
+        found = [part.nonzero()[:, 0] if part.dtype == torch.bool else part.to(torch.int64) for part in found]
+    except (TypeError, ValueError, RuntimeError):
+        whole, found = False, []
+    if not whole or any(part.dim() != 1 for part in found):
         raise ConfigError(
-            f"partition {name!r} must return a list of int64 tensors, the indices of each client's samples; "
-            f"it gave {reprlib.repr(parts)}"
+            f"{source} the indices of each client's samples, one tensor, array or list of whole numbers per "
+            f"client; got {reprlib.repr(parts)}"
         )
-    indices = torch.cat([torch.zeros(0, dtype=torch.int64), *parts])
-    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < samples:
-        raise ConfigError(
-            f"partition {name!r} must return indices from 0 to {samples - 1}; it gave {int(indices.min())} "
-            f"to {int(indices.max())}"
-        )
-    return parts
+    every = torch.cat([torch.zeros(0, dtype=torch.int64), *found])
+    low, high = (int(every.min()), int(every.max())) if len(every) else (0, -1)
+    if low < 0 or high >= samples:
+        raise ConfigError(f"{source} indices from 0 to {samples - 1}; got {low} to {high}")
+    return found
 
 
-def _is_indices(part: object) -> bool:
-    """Whether something is a vector of int64."""
-    return isinstance(part, Tensor) and part.dim() == 1 and part.dtype == torch.int64
+def _checked(name: str, parts: Any, samples: int) -> list[Tensor]:
+    """What a partition returned, if it is the indices of samples of each client."""
+    return indices(parts, samples, f"partition {name!r} must return")
 
 
 def _count_groups(name: str, groups: Tensor | None) -> int:

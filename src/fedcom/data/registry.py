@@ -1,23 +1,24 @@
 """Every data set by name; the first line of a loader's docstring is its description."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.utils.data import Dataset as TorchDataset
 
 from fedcom.data.cifar import read_cifar
-from fedcom.data.dataset import Arrays, Dataset, images
-from fedcom.data.extras import optional
+from fedcom.data.dataset import Arrays, Dataset, from_arrays, images
 from fedcom.data.femnist import read_femnist
 from fedcom.data.files import Found, locate
 from fedcom.data.idx import parse_idx
 from fedcom.data.synthetic import synthetic
 from fedcom.draws import Draw
 from fedcom.errors import DataError
-from fedcom.registry import Registry, function_of
+from fedcom.imports import optional
+from fedcom.registry import Registry, function_of, short_name, takes_nothing
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,20 @@ def load(
         beta: of Synthetic(alpha, beta).
         seed: of generated samples.
     """
-    found: object = DATASETS[name](Request(root, clients, alpha, beta, seed))
+    loader: Any = DATASETS[name]
+    alone = name not in _BUILTIN and takes_nothing(loader)
+    found: object = loader() if alone else loader(Request(root, clients, alpha, beta, seed))
+    if isinstance(found, tuple | TorchDataset):
+        parts = found if isinstance(found, tuple) else (found,)
+        if len(parts) == 2 and all(isinstance(part, TorchDataset) for part in parts):
+            parts = (parts[0], None, parts[1])
+        if 1 <= len(parts) <= 4:
+            found = replace(from_arrays(*parts), name=short_name(name))
     if not isinstance(found, Dataset):
         raise DataError(
             f"data set {name!r} ({DATASETS.where(name)}) gave a {type(found).__name__}; its function must "
-            "return a fedcom.Dataset, such as fedcom.from_arrays makes"
+            "return a fedcom.Dataset, such as fedcom.from_arrays makes, (x, y), (x, y, test_x, test_y), or "
+            "torch Datasets"
         )
     return found
 
@@ -123,7 +133,7 @@ _BUILTIN: dict[str, Loader] = {
     "synthetic": _synthetic,
 }
 DATASETS: Registry[Loader] = Registry(
-    "data set", "fedcom.datasets", _BUILTIN, function_of("a fedcom.data.Request")
+    "data set", "fedcom.datasets", _BUILTIN, function_of("a fedcom.Request", or_nothing=True)
 )
 
 

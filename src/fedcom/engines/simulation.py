@@ -2,8 +2,10 @@
 
 import copy
 import math
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,49 +16,62 @@ from torch import Tensor, nn
 
 from fedcom import vectors
 from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.codecs import CODECS
+from fedcom.codecs import CODECS, Codec
 from fedcom.draws import Draw
 from fedcom.engines.base import Engine, Options, Transport
 from fedcom.engines.choice import check_engine, make_engine
 from fedcom.engines.local.eager import repeatable
 from fedcom.engines.ranks.engine import RankedEngine
 from fedcom.engines.ranks.ranks import ALONE, Ranks, job
+from fedcom.engines.results import Results
+from fedcom.engines.results import Row as Row
 from fedcom.engines.state.placement import ClientCounts, clients_that_fit, plan_store
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, Diverged, StorageError, WireError
+from fedcom.formats import html_table, size
 from fedcom.plain import build, pick, plain
 from fedcom.rounds.cohort import Cohort
 from fedcom.rounds.rules import Measure, Rules, relative_error
 from fedcom.rounds.state import RunState
+from fedcom.saving.kept import Kept
 from fedcom.saving.series import Series
+from fedcom.settings import at_least
+from fedcom.tasks.scores import Metric
 from fedcom.tasks.task import Task
+from fedcom.theory import settle
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network
 from fedcom.vectors import Vectors
 
-Row = dict[str, Any]
+_LOWEST_SHARE = 0.01  # of eta, below which decay is warned of
+ROW_KEYS = (  # what rows may hold besides the user's metrics
+    *("round", "train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse"),
+    *("uplink_bytes", "downlink_bytes", "uplink_bytes_total", "downlink_bytes_total"),
+    *("q", "damping", "seconds", "modelled_seconds"),
+)
 _CHECK_EVERY = 16  # rounds on a GPU between two checks whether the model is finite
 
 
 class Simulation:
-    """A federated run in one process; iterate over `run()` for its rows, or `step()` through its rounds.
+    """A federated run: `run()` plays it to its end, `rows()` yields its rows, `step()` plays one round.
 
     Args:
         task: the clients' data and the objective.
-        algorithm: the method, with its hyper-parameters.
-        links: the codecs; None: the algorithm's default.
-        rounds: how many `run()` does.
+        algorithm: the method, with its hyper-parameters; or its name, with the defaults.
+        links: the codecs; a codec, or its name: that of the uplink; None: the algorithm's default.
+        rounds: how many there are.
         participation: the share of clients sampled in each round.
         seed: of all randomness except the initial model, which is the module's.
         eval_every: rounds between two evaluations.
-        device: "cpu", "cuda" or "auto".
+        device: "cpu", "cuda", "cuda:1" or "auto".
         chunk: clients computed at once; None: as many as fit in memory and suit the processor.
         engine: "eager"; "graph": rounds are replayed as one CUDA graph; "compiled": the graph has fewer and
             larger kernels, which pays from some thousand rounds on; "auto": graph on a GPU, else eager.
         tf32: matrix products on a GPU at ten bits of precision.
-        storage: where clients' state is kept.
-        network: link speeds; with them rows give modelled seconds.
+        storage: where clients' state is kept; "memory" or "disk" for short.
+        network: link speeds, or the name of a preset; with them rows give modelled seconds.
+        metrics: functions of the outputs and targets of the whole test set, by the name in the rows.
         measure: computes q from what the server heard and what clients meant, one number per client.
         ranks: the processes that play the run together.
         transport: what travels between them; see Options.
@@ -65,8 +80,8 @@ class Simulation:
     def __init__(
         self,
         task: Task,
-        algorithm: Algorithm,
-        links: Links | None = None,
+        algorithm: Algorithm | str,
+        links: Links | Codec | str | None = None,
         *,
         rounds: int = 100,
         participation: float = 1.0,
@@ -76,27 +91,39 @@ class Simulation:
         chunk: int | None = None,
         engine: str = "auto",
         tf32: bool = False,
-        storage: Storage | None = None,
-        network: Network | None = None,
+        storage: Storage | str | None = None,
+        network: Network | str | None = None,
+        metrics: Mapping[str, Metric] | None = None,
         measure: Measure = relative_error,
         ranks: Ranks = ALONE,
         transport: Transport = "chain",
     ) -> None:
-        self.task, self.algorithm = task.to(pick_device(device)), algorithm
+        rounds, eval_every = at_least("rounds", rounds, 0), at_least("eval_every", eval_every, 1)
+        seed, chunk = at_least("seed", seed, 0), chunk and at_least("chunk", chunk, 1)
+        algorithm, links = algorithm_of(algorithm), links_of(links)
+        storage = Storage(storage) if isinstance(storage, str) else storage  # type: ignore[arg-type]
+        self.task, links = task.to(pick_device(device)), links or Links.of(algorithm)
+        algorithm, self.why_rates = settle(self.task, algorithm, links, participation, seed)
+        self.algorithm = algorithm
         self.rounds, self.eval_every = rounds, eval_every
+        _warn_of_decay(algorithm, rounds)
         self.engine_name, w = engine, self.task.objective.start.clone()
         self.options = Options(chunk, rounds, storage or Storage(), tf32, ranks, transport)
-        links, layout = links or Links.of(algorithm), task.objective.layout
+        layout = task.objective.layout
         if transport == "bytes" and ranks.size > 1:
             links = replace(links, encode=True)
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
         rules = Rules(algorithm, links, layout, cohort.clients, cohort.sampled, measure, task.objective.seed)
+        network = Network.preset(network) if isinstance(network, str) else network
         draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)
         self.state = RunState(rules, cohort, rules.init_server(w), draw, ledger, network)
         check_engine(engine, w.device)
         plan_store(ClientCounts.of(cohort.clients, cohort.sampled, rounds), rules, w, self.options.storage)
         self._index, self._seconds, self._saves = 0, 0.0, dict[Path, Series]()
-        self.settings = {
+        self.backoffs: list[dict[str, Any]] = []  # each time the run went back: from and to which round, eta
+        self.results, self.metrics = Results(), dict(metrics or {})
+        self._check_metrics()
+        self.settings: dict[str, Any] = {
             "rounds": rounds,
             "participation": participation,
             "seed": seed,
@@ -105,6 +132,22 @@ class Simulation:
             "engine": engine,
             "tf32": tf32,
         }
+
+    def _repr_html_(self) -> str:
+        """The run as it stands, as a table, for notebooks."""
+        links, a = self.rules.links, self.algorithm
+        rows: list[tuple[object, ...]] = [
+            ("method", f"{a.name}, eta {a.eta:g}, gamma {a.gamma:g}, {a.epochs or a.tau} "
+             + ("epochs" if a.epochs else "local steps")),
+            ("uplink, downlink", f"{links.uplink!r}, {links.downlink!r}"),
+            ("task", f"{self.task.name}, {self.rules.clients:,} clients, {self.rules.sampled:,} per round"),
+            ("round", f"{self.round} of {self.rounds}"),
+        ]  # fmt: skip
+        if self.results:
+            last = self.results[-1]
+            rows += [(key, last[key]) for key in ("train_loss", "test_accuracy") if last[key] is not None]
+            rows.append(("sent up per client", size(last["uplink_bytes"])))
+        return html_table(rows, title="simulation")
 
     @cached_property
     def engine(self) -> Engine:
@@ -159,22 +202,29 @@ class Simulation:
         """How many clients are computed at once."""
         return self.engine.chunk
 
-    def run(
-        self,
-        callbacks: Sequence[Callable[[Row], object]] = (),
-        on_round: Callable[[int], object] = lambda index: None,
-    ) -> Iterator[Row]:
-        """Train, and yield a row at round 0, every eval_every rounds and at the end.
+    def run(self, callbacks: Sequence[Callable[[Row], object]] = ()) -> Results:
+        """Train to the end, and return the rows of round 0, every eval_every rounds and the last.
+
+        If the run diverges, the rows until then are in `results`.
 
         Args:
-            callbacks: called with each row before it is yielded.
+            callbacks: called with each row as it is measured.
+        """
+        for row in self.rows():
+            for callback in callbacks:
+                callback(row)
+        return self.results
+
+    def rows(self, on_round: Callable[[int], object] = lambda index: None) -> Iterator[Row]:
+        """Train while being iterated over: each row is yielded when it is measured.
+
+        Args:
             on_round: called after each round with the number of rounds done.
         """
         while True:
             if self.round % self.eval_every == 0 or self.round == self.rounds:
                 row = self.row()
-                for callback in callbacks:
-                    callback(row)
+                self.results.add(row)
                 yield row
             if self.round >= self.rounds:
                 return
@@ -194,13 +244,13 @@ class Simulation:
         self.check()
         with repeatable(self.options.tf32):
             scored = self.engine.scored() if isinstance(self.engine, RankedEngine) else None
-            scores = self.task.evaluate(self.server.w, self.weights, scored)
+            scores = self.task.evaluate(self.server.w, self.weights, self.metrics, scored)
         up, down = self.ledger.total("uplink"), self.ledger.total("downlink")
         gauge = self.engine.gauge(self._index)
         self._seconds += time.perf_counter() - started
         return {
             "round": self.round,
-            **{key: _finite(value) for key, value in scores._asdict().items()},
+            **{key: _finite(value) for key, value in scores.items()},
             "uplink_bytes": up / self.rules.clients,
             "downlink_bytes": down / self.rules.clients,
             "uplink_bytes_total": up,
@@ -210,7 +260,19 @@ class Simulation:
             "seconds": self._seconds,
             **gauge.time,
             **gauge.counts,
+            **self._backed_off(),
         }
+
+    def _backed_off(self) -> Row:
+        """What a row says of a run that went back: how often, and the eta of the round."""
+        if not self.backoffs:
+            return {}
+        return {"backoffs": len(self.backoffs), "eta": self.algorithm.local_rate(self.round)}
+
+    def clients(self) -> Results:
+        """How good the model as it stands is on the training data of each client, one row per client."""
+        with repeatable(self.options.tf32):
+            return Results(self.task.evaluate_clients(self.server.w, self.metrics), "client")
 
     def step(self) -> None:
         """One round."""
@@ -222,6 +284,18 @@ class Simulation:
         if self.server.w.device.type == "cpu" or self.round % _CHECK_EVERY == 0:
             self.check()
         self._seconds += time.perf_counter() - started
+
+    def _check_metrics(self) -> None:
+        """Refuse metrics that have no data, no function or the name of a figure that rows have anyway."""
+        if self.metrics and not len(self.task.test_x):
+            raise ConfigError("metrics are measured on the test set; give the task one, as in test_x, test_y")
+        for name, function in self.metrics.items():
+            if not callable(function):
+                raise ConfigError(
+                    f"metric {name!r} must be a function of outputs and targets; got {function!r}"
+                )
+            if name in ROW_KEYS:
+                raise ConfigError(f"rows have a {name!r} already; give your metric another name")
 
     def check(self) -> None:
         """Raise Diverged if the model is no longer finite."""
@@ -261,15 +335,55 @@ class Simulation:
         if len(self.engine.runs) > 1:
             raise ConfigError("a run that is played in step with others cannot be saved by itself")
         series = self._saves.setdefault(Path(path), Series(Path(path)))
-        self.engine.save(series, {"simulation": self._description(), "seconds": self._seconds})
+        told = {"backoffs": self.backoffs} if self.backoffs else {}
+        self.engine.save(series, {"simulation": self._description(), "seconds": self._seconds, **told})
         if wait:
             series.wait()
+
+    def keep(self) -> Kept:
+        """A copy in memory of the run as it stands, for `gone_back`."""
+        kept = Kept()
+        self.engine.save(kept, {"seconds": self._seconds})
+        return kept
+
+    def gone_back(self, kept: Kept, eta: float) -> "Simulation":
+        """The same run as it stood when it was kept, with another eta from there on.
+
+        What was sent since then, and the time it took, stay counted.
+        """
+        for series in self._saves.values():
+            series.wait()  # else a thread might write a checkpoint of what is left behind
+        lost = {"round": self.round, "back_to": kept.number, "eta": eta}
+        twin = Simulation(
+            self.task,
+            replace(self.algorithm, eta=eta),
+            self.rules.links,
+            device=self.server.w.device.type,
+            storage=self.options.storage,
+            network=self.state.network,
+            measure=self.rules.measure,
+            transport=self.options.transport,
+            **self.settings,
+        )
+        saved = kept.latest()
+        if self.state.network is not None:
+            now = self.engine.gauge(self._index).time["modelled_seconds"]
+            saved.tensors["clock.seconds"].fill_(now)
+        twin.engine.restore(saved)
+        twin.ledger.load(self.ledger.as_dict())
+        twin._seconds, twin.why_rates = self._seconds, self.why_rates
+        twin.backoffs = [*self.backoffs, lost]
+        return twin
 
     def restore(self, path: str | Path) -> bool:
         """Go on from the newest whole checkpoint in a folder, before round 1; False if there is none."""
         series = self._saves.setdefault(Path(path), Series(Path(path)))
         saved = series.latest()
         if saved is not None:
+            self.backoffs = saved.facts.get("backoffs", [])
+            if self.backoffs:
+                self.algorithm = replace(self.algorithm, eta=self.backoffs[-1]["eta"])
+                self.state.rules = replace(self.rules, algorithm=self.algorithm)
             self.engine.restore(saved)
             self._seconds = saved.facts["seconds"]
         return saved is not None
@@ -292,7 +406,7 @@ class Simulation:
             task: the same as before: its data and its model's layout are compared with the checkpoint's.
             algorithm: needed if its class is your own and not registered; None: as it was.
             links: needed if a codec's class is your own and not registered; None: as they were.
-            rounds: how many `run()` does in all; None: as many as before.
+            rounds: how many there are in all; None: as many as before.
         """
         saved = Series(Path(path)).latest()
         if saved is None:
@@ -334,8 +448,43 @@ class Simulation:
     def _diverged(self, done: int) -> Diverged:
         a = self.algorithm
         return Diverged(
-            f"the model is no longer finite after round {done} ({a.name}, eta={a.eta:g}, "
-            f"gamma={a.gamma:g}); {_ADVICE}"
+            f"the model is no longer finite after round {done} ({a.name}, eta={a.eta}, "
+            f"gamma={a.gamma}); {_ADVICE}"
+        )
+
+
+def algorithm_of(given: object) -> Algorithm:
+    """The method that a name, a class or an instance stands for."""
+    made = ALGORITHMS[given] if isinstance(given, str) else given
+    made = made() if isinstance(made, type) and issubclass(made, Algorithm) else made
+    if not isinstance(made, Algorithm):
+        raise ConfigError(
+            f"algorithm must be a method, as in fedcom.FedCOMGATE(eta=0.05), or its name; got {given!r}"
+        )
+    return made
+
+
+def links_of(given: object) -> Links | None:
+    """The links that a codec, its class or its name stands for."""
+    made = CODECS[given] if isinstance(given, str) else given
+    made = made() if isinstance(made, type) and issubclass(made, Codec) else made
+    made = Links(made) if isinstance(made, Codec) else made
+    if made is not None and not isinstance(made, Links):
+        raise ConfigError(
+            f"links must be fedcom.Links, as in fedcom.Links(fedcom.Int(bits=4)), or a codec or its name; "
+            f"got {given!r}"
+        )
+    return made
+
+
+def _warn_of_decay(algorithm: Algorithm, rounds: int) -> None:
+    """Warn if eta falls so low that the last rounds change nothing."""
+    last = algorithm.decay**rounds
+    if last < _LOWEST_SHARE:
+        warnings.warn(
+            f"decay={algorithm.decay:g} leaves {last:.0e} of eta after {rounds} rounds: the last ones "
+            f"hardly count; set decay=1 for a constant eta, or {0.1 ** (1 / rounds):.6g} to end at a tenth",
+            stacklevel=3,
         )
 
 
@@ -382,14 +531,19 @@ def pick_device(name: str) -> torch.device:
     """The device of a name; auto: the GPU if there is one; on several ranks, a rank's own GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name not in ("cpu", "cuda"):
-        raise ConfigError(f"device must be auto, cpu or cuda; got {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device=cuda, but torch sees no GPU; use device=cpu or auto")
-    if name == "cuda" and job().size > 1:
+    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", str(name))
+    if match is None:
+        raise ConfigError(f"device must be auto, cpu, cuda or one GPU, such as cuda:1; got {name!r}")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if match[0] != "cpu" and int(match[1] or 0) >= gpus:
+        seen = f"only cuda:0 to cuda:{gpus - 1}" if gpus > 1 else "only cuda:0" if gpus else "no GPU"
+        raise ConfigError(
+            f"device={name}, but torch sees {seen}; use device=cpu or auto, or one that it sees"
+        )
+    if match[0] == "cuda" and job().size > 1:
         torch.cuda.set_device(job().own_gpu())
         return job().own_gpu()
-    return torch.device(name)
+    return torch.device(match[0])
 
 
 def _finite(value: float | None) -> float | None:

@@ -4,18 +4,36 @@ import csv
 import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedcom.formats import NOTHING, duration, is_number, megabytes, percent, significant
+from fedcom.formats import NOTHING, duration, html_table, is_number, percent, significant, unit
+from fedcom.reports import terminal
 from fedcom.reports.markdown import markdown_table
+from fedcom.reports.terminal import Fitted
 from fedcom.runs.curve import UNFINISHED, Curve, Row, milestones, timed
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
-Column = tuple[str, Callable[[Mapping[str, Any]], str]]  # a heading, and the text of an entry's cell
 MethodEntry = Mapping[str, Any]  # one line of the table: the results of one method
+
+
+class Column(NamedTuple):
+    """A column of the table.
+
+    Args:
+        text: of an entry's cell.
+        key: of the entry's value, by which the column is sorted.
+        best: min or max, which is the best of the values; None if none is better than another.
+    """
+
+    heading: str
+    text: Callable[[MethodEntry], str]
+    key: str
+    best: Callable[[Iterable[float]], float] | None = None
+
 
 BASELINES = ("fedavg", "scaffold")  # methods whose bytes the others' are compared with
 _COSTS = ("rounds", "uplink_bytes", "downlink_bytes", "seconds")
@@ -52,6 +70,8 @@ def _entry(method: str, runs: Sequence[Curve], target: float | None) -> dict[str
         **{status: statuses.count(status) for status in UNFINISHED},
         "final_loss": _mean(finals, "train_loss"),
         "final_loss_spread": _spread(finals, "train_loss"),
+        "final_test_loss": _mean(finals, "test_loss"),
+        "final_test_loss_spread": _spread(finals, "test_loss"),
         "final_accuracy": _mean(finals, "test_accuracy"),
         "final_accuracy_spread": _spread(finals, "test_accuracy"),
         "worst_client_accuracy": _mean(finals, "worst_client_accuracy"),
@@ -85,35 +105,32 @@ def _spread(rows: Iterable[Row], key: str) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def render(table: Sequence[MethodEntry], target: float | None) -> "Table":
+def render(table: Sequence[MethodEntry], target: float | None) -> "RenderableType":
     """The table of `compare_table` for a terminal; the headings name the target."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = _columns(table, target)
-    if timed(table):  # a terminal of 80 characters has no room for the time and both ratios
-        shown = [column for column in shown if column[0] != f"fewer than {BASELINES[-1]}"]
-    drawn = Table(box=box.SIMPLE_HEAD, padding=0, caption_justify="left")
-    drawn.caption = "\n".join(_footnotes(table))
-    for heading, _ in shown:
-        name = heading == "method"
-        # Headings are wrapped, as they are the widest text in most columns and a terminal may have only 80.
-        lines = textwrap.fill(heading, 6, break_long_words=False)
-        drawn.add_column(lines, justify="left" if name else "right", no_wrap=name)
-    for entry in table:
-        # Text and not str: a label such as "fedcom [q8]" must not be read as markup.
-        drawn.add_row(*(Text(cell(entry)) for _, cell in shown))
-    return drawn
+    shown = columns(table, target)
+    # Headings are wrapped, as they are the widest text in most columns and a terminal may have only 80.
+    drawn = [
+        terminal.Column(textwrap.fill(heading, 6, break_long_words=False), [text(entry) for entry in table])
+        for heading, text, *_ in shown
+    ]
+    return Fitted(drawn, _footnotes(table))
 
 
 def markdown(table: Sequence[MethodEntry], target: float | None) -> str:
     """The table of `compare_table` in Markdown; the headings name the target."""
-    shown = _columns(table, target)
-    headings = [heading for heading, _ in shown]
-    rows = [[cell(entry) for _, cell in shown] for entry in table]
+    shown = columns(table, target)
+    headings = [column.heading for column in shown]
+    rows = [[column.text(entry) for column in shown] for entry in table]
     notes = "\n".join(f"- {note}" for note in _footnotes(table))
     return f"{markdown_table(headings, rows, 'l' + 'r' * (len(shown) - 1))}\n\n{notes}\n"
+
+
+def html(table: Sequence[MethodEntry], target: float | None) -> str:
+    """The table of `compare_table` in HTML, for notebooks."""
+    shown = columns(table, target)
+    rows = [[column.text(entry) for column in shown] for entry in table]
+    notes = "".join(f"<p>{escape(note)}</p>" for note in _footnotes(table))
+    return html_table(rows, [column.heading for column in shown]) + notes
 
 
 def write_csv(table: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -124,27 +141,34 @@ def write_csv(table: Sequence[Mapping[str, Any]], path: Path) -> None:
         writer.writerows(table)
 
 
-def _columns(table: Sequence[MethodEntry], target: float | None) -> list[Column]:
+def columns(table: Sequence[MethodEntry], target: float | None) -> list[Column]:
     """The columns to show; one that would be empty for every method is left out."""
+    name, scale = unit(max((e["uplink_bytes"] or 0 for e in table), default=0))
     goal = NOTHING if target is None else f"{100 * target:g}%"
-    wanted: list[Column] = [
-        ("method", lambda e: str(e["method"])),
-        ("loss", _loss),
-        ("accuracy %", lambda e: percent(e["final_accuracy"], e["final_accuracy_spread"])),
-        ("worst tenth %", lambda e: percent(e["worst_client_accuracy"])),
-        ("up MB", lambda e: megabytes(e["uplink_bytes"])),
-        ("down MB", lambda e: megabytes(e["downlink_bytes"])),
-        (f"rounds to {goal}", lambda e: _rounds(e["rounds_to_target"])),
-        (f"up MB to {goal}", _up_to_target),
-        (f"time to {goal}", lambda e: duration(e.get("seconds_to_target"))),
-        *((f"fewer than {name}", _times(f"times_fewer_than_{name}")) for name in BASELINES),
+    wanted = [
+        Column("method", lambda e: str(e["method"]), "method"),
+        Column("loss", _loss, "final_loss", min),
+        Column("test loss", _test_loss, "final_test_loss", min),
+        Column("accuracy %", _accuracy, "final_accuracy", max),
+        Column("worst tenth %", lambda e: percent(e["worst_client_accuracy"]), "worst_client_accuracy", max),
+        Column(f"up {name}", lambda e: _bytes(e["uplink_bytes"], scale), "uplink_bytes"),
+        Column(f"down {name}", lambda e: _bytes(e["downlink_bytes"], scale), "downlink_bytes"),
+        Column(f"rounds to {goal}", lambda e: _rounds(e["rounds_to_target"]), "rounds_to_target", min),
+        Column(f"up {name} to {goal}", lambda e: _up_to_target(e, scale), "uplink_bytes_to_target", min),
+        Column(f"time to {goal}", lambda e: duration(e.get("seconds_to_target")), "seconds_to_target", min),
+        *(
+            Column(
+                f"fewer than {rival}", _times(f"times_fewer_than_{rival}"), f"times_fewer_than_{rival}", max
+            )
+            for rival in BASELINES
+        ),
     ]
-    return [c for c in wanted if c[0] in ("method", "loss") or {c[1](e) for e in table} - {NOTHING}]
+    return [c for c in wanted if c.heading in ("method", "loss") or {c.text(e) for e in table} - {NOTHING}]
 
 
 def _footnotes(table: Sequence[MethodEntry]) -> list[str]:
     """The lines below the table: the units, and which runs did not finish."""
-    units = "bytes are per client, 1 MB = 10⁶ bytes; ± is the standard deviation over seeds"
+    units = "bytes are per client, 1 kB = 1000 bytes; ± is the standard deviation over seeds"
     cut = [e for e in table if e["diverged"] < e["runs"] and any(e[status] for status in UNFINISHED)]
     time = ["time is modelled, by the network section of the config"] if timed(table) else []
     return [units, *time, *(f"{entry['method']}: {_unfinished(entry)}" for entry in cut)]
@@ -167,13 +191,30 @@ def _loss(entry: MethodEntry) -> str:
     return significant(entry["final_loss"], 4) + ("" if spread is None else f" ±{significant(spread, 2)}")
 
 
+def _test_loss(entry: MethodEntry) -> str:
+    """The test loss where there is no accuracy, which says more."""
+    if entry["final_accuracy"] is not None:
+        return NOTHING
+    spread = entry["final_test_loss_spread"]
+    text = significant(entry["final_test_loss"], 4)
+    return text + ("" if spread is None else f" ±{significant(spread, 2)}")
+
+
+def _accuracy(entry: MethodEntry) -> str:
+    return percent(entry["final_accuracy"], entry["final_accuracy_spread"])
+
+
 def _rounds(mean: float | None) -> str:
     return NOTHING if mean is None else f"{mean:.1f}".removesuffix(".0")
 
 
-def _up_to_target(entry: MethodEntry) -> str:
+def _bytes(nbytes: float | None, scale: float) -> str:
+    return significant(None if nbytes is None else nbytes / scale, 3)
+
+
+def _up_to_target(entry: MethodEntry, scale: float) -> str:
     reached, runs = entry["reached_target"], entry["runs"]
-    text = megabytes(entry["uplink_bytes_to_target"])
+    text = _bytes(entry["uplink_bytes_to_target"], scale)
     return f"{text} ({reached}/{runs})" if 0 < reached < runs else text
 
 

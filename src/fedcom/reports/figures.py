@@ -2,8 +2,7 @@
 
 import itertools
 import math
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from fedcom.formats import MB, is_number
 from fedcom.reports.comparison import by_method
+from fedcom.reports.looks import COLOURS, SPARE, Look, line_style, looks, palette
 from fedcom.runs.curve import Curve, Row
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 UNITS = {  # for each key of a row: the title of its axis, and what its values are multiplied by
     "round": ("communication round", 1.0),
     "uplink_bytes": ("uplink per client (MB)", 1 / MB),
+    "total_bytes": ("up and down per client (MB)", 1 / MB),
     "modelled_seconds": ("modelled time (s)", 1.0),
     "train_loss": ("training loss", 1.0),
     "test_accuracy": ("test accuracy (%)", 100.0),
@@ -35,27 +36,9 @@ VIEWS = {  # for each figure: its title, and the keys of x and y
     "accuracy_time": ("Test accuracy by modelled time", "modelled_seconds", "test_accuracy"),
 }
 SIZE = (8, 4.8)
+HUES = (*COLOURS.values(), *SPARE)  # for what is not a method
+_MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D"}
 INK, PALE, FAINT = "#333333", "#767676", "#e6e6e6"
-
-# A method and its compressing twin have related colours: the lighter one sends whole vectors, the darker
-# one compresses.
-COLOURS = {
-    "local-sgd": "#6f6f6f",
-    "fedavg": "#d98c00",
-    "fedpaq": "#6e2500",
-    "fedcom": "#b03a00",
-    "qsparse": "#8a8a2b",
-    "fedgate": "#2f97d8",
-    "fedcomgate": "#0b4a9b",
-    "fedcomgate-exact": "#0a0a5c",
-    "vrl-sgd": "#7c6fe0",
-    "scaffold": "#009e73",
-    "scallion": "#3c7d1f",
-    "scafcom": "#004d3a",
-    "diana": "#cc79a7",
-    "vr-diana": "#8f2a6b",
-}
-SPARE = ("#332288", "#44aa99", "#aa4499", "#661100", "#6699cc", "#117733", "#b59a3c", "#000000", "#cc6677")
 
 
 class Stroke(NamedTuple):
@@ -130,7 +113,7 @@ def _draw(strokes: list[Stroke], view: tuple[str, str, str, str], path: Path) ->
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE, dpi=160)
+    figure = Figure(figsize=SIZE, dpi=200)
     FigureCanvasAgg(figure)
     chart(figure, strokes, view)
     figure.savefig(path)
@@ -144,8 +127,9 @@ def chart(part: "Figure | SubFigure", strokes: list[Stroke], view: tuple[str, st
     """
     title, subtitle, x, y = view
     axes = frame(part, title, subtitle)
+    names = {stroke.method for stroke in strokes}
     for stroke in strokes:
-        _trace(axes, stroke)
+        _trace(axes, stroke, line_style(stroke.method, names))
     by_decade = x != "round" and _decades(strokes) > 1
     axes.set(xscale="log" if by_decade else "linear", yscale="log" if y == "train_loss" else "linear")
     axes.set_xlabel(UNITS[x][0], color=INK)
@@ -177,10 +161,10 @@ def _capped(strokes: list[Stroke]) -> list[Stroke]:
     return [s._replace(points=points) for s, points in zip(strokes, cut, strict=True)]
 
 
-def _trace(axes: "Axes", stroke: Stroke) -> None:
+def _trace(axes: "Axes", stroke: Stroke, style: Mapping[str, Any]) -> None:
     x, y, low, high = stroke.points.T
     mean = stroke.status == "done"
-    axes.plot(x, y, color=stroke.colour, linewidth=2 if mean else 1, solid_capstyle="round")
+    axes.plot(x, y, color=stroke.colour, linewidth=2 if mean else 1, solid_capstyle="round", **style)
     if mean:
         axes.fill_between(x, low, high, color=stroke.colour, alpha=0.15, linewidth=0)
     cross = {"marker": "x", "markersize": 8, "markeredgewidth": 2}
@@ -251,18 +235,18 @@ def rate_distortion(points: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     shown = [point for point in points if is_number(point["q"]) and point["q"] > 0]
     vectors = list(dict.fromkeys(point["vector"] for point in shown))
-    hues = itertools.cycle((*COLOURS.values(), *SPARE))
-    colours = dict(zip(dict.fromkeys(point["codec"] for point in points), hues, strict=False))
+    codecs = dict.fromkeys(point["codec"] for point in points)
+    own = looks({name: name for name in codecs}, dict(zip(codecs, itertools.cycle(HUES), strict=False)))
     if not vectors:
         return
-    figure = Figure(figsize=(SIZE[0], SIZE[1] * len(vectors)), dpi=160)
+    figure = Figure(figsize=(SIZE[0], SIZE[1] * len(vectors)), dpi=200)
     FigureCanvasAgg(figure)
     for vector, part in zip(vectors, figure.subfigures(len(vectors), squeeze=False)[:, 0], strict=True):
-        _panel(part, [point for point in shown if point["vector"] == vector], colours)
+        _panel(part, [point for point in shown if point["vector"] == vector], own)
     figure.savefig(path)
 
 
-def _panel(figure: "SubFigure", points: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
+def _panel(figure: "SubFigure", points: Sequence[Mapping[str, Any]], shown: Mapping[str, Look]) -> None:
     """The panel of one vector: one line per codec, through its settings."""
     name, d = points[0]["vector"], points[0]["d"]
     axes = frame(figure, f"Error by bits sent: {name}", f"{d:,} coordinates · hollow: biased")
@@ -270,13 +254,14 @@ def _panel(figure: "SubFigure", points: Sequence[Mapping[str, Any]], colours: Ma
     places = np.array([(point["bits"], point["q"]) for point in points])
     (left, low), (right, high) = places.min(0), places.max(0)
     axes.set(xscale="log", yscale="log", xlim=(left / 1.15, right * 1.15), ylim=(low / 3, high * 3))
-    strokes = []
+    strokes: list[Stroke] = []
     for codec in dict.fromkeys(point["codec"] for point in points):
-        colour, own = colours[codec], [point for point in points if point["codec"] == codec]
+        (colour, dash, kind), own = shown[codec], [point for point in points if point["codec"] == codec]
         line: Array = np.array(sorted((point["bits"], point["q"]) for point in own))
         face = colour if all(point["unbiased"] for point in own) else "white"
-        axes.plot(*_between(line).T, color=colour, linewidth=1.5)
-        axes.plot(*line.T, "o", color=colour, markersize=5, markerfacecolor=face)
+        width = (3.4, 2.2, 1.2)[len(strokes) % 3]  # so that a line on top of another does not hide it
+        axes.plot(*_between(line).T, color=colour, linewidth=width, linestyle=(0, dash) if dash else "-")
+        axes.plot(*line.T, _MARKERS[kind], color=colour, markersize=5, markerfacecolor=face)
         strokes.append(Stroke(codec, colour, "done", line))
     _bound(axes)
     axes.set_xlabel("bits per coordinate, as sent", color=INK)
@@ -302,16 +287,6 @@ def _bound(axes: "Axes") -> None:
     axes.fill_between(bits, q, axes.get_ylim()[0], color=FAINT, linewidth=0, zorder=0)
     words = "on Gaussian vectors\nno unbiased codec gets here"
     axes.text(0.03, 0.05, words, transform=axes.transAxes, color=INK, size=9.5)
-
-
-def palette(methods: Iterable[str]) -> dict[str, str]:
-    """The colour of each label: fixed for known methods, else chosen by the label's checksum."""
-    known = {method: COLOURS.get(method.lower(), "") for method in methods}
-    free = list(SPARE)
-    for method in sorted(method for method, colour in known.items() if not colour):
-        free = free or list(SPARE)
-        known[method] = free.pop(zlib.crc32(method.encode()) % len(free))
-    return known
 
 
 def short(label: str) -> str:

@@ -5,17 +5,15 @@ from pathlib import Path
 
 from fedcom.errors import ConfigError, DataError, unknown
 from fedcom.reproduce import STUDIES, rates, study_page
+from fedcom.reproduce.bounds.theory_runner import reproduce_theory
 from fedcom.reproduce.panels import Scale
 from fedcom.reproduce.results import NOT_RUN, Verdict
 from fedcom.reproduce.runner import reproduce
 from fedcom.reproduce.tables.tables_runner import reproduce_tables
 
-NAMES = (*STUDIES, "tables")
-STUDY_HELP = (
-    f"{', '.join(NAMES)}, all, or rates and what to tune them on: data sets, frontier; then overrides."
-)
-QUICK_HELP = "A small version: 20 clients, 30 rounds (CIFAR-10: 10), one seed; tables: fewer steps and seeds."
-OUT_DEFAULT = "runs/reproduce, or runs/reproduce-quick"
+# Studies with code of their own, as their problems are so small.
+SMALL = {"tables": reproduce_tables, "theory": reproduce_theory}
+NAMES = (*STUDIES, *SMALL)
 
 
 def run(
@@ -86,7 +84,6 @@ def _run_and_print(name: str, scale: Scale, out: Path, device: str, quiet: bool)
 
 
 def _run_study(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> list[Verdict]:
-    """Run one study, or the tables, which have code of their own because their problems are so small."""
     if name in STUDIES:
         return reproduce(STUDIES[name], scale, out, device, quiet)
-    return reproduce_tables(scale, out, device, quiet)
+    return SMALL[name](scale, out, device, quiet)

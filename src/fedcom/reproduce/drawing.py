@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedcom.reports.figures import FAINT, INK, Array, Stroke, chart, frame, label, palette, strokes_of, ticks
+from fedcom.reports.figures import FAINT, INK, Array, Stroke, chart, frame, label, strokes_of, ticks
+from fedcom.reports.looks import line_style, palette
 from fedcom.runs.curve import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import SubFigure
+    from matplotlib.figure import Figure, SubFigure
 
-CHART, DPI = (6.0, 4.1), 100  # the size of one chart in inches, and dots per inch
+CHART, DPI = (6.0, 4.1), 200  # the size of one chart in inches, and dots per inch
 RAMP = ("#e8a76b", "#d0702e", "#9c3f12", "#4f1a05", "#000000")  # colours from less to more
 
 PlotPoint = tuple[float, float, float]  # x, y and the spread of y
@@ -29,6 +30,8 @@ class PlotAxes(NamedTuple):
         log: draw x on a logarithmic scale.
         every: draw a mark and a tick for each point.
         zero: draw a line at y = 0.
+        log_y: draw y on a logarithmic scale.
+        limits: of y; points beyond are triangles at the edge, with their values.
     """
 
     x: str
@@ -36,6 +39,8 @@ class PlotAxes(NamedTuple):
     log: bool = False
     every: bool = True
     zero: bool = False
+    log_y: bool = False
+    limits: tuple[float, float] | None = None
 
 
 class Sheet:
@@ -57,12 +62,17 @@ class Sheet:
 
     def save(self, path: Path) -> str:
         """Write the figure as PNG; return the file's name."""
-        from PIL import Image  # a dependency of matplotlib; a palette makes the file three times smaller
-
-        buffer = io.BytesIO()
-        self.figure.savefig(buffer)
-        Image.open(buffer).convert("RGB").quantize(256).save(path, optimize=True)
+        save_png(self.figure, path)
         return path.name
+
+
+def save_png(figure: "Figure", path: Path) -> None:
+    """Write a figure as PNG with a palette, which makes the file three times smaller."""
+    from PIL import Image  # a dependency of matplotlib
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer)
+    Image.open(buffer).convert("RGB").quantize(256).save(path, optimize=True)
 
 
 def lines(
@@ -152,14 +162,17 @@ def series(
     hues, strokes = colours or palette(points), []
     if axis.zero:
         axes.axhline(0, color=INK, linewidth=1)
-    axes.set_xscale("log" if axis.log else "linear")
+    axes.set(xscale="log" if axis.log else "linear", yscale="log" if axis.log_y else "linear")
+    low, high = axis.limits or (-np.inf, np.inf)
     for name, own in points.items():
         known = [p for p in sorted(own) if np.isfinite(p[1])]
         if known:
             x, y, spread = np.array(known).T
             style: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2} if axis.every else {}
+            style |= line_style(name, points)
             axes.errorbar(x, y, spread if spread.any() else None, color=hues[name], linewidth=2, **style)
-            strokes.append(Stroke(name, hues[name], "done", np.array(known)[:, :2]))
+            strokes.append(Stroke(name, hues[name], "done", np.stack([x, y.clip(low, high)], axis=1)))
+            _beyond(axes, [p for p in known if not low <= p[1] <= high], (low, high), hues[name])
         for x in (x for x, y, _ in own if not np.isfinite(y)):  # diverged
             axes.plot(x, 0.02, "x", color=hues[name], markersize=8, transform=axes.get_xaxis_transform())
     axes.set_xlabel(axis.x, color=INK)
@@ -168,10 +181,26 @@ def series(
         tried = sorted({x for own in points.values() for x, _, _ in own})
         axes.set_xticks(tried, [f"{x:g}" for x in tried])
         axes.minorticks_off()
+    if axis.limits:
+        axes.set_ylim(axis.limits)
     ticks(axes.yaxis)
     if strokes:
         label(axes, strokes)
     return axes
+
+
+def _beyond(axes: "Axes", points: Sequence[PlotPoint], limits: tuple[float, float], colour: str) -> None:
+    """Mark points that are beyond the limits by triangles at the edge, with their values beside them."""
+    inset = 0.03 * (limits[1] - limits[0])
+    for i, (x, y, spread) in enumerate(points):
+        below = y < limits[0]
+        place = limits[0] + inset if below else limits[1] - inset
+        words = f"{y:.3g}" + (f" ± {spread:.2g}" if spread else "")
+        axes.plot(x, place, "v" if below else "^", color=colour, markersize=8, zorder=3)
+        side = "right" if len(points) == 1 else "center" if i else "left"
+        style: dict[str, Any] = {"ha": side, "va": "center", "size": 8.5}
+        away = ({"right": -9, "left": -4, "center": 0}[side], 11 if below else -11)
+        axes.annotate(words, (x, place), away, textcoords="offset points", color=colour, **style)
 
 
 class Dot(NamedTuple):

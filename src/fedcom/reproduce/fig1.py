@@ -2,9 +2,9 @@
 
 import statistics
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,15 +80,25 @@ def plan(scale: Scale) -> list[Panel]:
 
 
 def draw(results: Results, out: Path) -> list[str]:
-    sheet, note = Sheet(1, 3), results.setting()
-    views = {
-        "G_q": ("G_q over the rounds", "G_q"),
-        "mean_square": ("The squared norm of the mean update", "|mean of x_j|²"),
-        "q": ("The measured q of a message", "q = |Q(x) - x|² / |x|²"),
-    }
-    for part, (key, (title, words)) in zip(sheet.parts, views.items(), strict=True):
-        points = {key.replace("mean_square", "|mean|²"): _series(results, key)}
-        series(part, points, title, note, PlotAxes("communication round", words, every=False, zero=True))
+    g, size, q = (_series(results, key) for key in ("G_q", "mean_square", "q"))
+    falls = [a / b for a, b in map(_ends, (g, size)) if b] or [1.0]
+    title = f"|G_q| falls {falls[0]:.0f}-fold, the squared update {falls[-1]:.0f}-fold"
+    sheet, rounds = Sheet(1, 2), "communication round"
+    absolute = [(x, abs(y), 0.0) for x, y, _ in g]
+    axis = PlotAxes(rounds, "squared norm", every=False, log_y=True)
+    series(
+        sheet.parts[0],
+        {"|mean|²": [(x, y, 0.0) for x, y, _ in size], "|G_q|": absolute},
+        title,
+        results.setting(),
+        axis,
+    )
+    beside = [(x, y / s, 0.0) for (x, y, _), (_, s, _) in zip(absolute, size, strict=True) if s]
+    moves = f"Relative to the update it falls {falls[0] / falls[-1]:.1f}-fold"
+    note = f"G_q is below 0 in {sum(y < 0 for _, y, _ in g)} of {len(g)} rounds"
+    axis = PlotAxes(rounds, "relative to the squared update", every=False, log_y=True)
+    points = {"q of a message": [(x, y, 0.0) for x, y, _ in q], "|G_q| / |mean|²": beside}
+    series(sheet.parts[1], points, moves, note, axis)
     return [sheet.save(out / "fig1.png")]
 
 
@@ -101,16 +111,18 @@ def _series(results: Results, key: str) -> list[PlotPoint]:
     return [(r, statistics.fmean(v), statistics.stdev(v) if len(v) > 1 else 0.0) for r, v in values.items()]
 
 
+def _ends(points: Sequence[PlotPoint]) -> tuple[float, float]:
+    """The mean size in the first fifth of the rounds and in the last."""
+    n = max(1, len(points) // 5)
+    sizes = [abs(y) for _, y, _ in points] or [0.0]
+    return statistics.fmean(sizes[:n]), statistics.fmean(sizes[-n:])
+
+
 def judge(results: Results) -> list[Verdict]:
     g, size = (_series(results, key) for key in ("G_q", "mean_square"))
-    n = len(g) // 5
-    if n == 0:
+    if len(g) < 5:
         return [Verdict.of("G_q decreases in training.", [], "The run diverged.", results.setting())]
-
-    def ends(points: Any) -> tuple[float, float]:
-        return tuple(statistics.fmean(abs(y) for _, y, _ in part) for part in (points[:n], points[-n:]))  # type: ignore[return-value]
-
-    (early, late), (large, small) = ends(g), ends(size)
+    (early, late), (large, small) = _ends(g), _ends(size)
     negative = sum(y < 0 for _, y, _ in g)
     where = results.setting()
     return [

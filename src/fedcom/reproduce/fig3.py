@@ -5,7 +5,7 @@ from typing import Any
 
 from fedcom.engines.simulation import Row
 from fedcom.formats import MB
-from fedcom.reports.figures import palette
+from fedcom.reports.looks import palette
 from fedcom.reproduce.drawing import Sheet, bars
 from fedcom.reproduce.panels import Panel, Scale, StudyRun
 from fedcom.reproduce.results import Results, Verdict

@@ -21,7 +21,7 @@ def plan(scale: Scale) -> list[Panel]:
 def draw(results: Results, out: Path) -> list[str]:
     timed = any(TIME[0] in row for r in results.records for row in r["rows"][:1])
     views = [*VIEWS, TIME] if timed else VIEWS
-    sheet = Sheet(len(results.panels), len(views))
+    sheet = Sheet(-(-len(results.panels) * len(views) // 2), 2)
     names = {"train_loss": "loss", "test_accuracy": "accuracy"}
     over = {"round": "rounds", "uplink_bytes": "bytes", "modelled_seconds": "modelled time"}
     parts = iter(sheet.parts)

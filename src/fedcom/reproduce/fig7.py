@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedcom.reports.figures import palette
+from fedcom.reports.looks import palette
 from fedcom.reproduce.drawing import PlotAxes, PlotPoint, Sheet, series
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Stat, Verdict, list_of, margin

@@ -1,9 +1,11 @@
 """Figure 8: top-k with memory in FedCOMGATE, against FedGATE."""
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedcom.codecs import TopK
-from fedcom.reports.figures import COLOURS
+from fedcom.reports.looks import COLOURS
 from fedcom.reproduce.drawing import PlotAxes, PlotPoint, Sheet, series
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Results, Stat, Verdict, better, list_of
@@ -54,10 +56,24 @@ def draw(results: Results, out: Path) -> list[str]:
         }
         points["FedGATE"] = [_point(1.0, results.final(p.name, BASE))]
         title = f"{p.config.data.name}: accuracy by C_r"
-        axis = PlotAxes("C_r, share of FedGATE's bytes", "test accuracy (%)", log=True)
+        axis = PlotAxes(
+            "C_r, share of FedGATE's bytes", "test accuracy (%)", log=True, limits=_limits(points)
+        )
         axes = series(part, points, title, results.setting(p.name), axis, colours)
         axes.axhline(points["FedGATE"][0][1], color=COLOURS[BASE], linestyle=":", linewidth=1)
     return [sheet.save(out / "fig8.png")]
+
+
+def _limits(points: Mapping[str, Sequence[PlotPoint]]) -> tuple[float, float] | None:
+    """The range of all lines but the memory as printed, if that one is far below the others."""
+    printed = MEMORIES["paper"]
+    high = [y for _, y, _ in points[printed]]
+    others = [y + s for name, own in points.items() if name != printed for _, y, e in own for s in (-e, e)]
+    if not all(map(math.isfinite, [*high, *others])):
+        return None
+    low, top = min(others), max(others)
+    pad = max(0.1, 0.3 * (top - low))
+    return (low - 2 * pad, top + pad) if max(high) < low - 4 * pad else None
 
 
 def _point(x: float, score: Stat) -> PlotPoint:

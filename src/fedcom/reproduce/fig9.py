@@ -23,8 +23,8 @@ def draw(results: Results, out: Path) -> list[str]:
         ("tau", METHOD, "tau", "Local steps, noise 32"),
     ]
     views = [view for view in views if results.has(view[0])]
-    sheet = Sheet(1, len(views))
-    for part, (name, method, key, title) in zip(sheet.parts, views, strict=True):
+    sheet = Sheet(2, 2)  # three charts in a row would be too wide for a page
+    for part, (name, method, key, title) in zip(sheet.parts, views, strict=False):
         word = "tau" if key == "tau" else "noise"
         curves = [
             Curve(f"{word} {value}", r["seed"], r["rows"], r["status"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedcom.config import Table
 from fedcom.formats import MB
-from fedcom.reports.figures import COLOURS
+from fedcom.reports.looks import COLOURS
 from fedcom.reproduce.drawing import Dot, Sheet, scatter
 from fedcom.reproduce.labels import labelled, settings
 from fedcom.reproduce.panels import Panel, Scale
@@ -126,7 +126,7 @@ def draw(results: Results, out: Path) -> list[str]:
 
 
 def _draw(results: Results, name: str, out: Path) -> str:
-    sheet, axes = Sheet(1, 2, (7.4, 5.6), 160), {"all bytes, up and down": TOTAL, "bytes up": UP}
+    sheet, axes = Sheet(1, 2, (7.4, 5.6)), {"all bytes, up and down": TOTAL, "bytes up": UP}
     for part, (words, keys) in zip(sheet.parts, axes.items(), strict=True):
         points = points_of(results, name, keys)
         if keys is UP:  # a codec for the downlink would put a second dot at the same bytes

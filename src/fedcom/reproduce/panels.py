@@ -3,8 +3,7 @@
 import copy
 import json
 from dataclasses import dataclass, field
-from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 from fedcom.config import Config, Table, override
 from fedcom.studies import sweep
@@ -55,16 +54,12 @@ class StudyRun(sweep.Trial):
         panel: the name of the panel it belongs to.
     """
 
+    config: Config
     panel: str = ""
 
     @property
     def key(self) -> str:
         return json.dumps([self.panel, self.method, self.point, self.seed, self.digest])
-
-    @property
-    def digest(self) -> str:
-        """A hash of all its settings; runs of different studies with the same hash have the same rows."""
-        return sha256(json.dumps(self.config.table(), default=str).encode()).hexdigest()[:16]
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -100,7 +95,7 @@ class Panel:
         """Every run of the panel."""
         points = sweep.points(self.grid) if self.grid else [()]
         trials = sweep.trials_of(self.table, points, self.methods, seeds)
-        return [StudyRun(t.method, t.point, t.seed, t.config, self.name) for t in trials]
+        return [StudyRun(t.method, t.point, t.seed, cast(Config, t.config), self.name) for t in trials]
 
     @property
     def config(self) -> Config:

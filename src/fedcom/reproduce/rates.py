@@ -1,9 +1,10 @@
 """Tune eta and gamma, of each method on each data set and of each point of a study; see experiments/rates."""
 
 import json
+import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.study import method_rates, panel, rates_in
 from fedcom.studies import sweep, sweep_report
 from fedcom.studies.compare import method_keys
+from fedcom.studies.tune import LAST, SHARE, VALIDATION, RunTrials, around, tune_one
 from fedcom.tasks.task import Task
 
 SEED = 100  # the first seed of tuning; results are reported on other seeds
-LAST = 5  # the score is the mean of this many last evaluations
 TUNED = ("fedavg", "fedpaq", "fedgate", "fedcomgate")
 # Methods that get the rates of another, as they are the same here: FedCOM is FedPAQ, and SCAFFOLD at full
 # participation is FedGATE.
@@ -34,12 +35,10 @@ AROUND = {"cifar-10": {"eta": (0.5, 1.0, 2.0), "gamma": (1.0,)}}
 DEFAULTS = {"eta": 0.1, "gamma": 1.0}
 SEEDS = 5  # seeds on which a best point is confirmed; it is dropped if it diverges on any
 CONFIRMED = 3  # the same for the points of a study
-TRIES = 8  # how often at most the grid is widened or a best point is confirmed
 HEAD = "Rates on {0}, two classes per client; `fedcom reproduce rates {0}` writes this file."
 PANEL_HEAD = (
     "Rates of the points of {0}, by label; eta and gamma of [tuning] are factors of the methods' rates."
 )
-RunTrials = Callable[[Sequence[sweep.Trial]], list[dict[str, Any]]]
 
 
 def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool = False) -> Path:
@@ -53,7 +52,8 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
         raise unknown("data set to tune for", data, GRIDS)
     table = _seeded({**panel(f"{data}.toml", scale, TUNED, tuned=False).table, "methods": {}})
     run = _runner(out / data, device, quiet)
-    best = {method: tune_one(table, method, GRIDS[data], SEEDS, run) for method in TUNED}
+    grid, size = GRIDS[data], math.prod(map(len, GRIDS[data].values()))
+    best = {method: tune_one(table, method, grid, SEEDS, run, size / SHARE) for method in TUNED}
     entries = [entry for found in best.values() for entry in found.pop("table")]
     for method, twin in SAME.items():
         best |= (
@@ -79,7 +79,7 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
     for label in (label for label in panel.methods if label not in known):
         method, keys = panel.table["methods"][label].get("name", label), method_keys(panel.table, label)
         own = {key: values for key, values in factors.items() if key in keys}
-        grid = around(method_rates(data, method), own)
+        grid = around({**DEFAULTS, **method_rates(data, method)}, own)
         try:
             best[label] = tune_one(_seeded(panel.table), label, grid, CONFIRMED, run)
         except ConfigError as error:
@@ -90,15 +90,10 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
     return path
 
 
-def around(rates: Mapping[str, float], factors: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """A grid around rates: each times its factors. Without rates it is around the defaults."""
-    start = {**DEFAULTS, **rates}
-    return {key: [float(f"{start[key] * factor:.3g}") for factor in own] for key, own in factors.items()}
-
-
 def _seeded(table: Table) -> Table:
-    """The settings with the first seed of tuning."""
-    return {**table, "run": {**table["run"], "seed": SEED}}
+    """The settings with the first seed of tuning, and samples held out to score on."""
+    data = {"validation": VALIDATION, **table["data"]}
+    return {**table, "data": data, "run": {**table["run"], "seed": SEED}}
 
 
 def _runner(folder: Path, device: str, quiet: bool) -> RunTrials:
@@ -108,49 +103,9 @@ def _runner(folder: Path, device: str, quiet: bool) -> RunTrials:
     return lambda trials: sweep.run_missing(trials, folder / "results.jsonl", LAST, device, quiet, tasks)
 
 
-def tune_one(
-    table: Table, method: str, grid: Mapping[str, Sequence[float]], seeds: int, run: RunTrials
-) -> dict[str, Any]:
-    """The best point of one method: not at an edge of the grid, and confirmed on several seeds.
-
-    If every point diverges the grid is widened downwards.
-    """
-    tried, sure = {key: list(values) for key, values in grid.items()}, list[Table]()
-    for _ in range(TRIES):
-        some = [Panel(method, table, (method,), tried).runs(1)]
-        some += [Panel(method, table, (method,), {k: [v] for k, v in p.items()}).runs(seeds) for p in sure]
-        records = run(list({t.key: t for trials in some for t in trials}.values()))
-        if all(record["status"] == sweep.FAILED for record in records):
-            raise ConfigError(f"{method} cannot be tuned, because none of its runs could be made")
-        found = sweep_report.summary(records)
-        best = next((entry for entry in found if entry["best"]), None)
-        if best and best["point"] in sure and not best["edges"]:
-            break
-        lowest = {key: min(values) for key, values in tried.items()}
-        for key in best["edges"] if best else tried:
-            tried[key] = widened(tried[key], (best["point"] if best else lowest)[key])
-        sure += [best["point"]] if best and not best["edges"] else []
-    if best is None:
-        none = {"accuracy": None, "edges": [], "note": "every point diverged", "table": found}
-        return {**lowest, **none}
-    added = {key: sorted({*values} - {*grid[key]}) for key, values in tried.items()}
-    words = [f"{key} {value:g}" for key, values in added.items() for value in values]
-    note = f"grid widened by {', '.join(words)}" if words else "inside the grid"
-    accuracy = round(100 * best["test_accuracy"], 2)
-    return {**best["point"], "accuracy": accuracy, "edges": best["edges"], "note": note, "table": found}
-
-
-def widened(values: Sequence[float], edge: float) -> list[float]:
-    """A list of rates with one more beyond its edge: twice the largest, or half the smallest."""
-    low, high = min(values), max(values)
-    step = 2.0 if edge == high else 0.5
-    beyond = float(f"{edge * step:.3g}")
-    return sorted({*values, beyond}) if edge in (low, high) else list(values)
-
-
 def facts(data: str, grid: Mapping[str, Sequence[float]], seeds: int) -> Table:
     """How rates were tuned, for their file."""
-    by = f"test accuracy, the mean of the last {LAST} evaluations; the best on {seeds} seeds"
+    by = f"accuracy on held-out samples, the mean of the last {LAST} evaluations; the best on {seeds} seeds"
     return {"data": data, "seed": SEED, "chosen_by": by, **{key: list(own) for key, own in grid.items()}}
 
 

@@ -12,6 +12,7 @@ from fedcom.runs.curve import Curve
 from fedcom.studies.sweep import Record
 
 HOLDS, PARTLY, FAILS, NOT_RUN = "holds", "holds partly", "does not hold here", "not run"
+MARKS = {HOLDS: "✅", PARTLY: "🟡", FAILS: "❌", NOT_RUN: "⬜"}
 TAIL = 0.8  # scores are means over the evaluations of the last fifth of the rounds
 FLOORS = {"test_accuracy": 0.003, "train_loss": 0.03, "uplink_bytes": 0.03}  # the last two are relative
 RULE = (

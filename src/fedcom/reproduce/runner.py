@@ -46,22 +46,32 @@ def reproduce(
         write_json(out / TRIALS, {"trials": len(runs)})
         missing: dict[str, DataError] = {}
         records = _records(study, runs, out / "results.jsonl", where, device, quiet, missing)
-        results = _results(panels, records, scale, missing)
-        images = study.draw(results, out)
-        verdicts = study.judge(results) + [_not_run(results, name, missing[name]) for name in missing]
+        results = results_of(panels, records, scale, missing)
         write_csv(_points(results.records), out / "points.csv")
         if study.table is not None:
             lines = [
                 {"panel": p.name, **line} for p in results.panels for line in study.table(results, p.name)
             ]
             write_csv(lines, out / "table.csv")
-        write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
-        text = study_page.study_page(study, results, verdicts, images)
-        write_whole(out / "README.md", lambda path: path.write_text(text, encoding="utf-8"))
+        lost = [_not_run(results, name, missing[name]) for name in missing]
+        return publish(study, results, lost, out)
+
+
+def publish(study: Study, results: Results, lost: Sequence[Verdict], out: Path) -> list[Verdict]:
+    """Draw and judge a study's results; write its images, verdicts and page; return all verdicts.
+
+    Args:
+        lost: the verdicts on panels that were not run.
+    """
+    images = study.draw(results, out)
+    verdicts = [*study.judge(results), *lost]
+    write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
+    text = study_page.study_page(study, results, verdicts, images)
+    write_whole(out / "README.md", lambda path: path.write_text(text, encoding="utf-8"))
     return verdicts
 
 
-def _results(
+def results_of(
     panels: Sequence[Panel], records: Sequence[sweep.Record], scale: Scale, missing: Mapping[str, DataError]
 ) -> Results:
     """The results without the panels that have no run for want of data."""
@@ -132,6 +142,7 @@ def _run_all(
 ) -> Iterator[Ended]:
     """Run panel by panel; runs that cannot be run end as failed, all of a panel if its data is missing."""
     tasks: dict[str, Task] = {}
+    done = 0
     for panel in dict.fromkeys(run.panel for run in runs):
         own = [run for run in runs if run.panel == panel]
         try:
@@ -144,7 +155,8 @@ def _run_all(
         if study.measure is None:
             sweep.spread_trials(own, evaluated, device, quiet, saves)
             for stack in sweep.stacks(own):
-                yield from sweep.run_stack(stack, evaluated, device, quiet, tasks, saves)
+                yield from sweep.run_stack(stack, evaluated, device, quiet, tasks, saves, (done, len(runs)))
+                done += len(stack)
             continue
         for run in own:
             try:

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.config import Table, read
+from fedcom.config.experiments import PLACES
 from fedcom.engines.simulation import Row
 from fedcom.errors import ConfigError
 from fedcom.reproduce.panels import Panel, Scale, StudyRun
 from fedcom.reproduce.results import Results, Verdict
 from fedcom.studies.compare import METHODS
-
-# Where experiments/ may be: in the current folder, in the installed package, or in the repository.
-PLACES = (Path("experiments"), *(Path(__file__).parents[up] / "experiments" for up in (1, 3)))
 
 # Methods that have no tuned rates of their own start from those of another.
 LIKE = {

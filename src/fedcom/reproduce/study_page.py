@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fedcom.formats import megabytes, significant
 from fedcom.reports.markdown import markdown_table
 from fedcom.reproduce.panels import Scale
-from fedcom.reproduce.results import RULE, Results, Verdict, without_sections
+from fedcom.reproduce.results import MARKS, RULE, Results, Verdict, without_sections
 
 if TYPE_CHECKING:
     from fedcom.reproduce.study import Study
@@ -33,17 +33,29 @@ def study_page(study: "Study", results: Results, verdicts: Sequence[Verdict], im
         f"`fedcom reproduce {study.name}{' --quick' * scale.quick}{seeds}` repeats it"
         + (f", with {' '.join(scale.overrides)}." if scale.overrides else "."),
         *(f"![{study.title}]({image})" for image in images),
+        caption(verdicts) if images else "",
         "## Verdict",
-        "\n".join(f"- **{v.outcome}**: {v.claim} {v.numbers} ({v.setting})" for v in verdicts),
+        "\n".join(_line(v.table()) for v in verdicts),
         RULE,
         *(_measured(results) if study.table is None else _tables(study.table, results)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def caption(verdicts: Sequence[Verdict]) -> str:
+    """What a study's figures show: its claims with the marks of their verdicts."""
+    return "*What it shows: " + " ".join(f"{MARKS[v.outcome]} {v.claim}" for v in verdicts) + "*"
+
+
+def _line(verdict: Mapping[str, str]) -> str:
+    v = verdict
+    return f"- {MARKS[v['outcome']]} **{v['outcome']}**: {v['claim']} {v['numbers']} ({v['setting']})"
+
+
 def _heading(results: Results, name: str) -> str:
-    """The setting of a panel, after its name if there are others."""
-    return f"{name}: " * (len(results.panels) > 1) + results.setting(name)
+    """The setting of a panel, after its name if there are others and the setting does not begin with it."""
+    words = results.setting(name)
+    return words if len(results.panels) == 1 or words.startswith(f"{name},") else f"{name}: {words}"
 
 
 def _untuned(results: Results) -> list[str]:
@@ -103,7 +115,7 @@ def _bytes(results: Results, panel: str, method: str, key: str, point: Mapping[s
 
 
 def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
-    """The page with one line per claim.
+    """The page with a board of all verdicts at a glance, and then one line per claim.
 
     Args:
         verdicts: the content of verdicts.json, by the name of the study.
@@ -111,12 +123,28 @@ def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
     parts = [
         "# Verdicts",
         "Written from the studies' verdicts.json; `fedcom reproduce all` repeats them.",
+        _board(verdicts),
         RULE,
     ]
     for name, own in verdicts.items():
-        lines = [f"- **{v['outcome']}**: {v['claim']} {v['numbers']} ({v['setting']})" for v in own]
-        parts += [f"## {name}", "\n".join(lines)]
+        parts += [f"## {name}", "\n".join(map(_line, own))]
     return "\n\n".join(parts) + "\n"
+
+
+def _board(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
+    """One mark per claim, one line per study, the sums below."""
+
+    def row(name: str, own: Sequence[Mapping[str, str]], marks: str) -> list[str]:
+        ends = [v["outcome"] for v in own]
+        return [name, marks, *(str(ends.count(outcome) or "") for outcome in MARKS)]
+
+    rows = [
+        row(f"[{name}](#{name})", own, "".join(MARKS[v["outcome"]] for v in own))
+        for name, own in verdicts.items()
+    ]
+    rows.append(row("all", [v for own in verdicts.values() for v in own], ""))
+    heads = ["study", "claims", *(f"{mark} {outcome}" for outcome, mark in MARKS.items())]
+    return markdown_table(heads, rows, "llrrrr")
 
 
 def read_verdicts(folder: Path, names: Sequence[str]) -> dict[str, list[dict[str, str]]]:

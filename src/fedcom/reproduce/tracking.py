@@ -1,6 +1,8 @@
 """Beyond the paper: for which local steps and numbers of classes per client tracking helps on CIFAR-10."""
 
 import math
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedcom.config import Table
@@ -57,11 +59,23 @@ def draw(results: Results, out: Path) -> list[str]:
     for tau in results.grid_values(results.panels[0].name, "tau"):
         for name, (a, b) in gains(results, tau).items():
             points[name].append((tau, 100 * (a.mean - b.mean), 100 * math.hypot(a.spread, b.spread)))
-    axis = PlotAxes("local steps, tau", "FedGATE minus FedAvg (points)", log=True, zero=True)
+    limits = _limits([point for own in points.values() for point in own])
+    axis = PlotAxes("local steps, tau", "FedGATE minus FedAvg (points)", log=True, zero=True, limits=limits)
     colours = dict(zip(SPLITS, reversed(RAMP[:4]), strict=True))
     note = setting(results)
     series(sheet.parts[0], points, "What tracking gains on CIFAR-10", note, axis, colours)
     return [sheet.save(out / "tracking.png")]
+
+
+def _limits(points: Sequence[PlotPoint]) -> tuple[float, float] | None:
+    """The range of the points whose spread is not far above the usual, and of 0."""
+    finite = [point for point in points if math.isfinite(point[1])]
+    if not finite:
+        return None
+    usual = statistics.median(spread for _, _, spread in finite)
+    ends = [y + s for _, y, spread in finite if spread <= 6 * usual for s in (-spread, spread)] + [0.0]
+    pad = max(0.5, 0.12 * (max(ends) - min(ends)))
+    return min(ends) - pad, max(ends) + pad
 
 
 def judge(results: Results) -> list[Verdict]:

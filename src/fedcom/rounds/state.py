@@ -46,7 +46,7 @@ class RunState:
     def inputs(self, round_index: int) -> RoundInputs:
         """The key, local rate and coin of a round."""
         draw, algorithm = self.draw.fold(round_index), self.rules.algorithm
-        return RoundInputs(draw, algorithm.eta * algorithm.decay**round_index, coin(draw))
+        return RoundInputs(draw, algorithm.local_rate(round_index), coin(draw))
 
     def sample(self, round_index: int) -> Tensor:
         """The numbers of the clients that take part in a round, in increasing order."""

@@ -1,18 +1,22 @@
-"""The progress of a run: a live line on a terminal, plain lines elsewhere."""
+"""The progress of a run: a live line on a terminal, a bar in a notebook, plain lines elsewhere."""
 
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from html import escape
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedcom.errors import Stopped
-from fedcom.formats import megabytes, percent, significant
+from fedcom.formats import percent, significant, size
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+_REDRAW = 0.2  # seconds between two pictures of a bar in a notebook
 PLAIN_LINES = 20  # about how many lines a run prints where there is no terminal
 
 
@@ -36,25 +40,39 @@ class Plain(Display):
         self.console, self.total, self.label = console, total_rounds, label
         self.started = time.monotonic()
         self.first: int | None = None
-        self.due = -1.0
+        self.due, self.measured, self.said = -1.0, -1, 0  # the next row to print, the last row, the last line
         self.held: Mapping[str, Any] | None = None
+
+    def advance(self, round: int) -> None:
+        """Print a line without figures if none was measured for long, as in a sweep."""
+        if self.first is None:
+            self.first = 0
+        if round - max(self.measured, 0) > self._pause <= round - self.said and round < self.total:
+            self._print(round, [])
+
+    @property
+    def _pause(self) -> float:
+        """Rounds between two lines."""
+        return max(1.0, self.total / PLAIN_LINES)
 
     def update(self, row: Mapping[str, Any]) -> None:
         """Print the row if a line is due; else keep it, as it may be the last."""
-        self.held = row
+        self.held, self.measured = row, row["round"]
         if self.first is None:
             self.first = row["round"]
         if row["round"] >= self.due or row["round"] >= self.total:
-            self.due = row["round"] + self.total / PLAIN_LINES
+            self.due = row["round"] + self._pause
             self.close()
 
     def close(self) -> None:
         """Print the row that was kept, if there is one; raise Stopped if nobody can read it any more."""
         row, self.held = self.held, None
-        if row is None:
-            return
-        round = f"round {row['round']}/{self.total}"
-        line = "  ".join([self.label, round, _figures(row), self._times(row["round"])])
+        if row is not None:
+            self._print(row["round"], [_figures(row)])
+
+    def _print(self, round: int, figures: list[str]) -> None:
+        self.said = round
+        line = "  ".join([self.label, f"round {round}/{self.total}", *figures, self._times(round)])
         try:
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
         except OSError:
@@ -89,6 +107,41 @@ class Live(Display):
         self.fresh = False
 
 
+class Notebook(Display):
+    """A bar in a notebook, redrawn in place."""
+
+    def __init__(self, total_rounds: int, label: str) -> None:
+        shown: Any = import_module("IPython.display")
+        self._html, self.total, self.label = shown.HTML, total_rounds, label
+        self.started, self.drawn, self.figures = time.monotonic(), 0.0, ""
+        self._handle: Any = shown.display(shown.HTML(self._picture(0)), display_id=True)
+
+    def advance(self, round: int) -> None:
+        """Move the bar, a few times per second at most."""
+        if time.monotonic() - self.drawn > _REDRAW or round >= self.total:
+            self._draw(round)
+
+    def update(self, row: Mapping[str, Any]) -> None:
+        """Move the bar and show the row's figures."""
+        self.figures = _figures(row)
+        self.advance(row["round"])
+
+    def _draw(self, round: int) -> None:
+        self.drawn = time.monotonic()
+        self._handle.update(self._html(self._picture(round)))
+
+    def _picture(self, round: int) -> str:
+        words = f"round {round}/{self.total} {self.figures} {_clock(time.monotonic() - self.started)}"
+        bar = f'<progress value="{round}" max="{max(self.total, 1)}"></progress>'
+        return f"<div>{escape(self.label)} {bar} {escape(words)}</div>"
+
+
+def _in_notebook() -> bool:
+    """Whether this is a notebook's kernel; IPython is not imported for it."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
 @contextmanager
 def progress(
     total_rounds: int, label: str, quiet: bool = False, console: "Console | None" = None
@@ -101,6 +154,9 @@ def progress(
     """
     if quiet:
         yield Display()
+        return
+    if console is None and _in_notebook():
+        yield Notebook(total_rounds, label)
         return
     from rich.console import Console
 
@@ -147,7 +203,7 @@ def _figures(row: Mapping[str, Any]) -> str:
     parts = [f"loss {significant(row.get('train_loss'), 4)}"]
     if row.get("test_accuracy") is not None:
         parts.append(f"acc {percent(row['test_accuracy'])}%")
-    return "  ".join([*parts, f"up {megabytes(row.get('uplink_bytes'))} MB"])
+    return "  ".join([*parts, f"up {size(row.get('uplink_bytes'))}"])
 
 
 def _clock(seconds: float) -> str:

@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from torch.nn.functional import mse_loss
 
 from fedcom.config import Config, DataConfig
 from fedcom.data import Dataset, load, split
+from fedcom.data.own_files import read_own
 from fedcom.data.synthetic import LAID_OUT, population
 from fedcom.draws import Draw
 from fedcom.engines.ranks.ranks import here
@@ -15,39 +18,53 @@ from fedcom.errors import ConfigError, DataError
 from fedcom.registry import short_name
 from fedcom.rounds.cohort import sample_size
 from fedcom.rounds.rules import Measure, check, relative_error
+from fedcom.runs.given import Given
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.task import Task
+from fedcom.theory import settle
+
+C = TypeVar("C", Config, Given)
 
 
-def prepare(
-    config: Config, device: str = "auto", measure: Measure = relative_error
-) -> tuple[Simulation, Config]:
+def prepare(config: C, device: str = "auto", measure: Measure = relative_error) -> tuple[Simulation, C]:
     """A simulation ready to run, and the config with the defaults that depend on the data filled in.
 
     Args:
         device: "auto", "cpu" or "cuda".
         measure: how the error of a message is measured; see Simulation.
     """
+    if isinstance(config, Given):
+        return simulation_of(config.task, config, device, measure), config
     if config.data.clients is not None:  # wrong settings are refused before the data is read
         refuse(config, config.data.clients)
     task, config = build_task(config)
-    return simulation_of(task, config, device, measure), config
+    simulation = simulation_of(task, config, device, measure)
+    watched = simulation.why_rates is not None and here().size == 1 and config.run.store != "disk"
+    run = replace(config.run, on_divergence=config.run.on_divergence or ("backoff" if watched else "stop"))
+    return simulation, replace(config, algorithm=simulation.algorithm, run=run)
 
 
 def simulation_of(
-    task: Task, config: Config, device: str = "auto", measure: Measure = relative_error
+    task: Task, config: Config | Given, device: str = "auto", measure: Measure = relative_error
 ) -> Simulation:
     """The simulation that a config describes, on a task already built; arguments as in `prepare`.
 
     On several ranks, rank 0 tells the others to prepare the same.
     """
     run, ranks = config.run, here()
+    if ranks.size > 1 and isinstance(config, Given):
+        raise ConfigError(
+            "on several ranks compare and sweep need a config; give Simulation its ranks instead"
+        )
+    task = task.to(pick_device(device))
+    algorithm, why = settle(task, config.algorithm, config.links, run.participation, run.seed)
+    config = replace(config, algorithm=algorithm)
     if ranks.size > 1 and ranks.rank == 0:
         ranks.tell({"do": "prepare", "config": config.table(), "device": pick_device(device).type})
-    return Simulation(
+    simulation = Simulation(
         task,
-        config.algorithm,
+        algorithm,
         config.links,
         rounds=run.rounds,
         participation=run.participation,
@@ -59,13 +76,16 @@ def simulation_of(
         tf32=run.tf32,
         storage=run.storage,
         network=config.network,
+        metrics=config.metrics if isinstance(config, Given) else None,
         measure=measure,
         ranks=ranks,
         transport=run.transport,
     )
+    simulation.why_rates = why
+    return simulation
 
 
-def refuse(config: Config, clients: int) -> None:
+def refuse(config: Config | Given, clients: int) -> None:
     """Raise ConfigError if the settings do not go together with this number of clients."""
     check(config.algorithm, config.links, clients, sample_size(config.run.participation, clients))
 
@@ -86,13 +106,17 @@ def build_task(config: Config) -> tuple[Task, Config]:
         classes_per_client=filled.classes_per_client,
         alpha=filled.alpha,
     )
-    objective = _objective(config, data)
-    return Task.build(objective, data, parts), replace(config, data=replace(filled, clients=len(parts)))
+    task = Task.build(_objective(config, data), data, parts)
+    if filled.validation is not None:
+        task = task.held_out(filled.validation, draw.fold("validation"))
+    return task, replace(config, data=replace(filled, clients=len(parts)))
 
 
 def _drawn_task(config: Config) -> tuple[Task, Config]:
     """The task of clients whose samples are drawn only when needed."""
     c = config.data
+    if c.validation is not None:
+        raise ConfigError("data.validation holds out samples that are there; data.lazy draws them as needed")
     people = population(c.clients or 30, c.alpha, c.beta, config.run.seed)
     filled = replace(c, name=people.data.name, partition="natural", clients=len(people.sizes), lazy=True)
     return Task.drawn(_objective(config, people.data), people), replace(config, data=filled)
@@ -113,9 +137,10 @@ def _lazy(config: Config) -> bool:
 def data_name(config: Config) -> str:
     """The name of a config's data set: data.name, else the model's own data, else digits."""
     own = config.model.name if isinstance(config.model, OwnData) else None
-    if own is not None and config.data.name not in (None, own):
-        raise ConfigError(f"model {own} brings its own data; leave data.name out, got {config.data.name!r}")
-    return config.data.name or own or "digits"
+    given = config.data.path or config.data.name
+    if own is not None and given not in (None, own):
+        raise ConfigError(f"model {own} brings its own data; leave data.name out, got {given!r}")
+    return config.data.name or own or (Path(config.data.path).stem if config.data.path else "digits")
 
 
 def data_label(config: Config) -> str:
@@ -127,28 +152,33 @@ def _dataset(config: Config, draw: Draw) -> Dataset:
     c, name = config.data, data_name(config)
     if isinstance(config.model, OwnData):
         return config.model.data(c.clients or 20, draw.fold("data"))
+    if c.path is not None:
+        return read_own(c.path, c.label_column, c.client_column, c.test, draw.fold("test"))
     return load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
 
 
 def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:
     """Fill in the partition (natural if the data has authors, else classes) and the number of clients."""
-    partition = data.partition or ("classes" if found.groups is None else "natural")
+    dealt = "classes" if found.classes else "iid"
+    partition = data.partition or (dealt if found.groups is None else "natural")
     clients = data.clients
     if clients is None and partition != "natural":
-        clients = 20 if name == "digits" else 100
-    return replace(data, name=name, partition=partition, clients=clients)
+        clients = 20 if name == "digits" or data.path else 100
+    return replace(data, name=None if data.path else name, partition=partition, clients=clients)
 
 
 def _objective(config: Config, data: Dataset) -> Objective:
     """The model and its loss; parameters are initialised from the seed or read from run.init."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.run.seed)
-        module = config.model.module(tuple(data.x.shape[1:]), data.classes)
+        outputs = data.classes or data.y[:1].numel()
+        module = config.model.module(tuple(data.x.shape[1:]), outputs)
+    loss = config.model.loss() or (None if data.classes else mse_loss)
     dtype: torch.dtype = getattr(torch, config.run.dtype)
     if config.run.init is None:
-        return Objective(module, config.model.loss(), dtype, config.run.seed)
+        return Objective(module, loss, dtype, config.run.seed)
     load_model(module.to(dtype), Path(config.run.init))
-    return Objective(module, config.model.loss(), dtype)
+    return Objective(module, loss, dtype)
 
 
 def load_model(module: torch.nn.Module, path: Path) -> None:

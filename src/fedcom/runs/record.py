@@ -30,6 +30,7 @@ from fedcom.runs import stops
 from fedcom.runs.curve import Curve, milestones
 from fedcom.runs.display import progress
 from fedcom.runs.folder import claim, clear
+from fedcom.runs.watch import OnDivergence, Watch
 from fedcom.saving.whole import disk_errors, flush, write_json, write_whole
 from fedcom.tasks.similarity import chosen_clients, similarity
 from fedcom.version import VERSION
@@ -39,11 +40,13 @@ FILES = (
     "metrics.jsonl",
     "summary.json",
     "ledger.json",
+    "accuracy.json",
     "partition.json",
     "similarity.json",
     "environment.json",
     "model.safetensors",
 )
+LOGS = ("metrics.csv", "tensorboard", "wandb")  # what run.log may leave besides
 FAULTS = "faults.jsonl"  # refused replies and missing clients; only where clients are real
 CHECKPOINTS = "checkpoints"  # a folder; runs that are short have none
 MINUTES = 10.0  # between two checkpoints, unless told otherwise
@@ -53,6 +56,8 @@ _FREE = {
     "target_accuracy",
     "checkpoint_minutes",
     "checkpoint_rounds",
+    "log",
+    "on_divergence",
 }  # a resumed run may change them
 
 
@@ -77,6 +82,7 @@ def record(
     target: float = 0.9,
     minutes: float = MINUTES,
     rounds: int | None = None,
+    on_divergence: OnDivergence = "stop",
     quiet: bool = False,
     callbacks: Sequence[Callable[[Row], object]] = (),
     table: Table | None = None,
@@ -91,6 +97,8 @@ def record(
         target: the test accuracy to which rounds and bytes are told.
         minutes: between two checkpoints; 0: none by time.
         rounds: between two checkpoints; None: none by rounds.
+        on_divergence: "stop", or "backoff": if the loss blows up, go back to the last good round with half
+            the eta; callbacks then see rounds again, and `simulation` itself stays where it blew up.
         quiet: show no progress.
         callbacks: each is called with every row.
         table: the settings for config.toml; None: what the simulation knows.
@@ -98,6 +106,7 @@ def record(
     out = Path(out)
     with claim(out, used=start != "new"):
         recorder = _Recorder(simulation, out, table or _table(simulation), label, target, (minutes, rounds))
+        recorder.watch = Watch(on_divergence, simulation)
         if start == "resume" and recorder.finished():
             return Outcome(recorder.curve("done"), None)
         try:
@@ -124,7 +133,8 @@ class _Recorder:
         self.rows: list[Row] = []
         self._minutes, self._rounds = every
         self._saved_at, self._saved_round = time.monotonic(), 0
-        self._any_saved = False
+        self._any_saved, self._quiet = False, False
+        self.watch = Watch("stop", simulation)
 
     def finished(self) -> bool:
         """Whether the folder holds the whole run already."""
@@ -144,7 +154,7 @@ class _Recorder:
         if resume:
             self._refuse_other()
         else:
-            clear(self.out, (*FILES, FAULTS, CHECKPOINTS))
+            clear(self.out, (*FILES, FAULTS, *LOGS, CHECKPOINTS))
         if not (self.out / "config.toml").exists():
             self._write_config()
         self._write_once("partition.json", _partition)
@@ -165,7 +175,9 @@ class _Recorder:
     def play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> Outcome:
         """Play all rounds, and write how it ended, whatever ends it."""
         self._summarise("running")
+        self._quiet = quiet
         try:
+            self.watch.begin(self.rows, self.simulation)
             self._play(quiet, callbacks)
             self._write_results()
         except (Diverged, Stopped) as error:
@@ -182,26 +194,46 @@ class _Recorder:
         return Outcome(self.curve("done"), None)
 
     def _play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> None:
-        simulation = self.simulation
-        with (
-            stops.deferred(),
-            open_log(self.out / "metrics.jsonl") as log,
-            progress(simulation.rounds, self.label, quiet) as show,
-        ):
-
-            def write(row: Row) -> None:
-                self.rows.append(row)
-                append(log, _line(row))
-
+        with stops.deferred(), progress(self.simulation.rounds, self.label, quiet) as show:
             try:
-                for _ in simulation.run([write, *callbacks, show.update], self._after_round(show.advance)):
-                    stops.check()
+                while not self._play_on([*callbacks, show.update], self._after_round(show.advance)):
+                    pass
             except Stopped as stopped:
                 if stopped.between_rounds:
                     self._save()
                 raise
             if self._any_saved or self._due():
                 self._save()
+
+    def _play_on(self, callbacks: Sequence[Callable[[Row], object]], on_round: Callable[[int], None]) -> bool:
+        """Play until the run is done, or has gone back; returns whether it is done."""
+        with open_log(self.out / "metrics.jsonl") as log:
+            try:
+                for row in self.simulation.rows(on_round):
+                    self.rows.append(row)
+                    append(log, _line(row))
+                    self.watch.see(row, self.simulation)
+                    for callback in callbacks:
+                        callback(row)
+                    stops.check()
+            except Diverged as diverged:
+                self._go_back(diverged)
+                return False
+        return True
+
+    def _go_back(self, diverged: Diverged) -> None:
+        """Put the run back to the last good round, with a smaller eta; raises what ended it if it cannot."""
+        self.simulation = self.watch.gone_back(self.simulation, diverged)
+        if not self._quiet:
+            back = f"going back to round {self.simulation.round} with eta {self.simulation.algorithm.eta}"
+            print(f"fedcom: {self.label}: {diverged}; {back}", file=sys.stderr)
+        self.rows = [row for row in self.rows if row["round"] < self.simulation.round]
+        lines = "".join(map(_line, self.rows))
+        write_whole(self.out / "metrics.jsonl", lambda path: path.write_text(lines))
+        clear(self.out, (CHECKPOINTS,))  # they may be of later rounds
+        self._saved_round = self.simulation.round
+        if self._any_saved:
+            self._save()
 
     def _after_round(self, show: Callable[[int], None]) -> Callable[[int], None]:
         def on_round(done: int) -> None:
@@ -224,8 +256,10 @@ class _Recorder:
         self._saved_at, self._saved_round, self._any_saved = time.monotonic(), self.simulation.round, True
 
     def _write_results(self) -> None:
-        """Write the ledger and the model."""
+        """Write the ledger, the accuracy by client and by class, and the model."""
         write_json(self.out / "ledger.json", self.simulation.ledger.as_dict())
+        if self.simulation.task.classes and bool(self.simulation.server.w.isfinite().all()):
+            write_json(self.out / "accuracy.json", _accuracy(self.simulation))
         state = self.simulation.module().state_dict()
         tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
         from safetensors.torch import save_file
@@ -241,6 +275,7 @@ class _Recorder:
             "algorithm": self.simulation.algorithm.name,
             "parameters": self.simulation.server.w.numel(),
             "target_accuracy": self.target,
+            **self._told(),
         }
         content = last | milestones(self.rows, self.target) | ending
         try:
@@ -250,6 +285,12 @@ class _Recorder:
                 _overwrite(self.out / "summary.json", json.dumps(content))
             except OSError:
                 raise full from None
+
+    def _told(self) -> dict[str, Any]:
+        """How the rates came about, if they were not given or have changed."""
+        run = self.simulation
+        why = {} if run.why_rates is None else {"auto_rates": run.why_rates}
+        return why | ({"backoffs": run.backoffs} if run.backoffs else {})
 
     def _write_config(self) -> None:
         text = dumps(self.table)
@@ -407,6 +448,13 @@ def _partition(simulation: Simulation) -> dict[str, Any]:
     counts = task.label_counts() if task.classes and not task.blind else None
     shown = {} if task.shown is None else {"shown": task.shown.tolist()}
     return {"clients": task.clients, **shown, "sizes": task.shown_sizes.tolist(), "label_counts": counts}
+
+
+def _accuracy(simulation: Simulation) -> dict[str, Any]:
+    with repeatable(simulation.options.tf32):
+        found = simulation.task.details(simulation.server.w)
+    clients = [round(accuracy, 5) for accuracy in found.client_accuracy]
+    return {"clients": clients, "confusion": found.confusion}
 
 
 def _similarity(simulation: Simulation) -> dict[str, Any]:

@@ -1,16 +1,19 @@
 """Run a config and write its folder."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedcom.config import Config
 from fedcom.engines.simulation import Row
+from fedcom.runs.callbacks import opened
+from fedcom.runs.given import Given
 from fedcom.runs.prepare import prepare
 from fedcom.runs.record import Outcome, Start, record
 
 
 def execute(
-    config: Config,
+    config: Config | Given,
     out: Path,
     *,
     start: Start = "new",
@@ -22,18 +25,27 @@ def execute(
     """Run a config and write its results into a folder, however the run ends; see `record`.
 
     Args:
-        device: "auto", "cpu" or "cuda".
+        device: "auto", "cpu", "cuda" or "cuda:1".
     """
-    simulation, config = prepare(config, device)
-    return record(
-        simulation,
-        out,
-        start=start,
-        label=label or config.algorithm.name,
-        target=config.run.target_accuracy,
-        minutes=config.run.checkpoint_minutes,
-        rounds=config.run.checkpoint_rounds,
-        quiet=quiet,
-        callbacks=callbacks,
-        table=config.table(),
-    )
+    if isinstance(config, Given):
+        simulation, table = prepare(config, device)[0], None
+    else:
+        simulation, config = prepare(config, device)
+        table = config.table()
+    label = label or config.algorithm.name
+    if simulation.why_rates is not None and not quiet:
+        print(f"fedcom: {label}: auto rates: {simulation.why_rates}", file=sys.stderr)
+    with opened(config.run.log or (), out, label, table) as trackers:
+        return record(
+            simulation,
+            out,
+            start=start,
+            label=label,
+            target=config.run.target_accuracy,
+            minutes=config.run.checkpoint_minutes,
+            rounds=config.run.checkpoint_rounds,
+            on_divergence=config.run.on_divergence or "stop",
+            quiet=quiet,
+            callbacks=[*callbacks, *trackers],
+            table=table,
+        )

@@ -4,7 +4,7 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedcom.draws import Draw
 from fedcom.errors import ConfigError, FedcomError, Stopped
 from fedcom.formats import MB, NOTHING, is_number, significant
 from fedcom.registry import describe
-from fedcom.reports.comparison import Column, write_csv
+from fedcom.reports.comparison import write_csv
 from fedcom.reports.figures import rate_distortion
 from fedcom.reports.markdown import markdown_table
 from fedcom.runs.folder import claim, clear
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
+Shown = tuple[str, Callable[[Mapping[str, Any]], str]]  # a heading, and the text of a cell
 CardPoint = Mapping[str, Any]  # what was measured of one codec at one setting on one vector
 
 RATES = "0.1,0.5,1,2,4,8"
@@ -225,7 +226,7 @@ def _bar(quiet: bool) -> "Progress":
     return rich.Progress(*parts, console=console, disable=quiet or not console.is_terminal, transient=True)
 
 
-POINT_COLUMNS: list[Column] = [
+POINT_COLUMNS: list[Shown] = [
     ("codec", lambda p: str(p["codec"])),
     ("setting", lambda p: str(p["setting"])),
     ("bits", lambda p: significant(p["bits"], 3)),
@@ -235,7 +236,7 @@ POINT_COLUMNS: list[Column] = [
     ("encode MB/s", lambda p: significant(p["encode_mb_per_s"], 3)),
     ("decode MB/s", lambda p: significant(p["decode_mb_per_s"], 3)),
 ]
-LISTING_COLUMNS: list[Column] = [
+LISTING_COLUMNS: list[Shown] = [
     ("codec", lambda e: str(e["codec"])),
     ("parameters", lambda e: _parameters(e["parameters"])),
     ("unbiased", lambda e: "yes" if e["unbiased"] else "no"),
@@ -282,7 +283,7 @@ def _by_vector(card: Card) -> list[list[CardPoint]]:
 
 
 def _table(
-    columns: Sequence[Column],
+    columns: Sequence[Shown],
     rows: Sequence[Mapping[str, Any]],
     title: str = "",
     notes: Sequence[str] = (),
@@ -298,7 +299,8 @@ def _table(
     )
     for heading, _ in columns:
         words = heading in ("codec", "setting", "parameters", "unbiased", "description")
-        drawn.add_column(heading, justify="left" if words else "right", no_wrap=heading == "codec")
+        fixed = not words or heading == "codec"  # in a narrow terminal only words are wrapped
+        drawn.add_column(heading, justify="left" if words else "right", no_wrap=fixed)
     for row in rows:
         drawn.add_row(*(Text(cell(row)) for _, cell in columns))
     return drawn

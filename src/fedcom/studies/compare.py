@@ -2,29 +2,35 @@
 
 import json
 import re
+import warnings
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.config import Config, DataConfig, Table, check_sections, renamed
+from fedcom.config import Config, DataConfig, Table, check_sections, drop_void, override, read, renamed
 from fedcom.engines.ranks.ranks import job
+from fedcom.engines.results import frame
 from fedcom.engines.simulation import pick_device
 from fedcom.errors import ConfigError, Stopped, nearest
 from fedcom.registry import short_name
-from fedcom.reports import page
+from fedcom.reports import comparison, page
 from fedcom.reports.comparison import compare_table, markdown, write_csv
 from fedcom.reports.figures import VIEWS, figures
 from fedcom.runs.curve import Curve
 from fedcom.runs.folder import LOCK, claim, clear
+from fedcom.runs.given import Given
 from fedcom.runs.prepare import build_task, refuse
 from fedcom.runs.record import CHECKPOINTS, read_json, read_rows
 from fedcom.runs.record import FILES as RUN_FILES
 from fedcom.runs.run import execute
 from fedcom.runs.spread import Unit, spread, worth_spreading
 from fedcom.saving.whole import write_json, write_whole
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 METHODS = ("fedavg", "fedpaq", "scaffold", "fedgate", "fedcomgate")  # the paper's five
 RUN_DUTY = "run"  # see `run_unit`
@@ -40,11 +46,27 @@ class Comparison:
         table: one entry per method; see `compare_table`.
         target: the accuracy that bytes and rounds "to target" are measured to.
         stopped: the signal that stopped it before all runs were done, if one did.
+        curves: the rows of every run.
+        folder: where all is written: one folder per run, the table and the figures.
     """
 
-    table: list[dict[str, Any]]
+    table: list[dict[str, Any]] = field(repr=False)
     target: float
     stopped: Stopped | None
+    curves: list[Curve] = field(repr=False)
+    folder: Path
+
+    def frame(self) -> "DataFrame":
+        """The table as a pandas frame, indexed by method; needs `pip install 'fedcom[pandas]'`."""
+        return frame(self.table).set_index("method")
+
+    def _repr_html_(self) -> str:
+        """The table as it is printed, for notebooks."""
+        return comparison.html(self.table, self.target)
+
+    def rows(self) -> "DataFrame":
+        """Every row of every run as one pandas frame, with its method and seed."""
+        return frame({"method": c.method, "seed": c.seed, **row} for c in self.curves for row in c.rows)
 
 
 def labels(table: Table) -> list[str]:
@@ -79,24 +101,45 @@ def compare(
     first = Config.of({"run": table.get("run", {})}).run
     configs = variants(table, methods, range(first.seed, first.seed + seeds))
     data = _resolve(configs)
+    deal = {
+        "classes": f"{data.classes_per_client} classes per client",
+        "dirichlet": f"dirichlet {data.alpha:g}",
+    }
+    split = deal.get(data.partition or "", data.partition)
+    plan = {"config": table, "methods": list(methods), "seeds": seeds}
+    return play(configs, out, plan, f"{data.name} · {data.clients} clients · {split}", force, device, quiet)
+
+
+def play(
+    configs: Sequence[tuple[str, Config | Given]],
+    out: Path,
+    plan: Table,
+    task: str,
+    force: bool,
+    device: str,
+    quiet: bool,
+) -> Comparison:
+    """Run every config that is not done yet; write the table, the figures and the page.
+
+    Args:
+        configs: of every run, with its label.
+        plan: what the comparison is of, as plain data; a folder that holds another one is refused.
+        task: in words, for the figures.
+    """
+    seeds = len({config.run.seed for _, config in configs})
+    target = configs[0][1].run.target_accuracy
     with claim(out, used=True):
-        _take_over(out, {"config": table, "methods": list(methods), "seeds": seeds}, force)
+        _take_over(out, plan, force)
         curves, stopped = _run_all(configs, out, seeds, device, quiet)
-        deal = {
-            "classes": f"{data.classes_per_client} classes per client",
-            "dirichlet": f"dirichlet {data.alpha:g}",
-        }
-        split = deal.get(data.partition or "", data.partition)
-        subtitle = f"{data.name} · {data.clients} clients · {split} · {seeds} seed{'s' * (seeds > 1)}"
-        rows = _write(curves, first.target_accuracy, out, subtitle)
+        rows = _write(curves, target, out, f"{task} · {seeds} seed{'s' * (seeds > 1)}")
         page.write(
             [_folder(out, label, config) for label, config in configs[: len(curves)]], out / "report.html"
         )
-    return Comparison(rows, first.target_accuracy, stopped)
+    return Comparison(rows, target, stopped, curves, out)
 
 
 def _run_all(
-    configs: Sequence[tuple[str, Config]], out: Path, seeds: int, device: str, quiet: bool
+    configs: Sequence[tuple[str, Config | Given]], out: Path, seeds: int, device: str, quiet: bool
 ) -> tuple[list[Curve], Stopped | None]:
     """The curves of all runs, or of those that were begun before a signal stopped them."""
     curves: list[Curve] = []
@@ -119,9 +162,11 @@ def _run_all(
     return curves, None
 
 
-def _spread(configs: Sequence[tuple[str, Config]], out: Path, device: str, quiet: bool) -> Collection[Path]:
+def _spread(
+    configs: Sequence[tuple[str, Config | Given]], out: Path, device: str, quiet: bool
+) -> Collection[Path]:
     """On several ranks and if there are enough runs, let each rank play whole ones; returns their folders."""
-    runs = {_folder(out, label, config): (label, config) for label, config in configs}
+    runs = {_folder(out, label, c): (label, c) for label, c in configs if isinstance(c, Config)}
     pending = [folder for folder in runs if _status(folder) != "done"]
     if not worth_spreading(len(pending)):
         return ()
@@ -158,7 +203,7 @@ def run_unit(unit: Unit) -> None:
         raise outcome.error
 
 
-def _folder(out: Path, label: str, config: Config) -> Path:
+def _folder(out: Path, label: str, config: Config | Given) -> Path:
     return out / label / f"seed-{config.run.seed}"
 
 
@@ -192,12 +237,9 @@ def variants(table: Table, methods: Sequence[str], seeds: range) -> list[tuple[s
         table: the settings of a config file, by section.
     """
     table = renamed(table)
-    check_sections(table)
+    check_sections(table, ("methods",))
     _check_labels(table, methods, seeds)
-    used = {key for label in methods for key in _keys(_method(table, label))} | {"name"}
-    for key in table.get("algorithm", {}):
-        if key not in used:
-            raise ConfigError(f"none of the methods has a key {key!r} in algorithm; {nearest(key, used)}")
+    check_shared(table, methods)
     return [
         (label, variant({**table, "run": {**table.get("run", {}), "seed": seed}}, label))
         for label in methods
@@ -205,8 +247,66 @@ def variants(table: Table, methods: Sequence[str], seeds: range) -> list[tuple[s
     ]
 
 
+def check_shared(table: Table, methods: Sequence[str]) -> None:
+    """Refuse shared hyper-parameters that none of the methods has; warn of links that none of them uses."""
+    known = {key for label in methods for key in _keys(_method(table, label))} | {"name"}
+    for key in table.get("algorithm", {}):
+        if key not in known:
+            raise ConfigError(f"none of the methods has a key {key!r} in algorithm; {nearest(key, known)}")
+    kinds = [_method(table, label) for label in methods]
+    used = {
+        "uplink": any(_compresses(method) for method in kinds),
+        "downlink": any(method.feedback for method in kinds),
+    }
+    for section, anyone in used.items():
+        if table.get(section) and not anyone:
+            given = ", ".join(f"{section}.{key}={value}" for key, value in table[section].items())
+            warnings.warn(
+                f"{given} is not used: none of {', '.join(methods)} compresses its {section} by default; "
+                f"write methods.{methods[0]}.{section}.KEY=... to set it for one of them",
+                stacklevel=2,
+            )
+
+
+def alone(path: str | None, overrides: Sequence[str]) -> Config:
+    """The config of a single run: of the method or label that algorithm.name names.
+
+    If the file has settings for it under [methods], they apply as in a comparison; overrides come last.
+
+    Args:
+        path: of a config file; None: none.
+    """
+    table, said = read(path, overrides), read(None, overrides)
+    check_sections(table, ("methods",))
+    methods = table.pop("methods", {})
+    label = table.get("algorithm", {}).get("name", "fedcomgate")
+    for other, own in methods.items():
+        _check_section(other, own)
+        if other in said.get("methods", {}) and other != label:
+            raise ConfigError(
+                f"methods.{other} is about {other}, and this runs {label}; write algorithm.KEY=... or "
+                f"algorithm.name={other}"
+            )
+    if label not in methods:
+        return Config.of(table)
+    own = sections({**table, "methods": methods}, label)
+    drop_void(own, said)
+    for text in overrides:
+        if not re.match(r"methods\.|algorithm\.name=", text):
+            override(own, text)
+    return Config.of(own)
+
+
 def variant(table: Table, label: str) -> Config:
-    """The config of one method of a comparison.
+    """The config of one method of a comparison; see `sections`."""
+    try:
+        return Config.of(sections(table, label))
+    except ConfigError as error:
+        raise ConfigError(f"{label}: {error}") from None
+
+
+def sections(table: Table, label: str) -> Table:
+    """The settings of one method of a comparison.
 
     Keys of [algorithm] apply to every method that has them and does not fix them, [uplink] to every method
     that compresses by default, [downlink] to every method whose clients receive the mean. They are
@@ -217,20 +317,23 @@ def variant(table: Table, label: str) -> Config:
         label: the name of a method, or a label under [methods].
     """
     table = renamed(table)
+    check_sections(table, ("methods", "grid"))
     method, own = _method(table, label), dict(table.get("methods", {}).get(label, {}))
-    uplink = table.get("uplink", {}) if method.uplink["name"] != "identity" else {}
+    uplink = table.get("uplink", {}) if _compresses(method) else {}
     downlink = table.get("downlink", {}) if method.feedback else {}
     shared = {key: value for key, value in table.get("algorithm", {}).items() if key in _keys(method)}
-    sections: Table = {
+    drop_void({"algorithm": shared}, {"algorithm": own})
+    return {
         **{section: table[section] for section in ("data", "model", "run", "network") if section in table},
         "uplink": _laid(own.pop("uplink", {}), uplink),
         "downlink": _laid(own.pop("downlink", {}), downlink),
         "algorithm": {**shared, **own, "name": _name(table, label)},
     }
-    try:
-        return Config.of(sections)
-    except ConfigError as error:
-        raise ConfigError(f"{label}: {error}") from None
+
+
+def _compresses(method: type[Algorithm]) -> bool:
+    """Whether a method compresses what clients send unless told otherwise."""
+    return bool(method.uplink["name"] != "identity")
 
 
 def _laid(own: Any, shared: Table) -> Any:
@@ -260,19 +363,29 @@ def _write(curves: Sequence[Curve], target: float, out: Path, subtitle: str) -> 
 def _check_labels(table: Table, methods: Sequence[str], seeds: range) -> None:
     if not methods or not seeds:
         raise ConfigError("a comparison needs at least one method and one seed")
+    check_once(methods)
     for label in methods:
-        _check_folder(label)
+        check_folder(label)
+    for label, own in table.get("methods", {}).items():
+        _check_section(label, own)
+        _method(table, label)
+
+
+def check_once(methods: Sequence[str]) -> None:
+    """Refuse a method that is named twice."""
+    for label in methods:
         if methods.count(label) > 1:
             raise ConfigError(
                 f"{label} is among the methods twice; give one a label, as in methods.mine.name={label}"
             )
-    for label, own in table.get("methods", {}).items():
-        if not isinstance(own, dict):
-            raise ConfigError(f"methods.{label} is a section; write methods.{label}.key=value")
-        _method(table, label)
 
 
-def _check_folder(label: str) -> None:
+def _check_section(label: str, own: object) -> None:
+    if not isinstance(own, dict):
+        raise ConfigError(f"methods.{label} is a section; write methods.{label}.key=value")
+
+
+def check_folder(label: str) -> None:
     """Raise ConfigError for a label that cannot be the name of a folder."""
     if re.search(r"[:/\\\x00]", label) or label.startswith(".") or label in ("", *FILES, PLAN):
         mine = short_name(label).rpartition(".")[2].lower() or "mine"

@@ -33,16 +33,28 @@ from fedcom.errors import (
 from fedcom.runs import stops
 from fedcom.runs.display import Display, progress
 from fedcom.runs.folder import claim, clear
+from fedcom.runs.given import Given
 from fedcom.runs.prepare import build_task, simulation_of
 from fedcom.runs.record import CHECKPOINTS, append, mend_end, open_log, out_of_memory, read_json
 from fedcom.runs.spread import Unit, spread, worth_spreading
 from fedcom.runs.status import TRIALS
 from fedcom.saving.series import Series
 from fedcom.saving.whole import write_json, write_whole
-from fedcom.studies.compare import method_keys, variant
+from fedcom.studies.compare import check_once, check_shared, method_keys, variant
 from fedcom.tasks.task import Task
 
-FILES = ("results.jsonl", "sweep.json", TRIALS, "table.json", "table.csv", "table.md", "sweep.png")
+FILES = (
+    "results.jsonl",
+    "sweep.json",
+    TRIALS,
+    "table.json",
+    "table.csv",
+    "table.md",
+    "sweep.png",
+    "report.html",
+    "tuned.toml",
+    "tuned.json",
+)
 FAILED = "failed"  # the status of a trial that could not be run
 _SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run", "network")
 T = TypeVar("T", bound="Trial")
@@ -65,7 +77,7 @@ class Trial:
     method: str
     point: tuple[tuple[str, Any], ...]
     seed: int
-    config: Config
+    config: Config | Given
 
     @property
     def key(self) -> str:
@@ -73,9 +85,19 @@ class Trial:
         return json.dumps([self.method, self.point, self.seed])
 
     @property
+    def digest(self) -> str:
+        """A hash of all its settings; trials with the same hash have the same rows."""
+        return hashlib.sha256(json.dumps(self.config.table(), default=str).encode()).hexdigest()[:16]
+
+    @property
     def facts(self) -> dict[str, Any]:
         """The part of its record that says which trial it is."""
         return {"key": self.key, "method": self.method, "point": dict(self.point), "seed": self.seed}
+
+    @property
+    def words(self) -> str:
+        """Its point of the grid, in words."""
+        return ", ".join(f"{key} {value}" for key, value in self.point) or "no point"
 
     @property
     def title(self) -> str:
@@ -117,8 +139,20 @@ def sweep(
         quiet: show no progress.
     """
     trials = list(trials_of(table, points(grid), methods, seeds))
+    plan = {"config": table, "grid": grid, "seeds": seeds, "last": last}
+    return play(trials, out, plan, last, force, device, quiet)
+
+
+def play(
+    trials: Sequence[Trial], out: Path, plan: Table, last: int, force: bool, device: str, quiet: bool
+) -> list[dict[str, Any]]:
+    """Run the trials that are not done yet; return all records.
+
+    Args:
+        plan: what the sweep is of, as plain data; a folder that holds another one is refused.
+    """
     with claim(out, used=True):
-        _take_over(out, {"config": table, "grid": grid, "seeds": seeds, "last": last}, force)
+        take_over(out, plan, force)
         write_json(out / TRIALS, {"trials": len(trials)})
         return run_missing(trials, out / "results.jsonl", last, device, quiet)
 
@@ -144,7 +178,8 @@ def run_missing(
     mend_end(path)
     with open_log(path) as log:
         for group in stacks(pending):
-            for trial, status, rows in run_stack(group, due, device, quiet, tasks, saves):
+            place = len(known), len(trials)
+            for trial, status, rows in run_stack(group, due, device, quiet, tasks, saves, place):
                 record = {**trial.facts, "status": status, **_mean(rows)}
                 known[record["key"]] = record
                 if record["status"] != FAILED:  # so that it is tried again the next time
@@ -165,6 +200,14 @@ def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
         grid: values or lists of values: {"eta": [0.1, 0.2], "uplink": {"bits": [2, 4]}}. A key without a
             section is a hyper-parameter of the algorithm.
     """
+    values = lists(grid)
+    if not values:
+        raise ConfigError("a sweep needs a grid, as in grid.eta=0.02,0.05,0.1 or grid.uplink.bits=1,2")
+    return [tuple(zip(values, some, strict=True)) for some in itertools.product(*values.values())]
+
+
+def lists(grid: Table) -> dict[str, list[Any]]:
+    """The values of each key of a grid; see `points`."""
     flat = {
         f"{name}.{key}" if isinstance(values, dict) else name: inner
         for name, values in grid.items()
@@ -173,10 +216,11 @@ def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
     for name, values in grid.items():
         if isinstance(values, dict) and name not in _SECTIONS:
             raise unknown("section of the grid", name, _SECTIONS)
-    if not flat:
-        raise ConfigError("a sweep needs a grid, as in grid.eta=0.02,0.05,0.1 or grid.uplink.bits=1,2")
-    lists = {key: values if isinstance(values, list) else [values] for key, values in flat.items()}
-    return [tuple(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+    found = {key: list(own) if isinstance(own, list | tuple) else [own] for key, own in flat.items()}
+    for key, own in found.items():
+        if any(own.count(value) > 1 for value in own):
+            raise ConfigError(f"grid.{key} has a value twice: {own}; leave one out")
+    return found
 
 
 def trials_of(
@@ -191,7 +235,9 @@ def trials_of(
         seeds: how many seeds per point, from run.seed on.
     """
     first = Config.of({"run": table.get("run", {})}).run.seed
+    check_once(methods)
     known = {method: method_keys(table, method) for method in methods}
+    check_shared(table, methods)
     every = set().union(*known.values())
     for key, _ in tried[0]:
         if "." not in key and key not in every:
@@ -220,7 +266,7 @@ def _at(table: Table, method: str, point: Sequence[tuple[str, Any]], seed: int) 
     return {**rest, "run": run, "methods": {**table.get("methods", {}), method: own}}
 
 
-def _take_over(out: Path, plan: Table, force: bool) -> None:
+def take_over(out: Path, plan: Table, force: bool) -> None:
     """Write the plan into the folder; raise ConfigError if it holds another sweep, unless forced."""
     kept = out / "sweep.json"
     text = json.dumps(plan, indent=2, default=str) + "\n"
@@ -254,7 +300,7 @@ def spread_trials(trials: Sequence[Trial], due: Due, device: str, quiet: bool, s
     Args:
         trials: see `run_stack`, also for the other arguments; they may be of several shapes.
     """
-    pending = [trial for trial in trials if not _end_of(trial, saves).exists()]
+    pending = [t for t in trials if isinstance(t.config, Config) and not _end_of(t, saves).exists()]
     if not worth_spreading(len(pending)):
         return
     saves.mkdir(parents=True, exist_ok=True)
@@ -295,6 +341,7 @@ def run_stack(
     quiet: bool,
     tasks: dict[str, Task] | None = None,
     saves: Path | None = None,
+    place: tuple[int, int] = (0, 0),
 ) -> Iterator[tuple[Trial, str, list[Row]]]:
     """Run trials of one shape, as many at once as fit; yield each with its status and its rows.
 
@@ -305,7 +352,9 @@ def run_stack(
         trials: of one shape; see `stacks`.
         tasks: a cache of tasks from earlier calls; tasks on other data are dropped from it.
         saves: a folder for checkpoints of what is being run, which are deleted when it is done.
+        place: how many trials are done before these, and how many there are in all, for the progress.
     """
+    before, total = place[0], max(place[1], len(trials))
     tasks = {} if tasks is None else tasks
     files = [] if saves is None else [_end_of(trial, saves) for trial in trials]
     ended = {i: file for i, file in enumerate(files) if file.exists()}
@@ -322,8 +371,9 @@ def run_stack(
         some, found = trials[start:stop], list[tuple[str, list[Row]]]()
         try:
             some = some[: runs_that_fit(_simulation(some[0], device, tasks))]
-            which = f"{start + 1} to {start + len(some)} of {len(trials)}"
-            title = some[0].title if len(trials) == 1 else f"{some[0].title}: {which}"
+            number = before + start + 1
+            which = f"{number}" if len(some) == 1 else f"{number} to {number + len(some) - 1}"
+            title = f"{some[0].title}: run {which} of {total}"
             simulations = [_simulation(trial, device, tasks) for trial in some]
             folder = saves and saves / _name(some)
             found = _Stack(simulations, some[0].config.run, folder).play(
@@ -357,6 +407,8 @@ def task_of(trial: Trial, device: str, tasks: dict[str, Task]) -> Task:
         tasks: a cache of tasks from earlier calls; tasks on other data are dropped from it.
     """
     config = trial.config
+    if isinstance(config, Given):
+        return config.task
     kind = json.dumps([config.table()[section] for section in ("data", "model")] + [config.run.dtype])
     name = json.dumps([kind, config.run.seed, config.run.init])
     if name not in tasks:
@@ -449,6 +501,7 @@ def _mean(rows: Sequence[Row]) -> dict[str, Any]:
     """The last row, with its scores replaced by their means over all rows."""
     if not rows:
         return {}
-    scores = ("train_loss", "test_accuracy", "worst_client_accuracy")
-    means = {key: statistics.fmean(row[key] for row in rows) for key in scores if rows[-1][key] is not None}
+    scores = ("train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse")
+    known = [key for key in scores if all(row.get(key) is not None for row in rows)]
+    means = {key: statistics.fmean(row[key] for row in rows) for key in known}
     return {**rows[-1], **means}

@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcom.formats import duration, megabytes, percent, significant
+from fedcom.formats import duration, percent, significant, unit
 from fedcom.reports.comparison import write_csv
-from fedcom.reports.figures import FAINT, INK, PALE, palette
+from fedcom.reports.figures import FAINT, INK, PALE
+from fedcom.reports.looks import palette
 from fedcom.reports.markdown import markdown_table
+from fedcom.reports.terminal import Column, Fitted
 from fedcom.runs.curve import timed
 from fedcom.saving.whole import write_json
 from fedcom.studies.sweep import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from rich.table import Table
+    from rich.console import RenderableType
 
 PointSummary = Mapping[str, Any]  # one method at one point of the grid: means and spreads over seeds
 _MEANS = ("test_accuracy", "train_loss", "uplink_bytes")
@@ -74,38 +76,37 @@ def write(table: Sequence[PointSummary], out: Path) -> None:
     _figure(table, out / "sweep.png")
 
 
-def render(table: Sequence[PointSummary]) -> "Table":
+def render(table: Sequence[PointSummary]) -> "RenderableType":
     """The best point of each method, for a terminal."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=box.SIMPLE_HEAD, padding=0, title="the best of each method", title_justify="left")
-    for i, heading in enumerate(_headings(table)):
-        drawn.add_column(heading, justify="right" if i > 1 else "left")
-    for entry in table:
-        if entry["best"]:
-            drawn.add_row(*map(Text, _cells(entry)))
-    return drawn
+    rows = [_cells(entry, table) for entry in table if entry["best"]]
+    columns = zip(_headings(table), zip(*rows, strict=True) if rows else [()] * 7, strict=False)
+    return Fitted([Column(*column) for column in columns], left=2, title="the best of each method")
 
 
 def _headings(table: Sequence[PointSummary]) -> list[str]:
-    return ["method", "point", "accuracy %", "loss", "up MB", *["time"] * timed(table), "runs"]
+    up = f"up {_unit(table)[0]}"
+    return ["method", "point", "accuracy %", "loss", up, *["time"] * timed(table), "runs"]
 
 
-def _cells(entry: PointSummary) -> list[str]:
+def _unit(table: Sequence[PointSummary]) -> tuple[str, float]:
+    return unit(max((entry["uplink_bytes"] or 0 for entry in table), default=0))
+
+
+def _cells(entry: PointSummary, table: Sequence[PointSummary]) -> list[str]:
     point = ", ".join(f"{key} {value}" for key, value in entry["point"].items())
     spread = entry["train_loss_spread"]
     loss = significant(entry["train_loss"], 4) + ("" if spread is None else f" ±{significant(spread, 2)}")
     runs = f"{entry['runs']}" + (f", {entry['diverged']} diverged" if entry["diverged"] else "")
     accuracy = percent(entry["test_accuracy"], entry["test_accuracy_spread"])
+    sent = entry["uplink_bytes"]
+    up = significant(None if sent is None else sent / _unit(table)[1], 3)
     time = [duration(entry["modelled_seconds"])] if timed([entry]) else []
-    return [entry["method"], point, accuracy, loss, megabytes(entry["uplink_bytes"]), *time, runs]
+    return [entry["method"], point, accuracy, loss, up, *time, runs]
 
 
 def _markdown(table: Sequence[PointSummary]) -> str:
     headings = _headings(table)
-    rows = [[f"**{c}**" if entry["best"] else c for c in _cells(entry)] for entry in table]
+    rows = [[f"**{c}**" if entry["best"] else c for c in _cells(entry, table)] for entry in table]
     notes = "".join(f"- {note}\n" for note in [*warnings_of(table), "± is the standard deviation over seeds"])
     return f"{markdown_table(headings, rows, 'll' + 'r' * (len(headings) - 2))}\n\n{notes}"
 

@@ -1,6 +1,5 @@
 """The models that the command line knows by name; in the library any torch.nn.Module will do."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -9,35 +8,13 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from fedcom import settings
 from fedcom.data import Dataset
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.registry import Registry, derived_from
+from fedcom.tasks.model import Model
 from fedcom.tasks.objective import Loss
-
-
-@dataclass(frozen=True)
-class Model(ABC):
-    """Makes a module; its settings are the fields of the dataclass."""
-
-    name: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        settings.check(self)
-
-    @abstractmethod
-    def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """A new module with PyTorch's default initialisation.
-
-        Args:
-            shape: of one sample.
-            classes: how many outputs there are.
-        """
-
-    def loss(self) -> Loss | None:
-        """The loss of (outputs, targets); None: cross-entropy."""
-        return None
+from fedcom.tasks.own_models import as_model
 
 
 @runtime_checkable
@@ -175,5 +152,9 @@ class Quadratic(Model):
 
 
 MODELS: Registry[type[Model]] = Registry(
-    "model", "fedcom.models", {m.name: m for m in (Mlp, Logistic, Cnn, Quadratic)}, derived_from(Model)
+    "model",
+    "fedcom.models",
+    {m.name: m for m in (Mlp, Logistic, Cnn, Quadratic)},
+    derived_from(Model, "or torch.nn.Module, or function that makes one"),
+    adapt=as_model,
 )

@@ -2,8 +2,8 @@
 
 import copy
 import threading
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +27,9 @@ class Objective:
     """Losses, outputs and per-client gradients of a module at any flat vector of its parameters.
 
     Args:
-        module: any module without batch statistics or dropout; its trainable parameters are the model. It is
-            copied, not changed.
+        module: any module without batch statistics or active dropout; its trainable parameters are the model.
+            It is copied, not changed, and stays in the mode it is in, train() or eval(). If it returns a
+            mapping, "logits" is used, or else its only value; of a tuple, the first item.
         loss: loss(outputs, targets) of a batch, as in torch.nn.functional; for a batch of one sample it must
             be that sample's loss. None: cross-entropy.
         dtype: of parameters and data.
@@ -77,7 +78,7 @@ class Objective:
         return self._call(self._module_of_this_thread(), w, x)
 
     def _call(self, module: nn.Module, w: Tensor, x: Tensor) -> Tensor:
-        return cast(Tensor, functional_call(module, self.layout.tensors(w), (x,)))
+        return _tensor_of(functional_call(module, self.layout.tensors(w), (x,)))
 
     def _module_of_this_thread(self) -> nn.Module:
         """A copy: a call sets the parameters for a while, and Ctrl-C may come before they are put back."""
@@ -100,7 +101,66 @@ class Objective:
             y: their targets [clients, samples, ...].
             weight: of each sample [clients, samples].
         """
-        return cast(Tensor, self._gradients(w, x, y, weight))
+        if torch.compiler.is_compiling():
+            return cast(Tensor, self._gradients(w, x, y, weight))
+        try:
+            return cast(Tensor, self._gradients(w, x, y, weight))
+        except RuntimeError as error:
+            raise translated(error) or error from None
+
+    def rehearse(self, x: Tensor, y: Tensor, classes: int) -> int:
+        """Try the module and the loss on the first sample; refuse data that does not suit them.
+
+        Args:
+            x: training samples.
+            y: their targets.
+            classes: how many there are; 0: regression.
+
+        Returns:
+            How many classes there are; 0 if the outputs have no score for each.
+        """
+        if self.loss is None:
+            _check_classes(y, classes)
+        try:
+            outputs = self.outputs(self.start, x[:1])
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"the module cannot take one sample of shape {list(x.shape[1:])}: {_told(error)}; change the "
+                "module or the shape of x"
+            ) from error
+        scores = outputs.shape[1] if outputs.dim() == 2 else 0
+        if self.loss is None and not scores >= classes:
+            raise ConfigError(
+                f"labels go up to {classes - 1}, but of one sample the module makes {list(outputs.shape)}; "
+                f"it must return [1, {classes}], one score per class; mend its last layer, or the labels"
+            )
+        try:
+            weight = outputs.new_ones(1, 1)
+            self.gradients(self.start.unsqueeze(0), x[:1].unsqueeze(0), y[:1].unsqueeze(0), weight)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"the loss of one sample, of outputs {list(outputs.shape)} and targets {list(y[:1].shape)}, "
+                f"cannot be computed: {_told(error)}; it must be one number"
+            ) from error
+        return classes if scores >= classes else 0
+
+    def curvatures(self, w: Tensor, v: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """The Hessian of each client's weighted sum of losses times a vector, one row per client.
+
+        Args:
+            v: the vector of each client, one row per client; `gradients` explains the others.
+        """
+        return vmap(self._curvature)(w, v, x, y, weight)
+
+    def _curvature(self, w: Tensor, v: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        def along(w: Tensor) -> Tensor:
+            return cast(Tensor, grad(self._weighted_loss)(w, x, y, weight) @ v)
+
+        return cast(Tensor, grad(along)(w))
 
     def _weighted_loss(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         module = self._unfolded if torch.compiler.is_compiling() else self._module_of_this_thread()
@@ -129,10 +189,67 @@ def _refuse_unsuitable(module: nn.Module) -> None:
             )
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             raise ConfigError(f"{kind} at {name!r} mixes the samples of a batch; use torch.nn.GroupNorm")
-        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 and part.training:
             raise ConfigError(
                 f"{kind} at {name!r} draws from a global generator, so no run could be repeated; "
-                "set p=0 or use weight_decay"
+                "set p=0, call module.eval() first, or use weight_decay"
             )
     if not any(p.requires_grad for p in module.parameters()):
         raise ConfigError("the module has no trainable parameter (requires_grad)")
+
+
+def _check_classes(y: Tensor, classes: int) -> None:
+    """Refuse targets that are no classes: cross-entropy, the default, needs them."""
+    if classes:
+        return
+    kind = "floats" if y.is_floating_point() else f"whole numbers of shape {list(y.shape)}"
+    remedy = "y.long()" if y.is_floating_point() and bool((y == y.round()).all()) else "one class per sample"
+    raise ConfigError(
+        f"cross-entropy, the default loss, needs classes 0, 1, 2, ..., and y holds {kind}; give {remedy}, "
+        "or a loss of your own, as in loss=torch.nn.functional.mse_loss"
+    )
+
+
+def _tensor_of(outputs: Any) -> Tensor:
+    """The tensor that a module means by what it returns."""
+    found = outputs
+    if isinstance(found, Mapping):
+        found = found.get("logits", next(iter(found.values())) if len(found) == 1 else None)
+    elif isinstance(found, tuple | list) and found:
+        found = found[0]
+    if not isinstance(found, Tensor):
+        keys = f" with the keys {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
+        raise ConfigError(
+            f"the module returns a {type(outputs).__name__}{keys}; it must return a tensor, a mapping with "
+            '"logits" or one value only, or a tuple that begins with a tensor'
+        )
+    return found
+
+
+_VALUES = "reads the value of a tensor, as `if x.sum() > 0` and .item() do; use torch.where(condition, a, b)"
+_IN_PLACE = "writes into a tensor, as `x += y` and `x[0] = y` do; write x = x + y, or use torch.where"
+_VMAP = {  # what torch's errors say, and what is meant
+    "data-dependent control flow": _VALUES,
+    ".item()": _VALUES,
+    "inplace": _IN_PLACE,
+    "in-place": _IN_PLACE,
+    "match the broadcast shape": _IN_PLACE,
+    "random": "draws random numbers, so no run could be repeated; leave them out",
+    "dynamic": "makes tensors whose shape depends on values, as nonzero and x[mask] do; use torch.where",
+}
+
+
+def translated(error: RuntimeError) -> ConfigError | None:
+    """An error of torch's vmap in terms of the user's module; None if it is another error."""
+    text = str(error)
+    what = next((words for mark, words in _VMAP.items() if mark in text), None)
+    if what is None and "vmap" not in text:
+        return None
+    return ConfigError(
+        "clients are computed side by side (torch.vmap), and the module or its loss "
+        + (what or f"fails there: {_told(error)}")
+    )
+
+
+def _told(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,5 +1,6 @@
 """Gradients of clients' losses on their data, as an algorithm asks for them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -60,11 +61,25 @@ class DataOracle:
 
     def full(self, w: Tensor) -> Tensor:
         """Gradients of the clients' whole losses at w."""
-        g = torch.zeros_like(w)
+        gradients = self.task.objective.gradients
+        return self._decayed(w, sum((gradients(w, *block) for block in self._blocks(w)), torch.zeros_like(w)))
+
+    def curvature(self, w: Tensor, v: Tensor) -> Tensor:
+        """The Hessians of clients' losses at w, or of their minibatches', times v; one row per client."""
+        some = None if self.batch_size is None else [self.minibatch(self.batch_size, w.dtype)]
+        curvatures = self.task.objective.curvatures
+        products = (curvatures(w, v, *block) for block in some or self._blocks(w))
+        return self._decayed(v, sum(products, torch.zeros_like(w)))
+
+    def _blocks(self, w: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """x, y and the weights of all samples of the clients, some per client at a time.
+
+        Positions past a client's last sample have weight 0.
+        """
         for positions in torch.split(torch.arange(self.task.longest, device=w.device), _FULL_BLOCK):
             position = positions.expand(len(w), -1)
-            g += self._gradient(w, position, (position < self._sizes).to(w.dtype) / self._sizes)
-        return self._decayed(w, g)
+            weight = (position < self._sizes).to(w.dtype) / self._sizes
+            yield *self.task.samples(self.clients, position), weight
 
     @property
     def _sizes(self) -> Tensor:
@@ -83,11 +98,6 @@ class DataOracle:
         order = ranks.masked_fill(absent, torch.iinfo(torch.int64).max).argsort(-1)
         slot = batch * b + torch.arange(b, device=ranks.device)
         return order.gather(-1, slot.clamp(max=self.task.longest - 1)), slot < self._sizes
-
-    def _gradient(self, w: Tensor, position: Tensor, weight: Tensor) -> Tensor:
-        """The gradients of weighted sums of losses; positions past a client's last sample have weight 0."""
-        x, y = self.task.samples(self.clients, position)
-        return self.task.objective.gradients(w, x, y, weight)
 
     def _decayed(self, w: Tensor, g: Tensor) -> Tensor:
         return g + self.weight_decay * w if self.weight_decay else g

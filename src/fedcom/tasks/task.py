@@ -2,30 +2,33 @@
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedcom.data import Dataset, Population, from_arrays, split
+from fedcom.data import Dataset, Partition, Population, from_arrays, indices, split
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
+from fedcom.formats import html_table
+from fedcom.tasks import scores as scoring
 from fedcom.tasks.objective import Loss, Objective
+from fedcom.tasks.scores import Marks, Metric, Numbers
 
-EVAL_BLOCK = 4096  # samples evaluated at once
-Scored = tuple[np.ndarray, np.ndarray]  # the loss of each sample, and 1 if it was classified right, else 0
+Scores = dict[str, Any]  # numbers by name; None: not to be had
+Scored = tuple[Numbers, Numbers]  # the loss of each sample, and 1 if it was classified right, else 0
 
 
-class Scores(NamedTuple):
-    """How good a model is."""
+class Details(NamedTuple):
+    """How good a classifier is, client by client and class by class."""
 
-    train_loss: float  # not a number where clients' samples are elsewhere
-    test_accuracy: float | None  # None without classes or test set
-    worst_client_accuracy: float | None  # mean over the worst tenth of clients; None without classes
+    client_accuracy: list[float]  # on the training samples of each client on which a model is evaluated
+    confusion: list[list[int]]  # test samples by class, and by the class they were taken for
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,19 @@ class Task:
         """Whether clients' samples are elsewhere, as they are for the server of real clients."""
         return self.held is not None and len(self.held) == 0
 
+    def _repr_html_(self) -> str:
+        """What the task is of, as a table, for notebooks."""
+        sizes = self.sizes.cpu()
+        spread = f"{int(sizes.min())} to {int(sizes.max())} samples, {int(sizes.median())} at the median"
+        rows = [
+            ("clients", f"{self.clients:,}, with {spread}"),
+            ("one sample", f"{list(self.x.shape[1:])} {self.x.dtype}".replace("torch.", "")),
+            ("classes", self.classes or "none: a regression, or targets of one's own loss"),
+            ("test samples", len(self.test_y)),
+            ("parameters", f"{self.objective.layout.size:,}, {type(self.objective.module).__name__}"),
+        ]
+        return html_table(rows, title=f"task {self.name}")
+
     @cached_property
     def checksum(self) -> int:
         """A 32-bit checksum of all samples and of who has which."""
@@ -71,24 +87,27 @@ class Task:
         return found
 
     @classmethod
-    def build(cls, objective: Objective, data: Dataset, parts: Sequence[Tensor]) -> "Task":
+    def build(cls, objective: Objective, data: Dataset, parts: Any) -> "Task":
         """A task from a data set that is split among clients.
 
         Args:
-            parts: the indices of each client's samples.
+            parts: the indices of each client's samples, as tensors, arrays or lists.
         """
+        parts = indices(parts, len(data.y))
         sizes = torch.tensor([len(part) for part in parts])
         if len(parts) == 0 or int(sizes.min()) < 1:
             raise ConfigError(f"every client needs a sample; the partition's sizes are {sizes.tolist()}")
         order = torch.cat(list(parts))
         x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
-        return cls(objective, x, y, sizes, test_x, test_y, data.classes, data.name)
+        classes = objective.rehearse(x, y, data.classes)
+        return cls(objective, x, y, sizes, test_x, test_y, classes, data.name)
 
     @classmethod
     def drawn(cls, objective: Objective, population: Population) -> "Task":
         """A task whose samples are drawn when they are needed."""
         data = population.data
+        objective.rehearse(objective.inputs(data.x), objective.targets(data.y), data.classes)
         return cls(
             objective=objective,
             x=objective.inputs(data.x),
@@ -107,12 +126,12 @@ class Task:
         cls,
         module: nn.Module,
         x: Any,
-        y: Any,
+        y: Any = None,
         test_x: Any = None,
         test_y: Any = None,
         *,
         clients: int | None = None,
-        partition: str = "iid",
+        partition: str | Partition | Sequence[Any] | NDArray[Any] | Tensor = "iid",
         classes_per_client: int = 2,
         alpha: float = 0.5,
         groups: Any = None,
@@ -125,20 +144,22 @@ class Task:
 
         Args:
             module: its trainable parameters are the model; it is copied, not changed.
-            x: training samples, along the first axis.
-            y: whole numbers 0..C-1 are classes; floats make it a regression.
-            test_x: test samples, with test_y; None: no test set.
-            clients: how many; None: one per author, for the partition "natural" only.
-            partition: "iid", "classes", "dirichlet" or "natural".
+            x: training samples, along the first axis; or a torch Dataset of samples and targets, without y.
+            y: whole numbers 0..C-1 are classes; floats make it a regression. With a loss of your own, whole
+                numbers of any shape and sign; there is an accuracy if the outputs have one score per class.
+            test_x: test samples, with test_y, or a torch Dataset; None: no test set.
+            clients: how many; None: one per author or part, if the partition says so.
+            partition: "iid", "classes", "dirichlet" or "natural"; a function of a SplitRequest; the indices
+                of each client's samples; or the client of each sample, as numbers or names.
             classes_per_client: how many shards each client gets, for "classes".
             alpha: of the Dirichlet distribution, for "dirichlet"; the smaller, the more uneven.
-            groups: the author of each training sample, for "natural".
+            groups: the author of each training sample, as numbers or names, for "natural".
             loss: loss(outputs, targets) of a batch, as in torch.nn.functional; None: cross-entropy.
             dtype: of parameters and data.
             seed: of the partition.
             model_seed: from which the module's parameters were drawn, for `Links(first="seed")`.
         """
-        data = from_arrays(x, y, test_x, test_y, groups)
+        data = from_arrays(x, y, test_x, test_y, groups, any_targets=loss is not None)
         draw = Draw.seeded(seed).fold("partition")
         parts = split(
             partition,
@@ -158,6 +179,11 @@ class Task:
             return tasks[0]
         x, y, sizes = (torch.cat([getattr(task, name) for task in tasks]) for name in ("x", "y", "sizes"))
         return replace(tasks[0], x=x, y=y, sizes=sizes)
+
+    @cached_property
+    def notes(self) -> dict[Any, Any]:
+        """What was measured of this task, so that runs that share it need not measure it again."""
+        return {}
 
     @property
     def clients(self) -> int:
@@ -179,6 +205,25 @@ class Task:
         kept = slice(first, first + int(self.sizes[held.start : held.stop].sum()))
         x, y = self.x[kept].clone(), self.y[kept].clone()
         return replace(self, x=x, y=y, test_x=self.test_x[:0], test_y=self.test_y[:0], held=held)
+
+    def held_out(self, share: float, draw: Draw) -> "Task":
+        """The same task with a share of each client's samples as the test set, and without that test set.
+
+        Every client that has two samples or more gives at least one, and keeps at least one.
+        """
+        picked = torch.zeros(len(self.y), dtype=torch.bool)
+        for client, (start, size) in enumerate(zip(self.offsets.tolist(), self.sizes.tolist(), strict=True)):
+            taken = min(max(1, round(share * size)), size - 1)
+            picked[start + draw.fold(client).permutation(size)[:taken]] = True
+        counts = torch.stack([(~part).sum() for part in torch.split(picked, self.sizes.tolist())])
+        return replace(
+            self,
+            x=self.x[~picked],
+            y=self.y[~picked],
+            sizes=counts,
+            test_x=self.x[picked],
+            test_y=self.y[picked],
+        )
 
     @cached_property
     def longest(self) -> int:
@@ -221,53 +266,103 @@ class Task:
         y = torch.split(self.y.cpu(), self.shown_sizes.tolist())
         return [torch.bincount(labels, minlength=self.classes).tolist() for labels in y]
 
-    def evaluate(self, w: Tensor, p: Tensor, scored: Scored | None = None) -> Scores:
-        """The train loss and the accuracies of one model.
+    def evaluate(
+        self,
+        w: Tensor,
+        p: Tensor,
+        metrics: Mapping[str, Metric] | None = None,
+        scored: Scored | None = None,
+    ) -> Scores:
+        """The scores of one model: train_loss, and what else the data allows.
+
+        With a test set test_loss; with classes test_accuracy and worst_client_accuracy, the mean over the
+        worst tenth of clients; else with a test set test_r2 and test_rmse.
 
         Args:
             w: the model.
             p: the weights of all clients in the train loss.
+            metrics: the user's own, on the test set.
             scored: the training samples, if they were scored elsewhere.
         """
+        regression = not self.classes and self.test_y.is_floating_point()
+        keep = regression or bool(metrics)
+        test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep)
+        has_test = len(test.losses) > 0
+        train_loss, worst = self._train_scores(w, p, scored)
+        return {
+            "train_loss": train_loss,
+            "test_loss": float(test.losses.mean()) if has_test else None,
+            "test_accuracy": float(test.hits.mean()) if has_test and self.classes else None,
+            "worst_client_accuracy": worst,
+            **({f"test_{key}": n for key, n in test.regression().items()} if regression else {}),
+            **test.own(metrics or {}),
+        }
+
+    def _train_scores(self, w: Tensor, p: Tensor, scored: Scored | None) -> tuple[float, float | None]:
+        """The train loss, and with classes the mean accuracy of the worst tenth of clients."""
         if self.blind:
-            return Scores(math.nan, self._test_accuracy(w), None)
-        losses, hits = scored or self._score(w, self.x, self.y)
+            return math.nan, None
+        losses, hits = (
+            np.add.reduceat(marks, self._starts) for marks in scored or self._score(w, slice(None))
+        )
         share = self.shown_sizes.numpy()
-        starts = share.cumsum() - share
-        by_client = np.add.reduceat(losses, starts) / share
         p = p.double().cpu()
         p = p if self.shown is None else p[self.shown] / p[self.shown].sum()
-        train_loss = float(by_client @ p.numpy())
-        if not self.classes:
-            return Scores(train_loss, None, None)
-        worst = np.sort(np.add.reduceat(hits, starts) / share)[: max(1, round(0.1 * len(share)))]
-        return Scores(train_loss, self._test_accuracy(w), float(worst.mean()))
-
-    def _test_accuracy(self, w: Tensor) -> float | None:
-        if not self.classes or not len(self.test_x):
-            return None
-        return float(self._score(w, self.test_x, self.test_y)[1].mean())
+        worst = np.sort(hits / share)[: max(1, round(0.1 * len(share)))]
+        return float(losses / share @ p.numpy()), float(worst.mean()) if self.classes else None
 
     def whole_blocks(self, clients: range) -> range:
         """The blocks in which training samples are scored that hold samples of these clients alone."""
-        ends = self.sizes.cumsum(0)
+        ends, size = self.sizes.cumsum(0), scoring.EVAL_BLOCK
         first, last = (int(ends[edge - 1]) if edge else 0 for edge in (clients.start, clients.stop))
-        return range(
-            -(-first // EVAL_BLOCK), -(-last // EVAL_BLOCK) if last == ends[-1] else last // EVAL_BLOCK
-        )
+        return range(-(-first // size), -(-last // size) if last == ends[-1] else last // size)
 
     def score_block(self, w: Tensor, block: int) -> Scored:
         """Score one block of training samples, all of which this task holds."""
-        first = EVAL_BLOCK * block - (0 if self.held is None else int(self.sizes[: self.held.start].sum()))
-        some = slice(first, first + EVAL_BLOCK)
-        return self._score(w, self.x[some], self.y[some])
+        size = scoring.EVAL_BLOCK
+        first = size * block - (0 if self.held is None else int(self.sizes[: self.held.start].sum()))
+        return self._score(w, slice(first, first + size))
 
-    @torch.no_grad()
-    def _score(self, w: Tensor, x: Tensor, y: Tensor) -> Scored:
-        """The loss of each sample, and 1 if it was classified right, else 0; as float64."""
-        losses, hits = [], []
-        for xs, ys in zip(torch.split(x, EVAL_BLOCK), torch.split(y, EVAL_BLOCK), strict=True):
-            outputs = self.objective.outputs(w, xs)
-            losses.append(self.objective.losses(outputs, ys).double())
-            hits.append((outputs.argmax(-1) == ys).double() if self.classes else torch.zeros_like(losses[-1]))
-        return torch.cat(losses).cpu().numpy(), torch.cat(hits).cpu().numpy()
+    def _score(self, w: Tensor, rows: slice) -> Scored:
+        """Score some of the training samples."""
+        marks = Marks(self.objective, w, self.x[rows], self.y[rows], self.classes)
+        return marks.losses, marks.hits
+
+    def evaluate_clients(self, w: Tensor, metrics: Mapping[str, Metric] | None = None) -> list[Scores]:
+        """The scores of one model on the training data of each client on which models are evaluated.
+
+        Args:
+            w: the model.
+            metrics: the user's own.
+        """
+        marks = Marks(self.objective, w, self.x, self.y, self.classes, keep=bool(metrics))
+        numbers = range(self.clients) if self.shown is None else self.shown.tolist()
+        found = []
+        for client, start, size in zip(numbers, self._starts, self.shown_sizes.tolist(), strict=True):
+            rows = slice(start, start + size)
+            right = {"accuracy": float(marks.hits[rows].mean())} if self.classes else {}
+            scores = {
+                "train_loss": float(marks.losses[rows].mean()),
+                **right,
+                **marks.own(metrics or {}, rows),
+            }
+            found.append({"client": client, "samples": size, **scores})
+        return found
+
+    @property
+    def _starts(self) -> Any:
+        """Where the samples of each client on which a model is evaluated begin."""
+        share = self.shown_sizes.numpy()
+        return share.cumsum() - share
+
+    def details(self, w: Tensor) -> Details:
+        """The accuracy of one model on each client and on each class; for tasks with classes."""
+        hits = np.zeros(0)  # clients' samples are elsewhere
+        if not self.blind:
+            hits = np.add.reduceat(self._score(w, slice(None))[1], self._starts) / self.shown_sizes.numpy()
+        test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep=True)
+        confusion = torch.zeros(self.classes, self.classes + 1, dtype=torch.int64)
+        if len(self.test_x):
+            taken_for = test.outputs.argmax(-1).clamp(max=self.classes).cpu()
+            confusion.index_put_((self.test_y.cpu(), taken_for), torch.tensor(1), accumulate=True)
+        return Details(hits.tolist(), confusion[:, : self.classes].tolist())

@@ -49,6 +49,11 @@ class Links:
 
     def __post_init__(self) -> None:
         settings.check(self)
+        kinds = {type(self.uplink), type(self.downlink)}
+        for kind in kinds:
+            CODECS.vet(kind)
+        if len({kind.id for kind in kinds}) < len(kinds):
+            raise ConfigError(f"uplink and downlink have codecs with one id, {self.uplink.id}; change one")
         if self.clip is not None and self.clip <= 0:
             raise ConfigError(f"clip must be above 0; got {self.clip}")
         if self.correlated and not (self.uplink.dithers and self.uplink.unbiased):

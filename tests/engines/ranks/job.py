@@ -12,17 +12,16 @@ import torch
 
 from fedcom.config import Config, read
 from fedcom.engines import choice
-from fedcom.engines.ranks import engine as ranked
 from fedcom.engines.ranks.engine import RankedEngine
 from fedcom.engines.ranks.ranks import join, leave
 from fedcom.runs.follow import follow
 from fedcom.runs.prepare import prepare
-from fedcom.tasks import task
+from fedcom.tasks import scores
 from tests.engines.ranks.tape import TapedEngine
 
 
 def main(cases: Path, out: Path, device: str = "cpu") -> None:
-    task.EVAL_BLOCK = ranked.EVAL_BLOCK = 64  # so that ranks share out the samples of these small runs
+    scores.EVAL_BLOCK = 64  # so that ranks share out the samples of these small runs
     if device == "tape":
         choice.RANKED["eager"], device = TapedEngine, "cpu"
     ranks = join()

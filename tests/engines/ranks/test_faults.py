@@ -15,7 +15,13 @@ import pytest
 
 from tests.cli.test_cli import PATIENCE
 
-SMALL = ("model.hidden=8", "algorithm.tau=2", "algorithm.name=fedcomgate-exact", "run.participation=0.5")
+SMALL = (
+    "model.hidden=8",
+    "algorithm.tau=2",
+    "algorithm.decay=1",
+    "algorithm.name=fedcomgate-exact",
+    "run.participation=0.5",
+)
 ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
@@ -149,7 +155,7 @@ def test_a_wrong_setting_ends_all_ranks(tmp_path: Path) -> None:
     with by_hand(tmp_path, 2, "run", "algorithm.eta=fast") as processes:
         ends = [process.communicate(timeout=PATIENCE) for process in processes]
     assert [process.returncode for process in processes] == [2, 0]
-    assert ends[0][1] == "fedcom: algorithm.eta must be a number; got 'fast'\n"
+    assert ends[0][1] == "fedcom: algorithm.eta must be a number or 'auto'; got 'fast'\n"
     assert ends[1][1] == ""
 
 

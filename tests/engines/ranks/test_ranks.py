@@ -200,7 +200,7 @@ def test_a_rank_holds_the_samples_of_its_own_clients_and_trains_to_the_same_grad
 
 
 def test_blocks_of_samples_are_scored_by_whoever_holds_them_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedcom.tasks.task.EVAL_BLOCK", 50)
+    monkeypatch.setattr("fedcom.tasks.scores.EVAL_BLOCK", 50)
     task, _ = build_task(Config.of(read(None, ["data.clients=7", "model.hidden=4"])))
     w, shares = task.objective.start, [Ranks(rank, 3).block(7) for rank in range(3)]
     blocks = [task.whole_blocks(share) for share in shares]

@@ -83,7 +83,7 @@ def test_a_model_is_evaluated_on_the_clients_shown(monkeypatch: pytest.MonkeyPat
     ]
     chosen = people.shown
     expected = (torch.stack(losses) * p)[chosen].sum() / p[chosen].sum()
-    assert task.evaluate(w, p).train_loss == pytest.approx(float(expected), rel=1e-6)
+    assert task.evaluate(w, p)["train_loss"] == pytest.approx(float(expected), rel=1e-6)
     assert [sum(counts) for counts in task.label_counts()] == task.sizes[chosen].tolist()
 
 

@@ -84,9 +84,9 @@ class Page:
             if message.get("method") == event:
                 return message
 
-    def open(self, path: Path) -> None:
-        """Go to a file and wait until it is loaded."""
-        self.send("Page.navigate", url=path.resolve().as_uri())
+    def open(self, place: Path | str) -> None:
+        """Go to a file or an address and wait until it is loaded."""
+        self.send("Page.navigate", url=place if isinstance(place, str) else place.resolve().as_uri())
         self.wait("Page.loadEventFired")
 
     def run(self, script: str) -> Any:
@@ -103,8 +103,8 @@ class Page:
                 raise RuntimeError(f"{condition} did not become true")
             self.run("new Promise(done => setTimeout(done, 20))")
 
-    def size(self, width: int, height: int, dark: bool = False) -> None:
-        """Set the window's size, and whether the system's theme is dark."""
+    def size(self, width: int, height: int, dark: bool = False, paper: bool = False) -> None:
+        """Set the window's size, whether the system's theme is dark, and whether the page is printed."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -113,7 +113,16 @@ class Page:
             mobile=width < 600,
         )
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.send("Emulation.setEmulatedMedia", features=[theme])
+        self.send("Emulation.setEmulatedMedia", media="print" if paper else "", features=[theme])
+
+    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+        """Move or press the mouse: mouseMoved, mousePressed or mouseReleased."""
+        self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
+
+    def touch(self, kind: str, *fingers: tuple[float, float]) -> None:
+        """Touch the screen: touchStart, touchMove or touchEnd."""
+        points = [{"x": x, "y": y, "id": i} for i, (x, y) in enumerate(fingers)]
+        self.send("Input.dispatchTouchEvent", type=kind, touchPoints=points)
 
     def picture(self, path: Path) -> None:
         """A screenshot of the whole page."""

@@ -15,10 +15,11 @@ from fedcom.cli import app
 from fedcom.config import read
 from fedcom.errors import ConfigError
 from fedcom.reports import page
-from fedcom.reports.figures import palette
+from fedcom.reports.looks import COLOURS
 from fedcom.reports.page.build import build
-from fedcom.reports.page.collect import collect
+from fedcom.reports.page.collect import collect, natural
 from fedcom.reports.page.curves import MOST, curves
+from fedcom.reports.page.points import accuracies, grids
 from fedcom.studies.compare import compare
 
 EVIL = "</script><img src=x onerror=alert(1)>&\"'"
@@ -43,13 +44,34 @@ def make(folder: Path, rows: list[dict[str, Any]] | None = None, seed: int = 0, 
         "ledger.json": {"clients": 2, "uplink": {"vectors": uplink}, "downlink": {"vectors": downlink}},
         "partition.json": {"clients": 2, "sizes": [3, 4], "label_counts": [[3, 0], [0, 4]]},
         "similarity.json": {"clients": [0, 1], "cosine": [[1.0, -0.5], [-0.5, 1.0]]},
+        "accuracy.json": {"clients": [0.5, 1.0], "confusion": [[3, 1], [0, 4]]},
         "environment.json": {"torch": "2", "command": ["/somewhere/fedcom", "run", "run.seed=0"]},
     }
     for name, content in files.items():
         (folder / name).write_text(json.dumps(changes.get(name.split(".")[0], content)))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = f'[algorithm]\nname = "fedpaq"\n[uplink]\nname = "int"\nbits = 2\n[run]\nseed = {seed}\n'
+    codec = f'[uplink]\nname = "int"\nbits = {changes.get("bits", 2)}\n'
+    config = f'[algorithm]\nname = "{changes.get("method", "fedpaq")}"\n{codec}[run]\nseed = {seed}\n'
     (folder / "config.toml").write_text(config + "target_accuracy = 0.5\n" + changes.get("more", ""))
+    return folder
+
+
+def make_sweep(folder: Path) -> Path:
+    """A sweep's folder written by hand: FedPAQ at two etas and two gammas, two seeds; one point diverged."""
+    folder.mkdir(parents=True)
+    lines = []
+    for eta, gamma, accuracy in ((0.1, 1, 0.8), (0.2, 1, 0.9), (0.1, 2, 0.7), (0.2, 2, None)):
+        for seed in (0, 1):
+            record = {
+                "key": f"{eta} {gamma} {seed}",
+                "method": "fedpaq",
+                "point": {"eta": eta, "gamma": gamma},
+            }
+            scores = {"test_accuracy": accuracy, "train_loss": 1.0} if accuracy else {}
+            lines.append(json.dumps({**record, "status": "done" if accuracy else "diverged", **scores}))
+    (folder / "results.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "trials.json").write_text('{"trials": 8}')
+    (folder / "sweep.json").write_text("{}")
     return folder
 
 
@@ -69,11 +91,33 @@ def test_labels_are_those_of_a_comparison_and_seeds_are_together(tmp_path: Path)
     found = collect([tmp_path])
     assert [(run.label, run.seed) for run in found.runs] == [("one", 0), ("one", 1), ("two", 0)]
     assert found.notices == []
-    assert "one done 2 1.000 ±0 60.00 ±0.00 18.0 56.0 1 18.0" in shown(tmp_path)
+    assert "one fedpaq, int 2-bit done 2 1.000 ±0 60.00 ±0.00 18.0 56.0 1 18.0" in shown(tmp_path)
 
 
-def test_a_single_run_is_labelled_by_its_method(tmp_path: Path) -> None:
-    assert [run.label for run in collect([make(tmp_path / "mine")]).runs] == ["fedpaq"]
+def labels(*folders: Path) -> list[str]:
+    return [run.label for run in collect(folders).runs]
+
+
+def test_runs_without_a_label_are_named_by_method_and_codec_in_natural_order(tmp_path: Path) -> None:
+    for bits in (10, 2, 1):
+        make(tmp_path / f"run-{bits}", bits=bits)
+    assert labels(tmp_path / "run-2") == ["fedpaq, int 2-bit"]
+    assert labels(tmp_path) == ["fedpaq, int 1-bit", "fedpaq, int 2-bit", "fedpaq, int 10-bit"]
+
+
+def test_runs_of_one_method_and_codec_are_named_by_what_differs_and_at_last_by_folder(tmp_path: Path) -> None:
+    for name, eta in (("a", 0.1), ("b", 0.2), ("c", 0.2)):
+        make(tmp_path / name, more=f"[extra]\neta = {eta}\n")
+    assert labels(tmp_path / "a", tmp_path / "b") == [
+        "fedpaq, int 2-bit, eta 0.1",
+        "fedpaq, int 2-bit, eta 0.2",
+    ]
+    assert labels(tmp_path) == ["fedpaq, int 2-bit, eta 0.1", "b", "c"]
+
+
+def test_names_sort_by_the_numbers_in_them() -> None:
+    names = ["run-10", "run-2", "b", "0.25", "1", "0.1", "A"]
+    assert sorted(names, key=natural) == ["0.1", "0.25", "1", "A", "b", "run-2", "run-10"]
 
 
 def test_runs_that_differ_in_more_than_their_seed_get_different_labels(tmp_path: Path) -> None:
@@ -97,8 +141,16 @@ def test_curves_have_the_mean_and_range_over_seeds_and_the_methods_colour(tmp_pa
     view = line["views"]["train_loss"]
     assert (view["mean"], view["low"], view["high"]) == ([2, 2], [2, 1], [2, 3])
     assert (view["uplink_bytes"], view["modelled_seconds"]) == ([0, 2], [None, 7])
-    assert [axis["key"] for axis in drawn["x"]] == ["round", "uplink_bytes", "modelled_seconds"]
-    assert drawn["methods"] == [{"label": "fedpaq", "colour": palette(["fedpaq"])["fedpaq"]}]
+    assert [axis["key"] for axis in drawn["x"]] == [
+        "uplink_bytes",
+        "total_bytes",
+        "round",
+        "modelled_seconds",
+    ]
+    assert [axis["key"] for axis in drawn["y"]] == ["test_accuracy", "train_loss"]
+    assert view["total_bytes"] == [0, 2]
+    (method,) = drawn["methods"]
+    assert method == {"label": "fedpaq", "colour": COLOURS["fedpaq"], "dash": (), "marker": "circle"}
 
 
 def test_there_is_no_time_axis_without_times_and_no_accuracy_without_classes(tmp_path: Path) -> None:
@@ -117,13 +169,13 @@ def test_long_curves_are_thinned_but_keep_their_ends(tmp_path: Path) -> None:
 def test_bits_are_those_of_the_ledger_and_the_bound_is_that_of_their_rate(tmp_path: Path) -> None:
     text = shown(make(tmp_path / "a"))
     # 36 bytes in two messages of ten coordinates: 14.4 bits each; 1 / (4^14.4 - 1)
-    assert "int, uplink bits 2 fedpaq unbiased — 0.500 — 14.4 2.14e-09" in text
+    assert "int, uplink bits 2 fedpaq, int 2-bit unbiased — 0.500 — 14.4 2.14e-09" in text
 
 
 def test_bytes_are_itemised_per_client(tmp_path: Path) -> None:
     text = shown(make(tmp_path / "a"))
-    assert "fedpaq uplink D header 1.600e-05 88.89" in text
-    assert "fedpaq downlink w values 4.000e-05 71.43" in text
+    assert "fedpaq, int 2-bit uplink D header 1.600e-05 88.89" in text
+    assert "fedpaq, int 2-bit downlink w values 4.000e-05 71.43" in text
 
 
 def test_commands_that_repeat_a_run(tmp_path: Path) -> None:
@@ -177,7 +229,49 @@ def test_the_page_is_made_and_names_every_fault_of_the_runs(tmp_path: Path) -> N
     text = shown(tmp_path)
     assert "Some files were missing or could not be read; the rest is shown." in text
     assert "summary.json: missing" in text
-    assert "wild diverged at round 1" in text
+    assert "wild fedpaq, int 2-bit diverged at round 1" in text
+
+
+def test_a_sweep_is_read_line_by_line_and_averaged_over_seeds(tmp_path: Path) -> None:
+    folder = make_sweep(tmp_path / "grid")
+    with (folder / "results.jsonl").open("a") as log:
+        log.write('{"key": "torn"\n[1]\n{"key": "a", "method": "x", "point": 3, "status": "done"}\n')
+        log.write(
+            json.dumps(
+                {
+                    "key": "0.1 1 0",
+                    "method": "fedpaq",
+                    "point": {"eta": 0.1, "gamma": 1},
+                    "status": "done",
+                    "test_accuracy": 0.6,
+                }
+            )
+            + "\n"
+        )
+    found = collect([tmp_path])
+    assert [what for what, _ in found.notices] == [
+        f"results.jsonl: line {n} is not a record" for n in (9, 10, 11)
+    ]
+    (grid,) = grids(found.sweeps)
+    assert grid["axes"] == {"eta": ["0.1", "0.2"], "gamma": ["1", "2"]}
+    scores = {(p["at"]["eta"], p["at"]["gamma"]): p["score"] for p in grid["points"]}
+    assert scores[("0.1", "1")] == pytest.approx(0.7)  # its first seed was run again, and counts once
+    assert scores[("0.2", "2")] is None  # diverged
+    for name in ("results.jsonl", "trials.json"):
+        (folder / name).write_bytes(b"\xff{")
+    assert "Sweep grid" in html(tmp_path)
+
+
+def test_the_worst_tenth_is_the_one_of_the_table(tmp_path: Path) -> None:
+    for seed, worst in ((0, 0.2), (1, 0.6)):
+        row = {**ROW, "round": 1, "worst_client_accuracy": worst}
+        accuracy = {"clients": [worst, 1.0, 0.9], "confusion": [[1]]}
+        make(tmp_path / "one" / f"seed-{seed}", [ROW, row], seed, accuracy=accuracy)
+    runs = collect([tmp_path]).runs
+    (own,) = accuracies(runs)["methods"]
+    assert own["worst"] == pytest.approx(0.4)
+    assert (own["least"], sum(own["bins"]), own["confusion"]) == (0.2, 6, [[2]])
+    assert "40.00" in shown(tmp_path)
 
 
 ODD = (None, True, -1, 1e308, 10**400, "x", [], [[]], {}, {"a": "b"})
@@ -199,7 +293,9 @@ def planted(thing: Any, path: tuple[Any, ...], value: Any) -> Any:
     return copy
 
 
-@pytest.mark.parametrize("name", ["summary", "ledger", "partition", "similarity", "environment", "metrics"])
+@pytest.mark.parametrize(
+    "name", ["summary", "ledger", "accuracy", "partition", "similarity", "environment", "metrics"]
+)
 def test_no_value_in_a_file_prevents_the_page(tmp_path: Path, name: str) -> None:
     run = make(tmp_path / "a")
     (path,) = run.glob(f"{name}.json*")
@@ -223,7 +319,7 @@ def test_no_setting_prevents_the_page(tmp_path: Path, section: str) -> None:
 
 def test_a_folder_whose_name_is_not_valid_text(tmp_path: Path) -> None:
     run = make(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")) / "seed-0")
-    assert b"<h1>? on" in page.write([run], tmp_path / "page.html").read_bytes()
+    assert b">? on" in page.write([run], tmp_path / "page.html").read_bytes()
 
 
 @pytest.mark.parametrize("folder", ["", "nowhere"])

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar
+from importlib.util import find_spec
+from threading import Lock
+from typing import Any, TypeVar, cast
 
 import torch
 from numpy import uint32 as U
@@ -17,31 +19,64 @@ def placed(table: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return table.to(device, dtype)
 
 
-try:
-    from numba import njit
-except ImportError:  # about a hundred times slower, with the same results
-    COMPILED = False
+COMPILED = find_spec("numba") is not None
+_waiting: "list[_Lazy] | None" = []  # loops that numba has not been told of; None once it has been imported
+_lock = Lock()
 
-    def jit(function: Loop) -> Loop:
-        """Leave a loop to Python."""
+
+def jit(function: Loop) -> Loop:
+    """Compile a loop at its first call, and keep the result on disk.
+
+    Without numba the loop is left to Python: about a hundred times slower, with the same results.
+    """
+    return _compiled(function, False)
+
+
+def sum_jit(function: Loop) -> Loop:
+    """The same, for a sum whose terms may be added in any order."""
+    return _compiled(function, {"reassoc", "contract"})
+
+
+def _compiled(function: Loop, fastmath: bool | set[str]) -> Loop:
+    if not COMPILED:
         return function
+    lazy: Any = _Lazy(function, fastmath)
+    if _waiting is None:
+        return cast(Loop, lazy.dispatcher())
+    _waiting.append(lazy)
+    return cast(Loop, lazy)
 
-    sum_jit = jit
-else:
-    COMPILED = True
 
-    def jit(function: Loop) -> Loop:
-        """Compile a loop at its first call, and keep the result on disk."""
-        return _compiled(function, False)
+class _Lazy:
+    """A loop until one is first called: importing numba takes a tenth of the time that torch does."""
 
-    def sum_jit(function: Loop) -> Loop:
-        """The same, for a sum whose terms may be added in any order."""
-        return _compiled(function, {"reassoc", "contract"})
+    def __init__(self, function: Callable[..., Any], fastmath: bool | set[str]) -> None:
+        self.py_func, self._fastmath = function, fastmath
+        self._dispatcher: Any = None
 
-    def _compiled(function: Loop, fastmath: bool | set[str]) -> Loop:
-        compiler: Any = njit(cache=True, nogil=True, fastmath=fastmath)
-        compiled: Loop = compiler(function)  # it is called just as the function is
-        return compiled
+    def dispatcher(self) -> Any:
+        """What numba calls the loop by."""
+        if self._dispatcher is None:
+            from numba import njit
+
+            self._dispatcher = njit(cache=True, nogil=True, fastmath=self._fastmath)(self.py_func)
+        return self._dispatcher
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._dispatcher is None or _waiting is not None:
+            _tell_numba()
+        return self._dispatcher(*arguments)
+
+
+def _tell_numba() -> None:
+    """Put what numba knows in the place of every loop, also where one loop calls another."""
+    global _waiting
+    with _lock:
+        for lazy in _waiting or ():
+            lazy.dispatcher()
+            names = lazy.py_func.__globals__
+            names |= {name: other.dispatcher() for name, other in names.items() if isinstance(other, _Lazy)}
+        _waiting = None
 
 
 @jit

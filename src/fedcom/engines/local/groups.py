@@ -92,6 +92,6 @@ def _seconds(task: Task, algorithm: Algorithm, w: Tensor, clients: int) -> float
     times = []
     for step in range(3):
         started = time.thread_time()
-        torch.sub(stack, oracle.at(step).batch(stack), alpha=algorithm.eta)
+        torch.sub(stack, oracle.at(step).batch(stack), alpha=algorithm.local_rate(0))
         times.append(time.thread_time() - started)
     return min(times)

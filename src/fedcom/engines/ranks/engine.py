@@ -28,7 +28,8 @@ from fedcom.errors import ConfigError
 from fedcom.rounds.round import Mean, server_hears
 from fedcom.rounds.state import RunState
 from fedcom.saving.series import ClientRows, Saved
-from fedcom.tasks.task import EVAL_BLOCK, Scored, Task
+from fedcom.tasks import scores as scoring
+from fedcom.tasks.task import Scored, Task
 from fedcom.traffic.channel import Inbox, Mail
 from fedcom.traffic.ledger import Ledger
 from fedcom.vectors import Vectors
@@ -121,7 +122,7 @@ class RankedEngine(EagerEngine):
         with together():
             self.ranks.tell({"do": "score"})
             found = dict[int, Scored]()
-            for block in range(-(-len(task.x) // EVAL_BLOCK)):
+            for block in range(-(-len(task.x) // scoring.EVAL_BLOCK)):
                 if not any(block in share for share in shares):
                     found[block] = task.score_block(w, block)
             for rank, share in enumerate(shares, 1):

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedcom import settings
 from fedcom.engines.state.rows import Rows
 from fedcom.vectors import Vectors
 
@@ -29,6 +30,9 @@ class Storage:
     home: Literal["auto", "memory", "disk"] = "auto"
     dtype: Literal["model", "bfloat16"] = "model"
     folder: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        settings.check(self)
 
     def row_dtype(self, row: Tensor) -> torch.dtype:
         """The dtype in which a row is kept."""

@@ -1,6 +1,6 @@
 // Shared by the parts of the page: elements, numbers, colours.
 
-const data = JSON.parse(document.getElementById("data").textContent);
+let data = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif";
 const get = (id) => document.getElementById(id);
@@ -41,7 +41,8 @@ function table(caption, [head, ...rows]) {
 // ---- colours: a method's own colour on white; shifted until it is readable in small text and on dark
 
 const system = matchMedia("(prefers-color-scheme: dark)");
-const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+const onPaper = matchMedia("print"); // which is white, whatever the screen is
+const dark = () => !onPaper.matches && (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
 
 function inks() {
   const style = getComputedStyle(root);
@@ -73,6 +74,80 @@ function readable(hex, paper, ratio) {
 
 const stroke = (hex) => (dark() ? readable(hex, inks().paper, 4) : hex);
 
+// ---- looks: a colour, dashes and a marker for each method
+
+const look = (method) => data.curves.methods.find(({ label }) => label === method)
+  ?? { colour: "#767676", dash: [], marker: "circle" };
+
+function marker(kind, x, y, r, attributes) {
+  const [w, t] = [r * 0.9, r * 1.25];
+  const d = {
+    circle: `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`,
+    square: `M${x - w} ${y - w}h${2 * w}v${2 * w}h${-2 * w}Z`,
+    triangle: `M${x} ${y - t}L${x + t} ${y + w}H${x - t}Z`,
+    diamond: `M${x} ${y - t}L${x + t} ${y}L${x} ${y + t}L${x - t} ${y}Z`,
+  }[kind];
+  return shape("path", { d, class: "marker", ...attributes });
+}
+
+// A method's line and marker, small, beside its name.
+function sample({ colour, dash, marker: kind }) {
+  const ink = stroke(colour);
+  return shape("svg", { viewBox: "0 0 28 10", class: "sample", "aria-hidden": "true" },
+    shape("line", { x1: 0, x2: 28, y1: 5, y2: 5, stroke: ink, "stroke-width": 2, "stroke-dasharray": dash.join(" ") }),
+    marker(kind, 14, 5, 3, { fill: ink }));
+}
+
+function swatches() {
+  for (const thing of document.querySelectorAll("[data-c]")) {
+    const { c: colour, d: dash, m: kind } = thing.dataset;
+    thing.style.setProperty("--c", stroke(colour));
+    if (kind) thing.replaceChildren(sample({ colour, dash: JSON.parse(dash), marker: kind }));
+  }
+}
+
+const swatch = ({ colour, dash, marker: kind }) => element("i", {
+  class: "swatch", "data-c": colour, "data-d": JSON.stringify(dash), "data-m": kind, "aria-hidden": "true",
+}, sample({ colour, dash, marker: kind }));
+
+// ---- the address keeps what was chosen, so that a link or a reload shows the same
+
+function remembered(key) {
+  return new URLSearchParams(location.search).getAll(key);
+}
+
+function remember(key, values) {
+  const all = new URLSearchParams(location.search);
+  all.delete(key);
+  for (const value of values) all.append(key, value);
+  const query = all.toString();
+  try {
+    history.replaceState(null, "", location.pathname + (query && `?${query}`) + location.hash);
+  } catch { /* a page inside another may not change its address */ }
+}
+
+// A row of choices, one of which is pressed.
+function choices(place, name, legend, options, chosen, pick) {
+  const made = element("fieldset", {}, element("legend", {}, legend));
+  for (const [value, words] of options) {
+    const input = element("input", { type: "radio", name, value });
+    input.checked = value === chosen;
+    input.addEventListener("change", () => pick(value));
+    made.append(element("label", {}, input, element("span", {}, words)));
+  }
+  place.append(made);
+}
+
+function menu(id, words, options, chosen, pick) {
+  const made = element("select", { id }, ...options.map(([value, name]) => element("option", { value }, name)));
+  made.value = chosen;
+  made.addEventListener("change", () => {
+    pick(made.value);
+    get(id).focus();
+  });
+  return element("p", { class: "menu" }, element("label", { for: id }, `${words} `), made);
+}
+
 // ---- light or dark: the system's choice until the button is used
 
 function theme(redraw) {
@@ -80,9 +155,7 @@ function theme(redraw) {
   const apply = () => {
     button.textContent = dark() ? "Light" : "Dark";
     button.setAttribute("aria-label", `Switch to the ${dark() ? "light" : "dark"} theme`);
-    for (const thing of document.querySelectorAll("[data-c]")) {
-      thing.style.setProperty("--c", stroke(thing.dataset.c));
-    }
+    swatches();
     redraw();
   };
   try {
@@ -95,5 +168,6 @@ function theme(redraw) {
     apply();
   });
   system.addEventListener("change", apply);
+  onPaper.addEventListener("change", apply);
   apply();
 }

@@ -1,36 +1,42 @@
 """Write the HTML page of `fedcom report`, a single file that needs no others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from fedcom.errors import ConfigError
-from fedcom.reports.page import codecs, sections
+from fedcom.reports.page import codecs, points, sections
 from fedcom.reports.page.collect import CollectedRuns, SavedRun, collect
 from fedcom.reports.page.curves import curves
 from fedcom.reports.page.markup import Html, join, script_safe, text
 from fedcom.version import VERSION
 
 MARK = '<meta name="generator" content="fedcom'  # by which a file is known to be a fedcom report
-SCRIPTS = ("base.js", "chart.js", "clients.js")
+SCRIPTS = ("base.js", "chart.js", "zoom.js", "points.js", "clients.js", "sweeps.js", "tables.js", "live.js")
 CLIENTS = 100  # how many clients of a partition are drawn; more would be too thin to see
 
 
-def write(folders: Sequence[Path], out: Path | None = None) -> Path:
+def write(
+    folders: Sequence[Path], out: Path | None = None, tell: Callable[[str], object] = lambda notice: None
+) -> Path:
     """Write the page of every run in or below some folders, and return its path.
 
     Args:
         out: the file to write; None for report.html in the folder, or in the current folder if there are
             several. An existing file is overwritten only if it is a fedcom report.
+        tell: called with each notice of what is broken or missing in a run's folder.
     """
     out = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; --out takes a file, such as {out / 'report.html'}")
     if out.exists() and MARK not in out.read_text(encoding="utf-8", errors="replace")[:1000]:
         raise ConfigError(f"{out} exists and is not a fedcom report; choose another --out")
-    page = build(collect(folders))
+    found = collect(folders)
+    for what, where in found.notices:
+        tell(f"{where}: {what}")
+    page = build(found)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(page.encode("utf-8", "replace"))
@@ -39,14 +45,29 @@ def write(folders: Sequence[Path], out: Path | None = None) -> Path:
     return out
 
 
-def build(found: CollectedRuns) -> str:
-    """The HTML text of the page."""
+def build(found: CollectedRuns, live: bool = False) -> str:
+    """The HTML text of the page.
+
+    Args:
+        live: the page asks its server for a newer one every few seconds.
+    """
     runs = found.runs
-    data = {"curves": curves(runs), "partitions": _partitions(runs)}
+    data = {
+        "curves": curves(runs),
+        "frontier": points.frontier(runs),
+        "costs": [{"key": key, "name": name, "title": title} for key, (name, title) in points.COSTS.items()],
+        "aims": points.aims(runs),
+        "rates": codecs.rates(runs),
+        "sweeps": points.grids(found.sweeps),
+        "partitions": _partitions(runs),
+        "accuracies": points.accuracies(runs),
+    }
     return Template(_file("page.html")).substitute(
         version=text(VERSION),
-        title=text(_title(runs)),
-        lead=text(_lead(runs)),
+        connect="'self'" if live else "'none'",
+        live="live" if live else "still",
+        title=text(_title(found)),
+        lead=text(_lead(found)),
         css=_file("page.css"),
         js=join(map(_file, SCRIPTS)),
         data=script_safe(data),
@@ -63,23 +84,29 @@ def _file(name: str) -> Html:
     return Html(files("fedcom.reports.page").joinpath(name).read_text(encoding="utf-8"))
 
 
-def _title(runs: Sequence[SavedRun]) -> str:
-    names = list(dict.fromkeys(str(run.config.get("data", {}).get("name", "unknown data")) for run in runs))
-    labels = list(dict.fromkeys(run.label for run in runs))
+def _title(found: CollectedRuns) -> str:
+    if not found.runs:
+        names = [sweep.folder.resolve().name for sweep in found.sweeps]
+        return f"Sweep {', '.join(names)}" if names else "No runs yet"
+    names = list(
+        dict.fromkeys(str(run.config.get("data", {}).get("name", "unknown data")) for run in found.runs)
+    )
+    labels = list(dict.fromkeys(run.label for run in found.runs))
     who = labels[0] if len(labels) == 1 else f"{len(labels)} methods"
     return f"{who} on {', '.join(names[:3])}{' and others' * (len(names) > 3)}"
 
 
-def _lead(runs: Sequence[SavedRun]) -> str:
-    """The number of runs, and the settings of the task that all of them share, in one line."""
-    counts = [f"{len(runs)} run{'s' * (len(runs) > 1)}"]
+def _lead(found: CollectedRuns) -> str:
+    """The number of runs and sweeps, and the settings of the task that all runs share, in one line."""
+    numbers = ((found.runs, "run"), (found.sweeps, "sweep"))
+    counts = [f"{len(some)} {name}{'s' * (len(some) > 1)}" for some, name in numbers if some]
     for section, key, form in (
         ("data", "clients", "{} clients"),
         ("data", "partition", "partition {}"),
         ("model", "name", "model {}"),
         ("run", "rounds", "{} rounds"),
     ):
-        values = {str(run.config.get(section, {}).get(key)) for run in runs}
+        values = {str(run.config.get(section, {}).get(key)) for run in found.runs}
         counts += [form.format(*values)] if len(values) == 1 and values != {"None"} else []
     return " · ".join(counts)
 

@@ -1,14 +1,36 @@
 // The chart: curves with bands, their names, reading values, controls and files.
 
-const { methods, lines } = data.curves;
-const colourOf = Object.fromEntries(methods.map((method) => [method.label, method.colour]));
-const state = { x: data.curves.x[0]?.key, y: data.curves.y[0]?.key, hidden: new Set(), log: {}, focus: null };
+const state = { hidden: new Set(remembered("hide")), log: {}, focus: null, zoom: null };
 let drawn = null; // the chart as it stands: lines, scales, box, colours
 
+const lines = () => data.curves.lines;
+const methods = () => data.curves.methods;
 const title = (way) => data.curves[way].find((axis) => axis.key === state[way]).title;
 const short = (text) => (text.length > 26 ? text.slice(0, 25) + "…" : text);
 const dim = (method) => (state.focus && state.focus !== method ? 0.15 : 1);
 const last = (line) => line.points[line.points.length - 1];
+
+function recall() {
+  for (const way of ["x", "y"]) {
+    const keys = data.curves[way].map((axis) => axis.key);
+    state[way] = [state[way], ...remembered(way), keys[0]].find((key) => keys.includes(key));
+  }
+  for (const word of remembered("scale")) {
+    const [key, kind] = word.split(":");
+    state.log[key] ??= kind === "log";
+  }
+  const zoom = (remembered("zoom")[0] ?? "").split(",").map(Number);
+  if (zoom.length === 4 && zoom.every(Number.isFinite)) state.zoom = { x: zoom.slice(0, 2), y: zoom.slice(2) };
+}
+
+function store() {
+  for (const way of ["x", "y"]) remember(way, state[way] === data.curves[way][0].key ? [] : [state[way]]);
+  const scales = Object.entries(state.log).filter(([key, log]) => log !== defaultLog(key));
+  remember("scale", scales.map(([key, log]) => `${key}:${log ? "log" : "even"}`));
+  remember("hide", [...state.hidden]);
+  const written = (v) => Number(v.toPrecision(6));
+  remember("zoom", state.zoom ? [[...state.zoom.x, ...state.zoom.y].map(written).join(",")] : []);
+}
 
 // ---- scales
 
@@ -52,14 +74,15 @@ function extent(values, log) {
   return log ? [low / pad, high * pad] : [low - pad, high + pad];
 }
 
+const spread = (values) => largest(values, 0) / least(values, Infinity);
+
 function defaultLog(key) {
-  if (key !== "uplink_bytes" && key !== "modelled_seconds") return key === "train_loss";
-  const views = lines.flatMap((line) => Object.values(line.views));
-  const values = views.flatMap((view) => view[key] || []).filter((v) => v > 0);
-  return largest(values, 0) / least(values, Infinity) > 10;
+  if (!["uplink_bytes", "total_bytes", "modelled_seconds"].includes(key)) return key === "train_loss";
+  const views = lines().flatMap((line) => Object.values(line.views));
+  return spread(views.flatMap((view) => view[key] || []).filter((v) => v > 0)) > 10;
 }
 
-const isLog = (way) => (state.log[state[way]] ??= defaultLog(state[way]));
+const isLog = (way) => state.log[state[way]] ?? defaultLog(state[way]);
 
 // ---- what is drawn
 
@@ -67,7 +90,7 @@ const isLog = (way) => (state.log[state[way]] ??= defaultLog(state[way]));
 function shown() {
   const [logX, logY] = [isLog("x"), isLog("y")];
   const drawable = (p) => known(p.x) && known(p.y) && (!logX || p.x > 0) && (!logY || p.y > 0);
-  const all = lines.filter((line) => !state.hidden.has(line.method) && line.views[state.y]?.[state.x]);
+  const all = lines().filter((line) => !state.hidden.has(line.method) && line.views[state.y]?.[state.x]);
   const pointed = all.map((line) => {
     const { [state.x]: x, mean, low, high } = line.views[state.y];
     const points = mean.map((y, i) => ({ x: x[i], y, low: logY && low[i] <= 0 ? y : low[i], high: high[i] }));
@@ -90,8 +113,8 @@ function capped(all) {
 }
 
 const pen = document.createElement("canvas").getContext("2d");
-function wide(text) {
-  pen.font = `13px ${FONT}`;
+function wide(text, size = 13) {
+  pen.font = `${size}px ${FONT}`;
   return pen.measureText(text).width;
 }
 
@@ -99,67 +122,96 @@ function draw() {
   const all = shown();
   const width = Math.max(300, get("plot").clientWidth);
   const height = Math.round(Math.min(460, Math.max(280, width * 0.5)));
-  const named = [...new Map([...all].reverse().map((line) => [line.method, line])).values()];
-  const labelled = width > 560 && named.length <= 16 && methods.length > 1;
+  const named = [...new Map([...all].reverse().map((line) => [line.method, line])).values()].reverse();
+  const labelled = width > 560 && named.length <= 24 && methods().length > 1;
   const right = labelled ? 30 + largest(named.map((line) => wide(short(line.method))), 0) : 16;
-  const box = { left: 60, right: width - right, top: 14, bottom: height - 46, width };
+  const box = { left: 60, right: width - right, top: 14, bottom: height - 46, width, height };
   const points = all.flatMap((line) => line.points);
-  const x = scale(extent(points.map((p) => p.x), isLog("x")), box.left, box.right, isLog("x"));
-  const y = scale(extent(points.flatMap((p) => [p.low, p.high]), isLog("y")), box.bottom, box.top, isLog("y"));
-  const span = [least(points.map((p) => x(p.x)), box.right), largest(points.map((p) => x(p.x)), box.left)];
-  drawn = { all, x, y, box, span, colours: inks(), cursor: shape("g") };
+  const [xs, ys] = [points.map((p) => p.x), points.flatMap((p) => [p.low, p.high])];
+  const whole = { x: extent(xs, isLog("x")), y: extent(ys, isLog("y")) };
+  const x = scale((state.zoom ?? whole).x, box.left, box.right, isLog("x"));
+  const y = scale((state.zoom ?? whole).y, box.bottom, box.top, isLog("y"));
+  const inside = (pixel) => Math.min(box.right, Math.max(box.left, pixel));
+  const span = [inside(least(points.map((p) => x(p.x)), box.right)), inside(largest(points.map((p) => x(p.x)), box.left))];
+  drawn = { all, x, y, whole, box, span, colours: inks(), cursor: shape("g") };
+  const clip = shape("clipPath", { id: "box" },
+    shape("rect", { x: box.left - 5, y: box.top - 5, width: box.right - box.left + 10, height: box.bottom - box.top + 10 }));
   const svg = shape("svg", {
     viewBox: `0 0 ${width} ${height}`, width, height, "font-family": FONT, "font-size": 13, role: "img",
     "aria-label": `${title("y")} against ${title("x")}, ${named.length} methods`,
-  }, grid(), ...all.map(trace), ...(labelled ? names(named) : []), drawn.cursor);
+  }, shape("defs", {}, clip), grid(),
+  shape("g", { "clip-path": "url(#box)" }, ...all.map(trace)), ...(labelled ? names(named) : []), drawn.cursor);
   get("plot").replaceChildren(svg);
+  get("zoom-reset").disabled = !state.zoom;
   if (get("chart-table").open) fillTable();
 }
 
 function grid() {
-  const { all, x, y, box, colours } = drawn;
+  const { all, box, colours } = drawn;
+  const layer = axes({ ...drawn, xTitle: title("x"), yTitle: title("y"), whole: state.x === "round" });
+  const [x, y] = [(box.left + box.right) / 2, (box.top + box.bottom) / 2];
+  if (!all.length) layer.append(shape("text", { x, y, fill: colours.quiet }, "Nothing is shown"));
+  return layer;
+}
+
+// The grid, ticks and titles of a plot.
+function axes({ x, y, box, colours, xTitle, yTitle, whole }) {
   const layer = shape("g", { fill: colours.quiet, "text-anchor": "middle" });
   const [middle, centre] = [(box.left + box.right) / 2, (box.top + box.bottom) / 2];
-  if (!all.length) layer.append(shape("text", { x: middle, y: centre }, "Nothing is shown"));
   for (const tick of y.ticks(6)) {
     const at = y(tick);
     layer.append(shape("line", { x1: box.left, x2: box.right, y1: at, y2: at, stroke: colours.line }));
     layer.append(shape("text", { x: box.left - 8, y: at + 4, "text-anchor": "end" }, number(tick)));
   }
-  const whole = state.x === "round" ? (tick) => tick % 1 === 0 : () => true;
-  for (const tick of x.ticks(Math.max(3, Math.round((box.right - box.left) / 90))).filter(whole)) {
+  const ticks = x.ticks(Math.max(3, Math.round((box.right - box.left) / 90)));
+  for (const tick of ticks.filter((tick) => !whole || tick % 1 === 0)) {
     layer.append(shape("text", { x: x(tick), y: box.bottom + 18 }, number(tick)));
   }
-  layer.append(shape("text", { x: middle, y: box.bottom + 38 }, title("x")));
-  layer.append(shape("text", { transform: `translate(13 ${centre}) rotate(-90)` }, title("y")));
+  layer.append(shape("text", { x: middle, y: box.bottom + 38 }, xTitle));
+  layer.append(shape("text", { transform: `translate(13 ${centre}) rotate(-90)` }, yTitle));
   return layer;
 }
 
-function trace(line) {
+function trace(line, index) {
   const { x, y, colours } = drawn;
-  const colour = stroke(colourOf[line.method]);
+  const { colour, dash, marker: kind } = look(line.method);
+  const ink = stroke(colour);
   const layer = shape("g", { class: "line", "data-method": line.method, opacity: dim(line.method) });
   const path = (points, key) => points.map((p) => `${x(p.x).toFixed(1)} ${y(p[key]).toFixed(1)}`).join("L");
   const done = line.status === "done";
   if (done && line.runs > 1) {
     const band = `M${path(line.points, "high")}L${path([...line.points].reverse(), "low")}Z`;
-    layer.append(shape("path", { d: band, fill: colour, opacity: 0.14 }));
+    layer.append(shape("path", { d: band, fill: ink, opacity: 0.14 }));
   }
   layer.append(shape("path", {
-    d: "M" + path(line.points, "y"), fill: "none", stroke: colour, "stroke-width": done ? 2 : 1.25,
-    "stroke-linejoin": "round", "stroke-linecap": "round",
+    d: "M" + path(line.points, "y"), fill: "none", stroke: ink, "stroke-width": done ? 2 : 1.25,
+    "stroke-linejoin": "round", "stroke-dasharray": dash.join(" "), class: "curve",
   }));
+  if (kind !== "circle") layer.append(...spaced(line.points, index).map((p) => marker(kind, x(p.x), y(p.y), 3.5, { fill: ink })));
   const [cx, cy] = [x(last(line).x), y(last(line).y)];
-  const cross = { d: `M${cx - 4} ${cy - 4}l8 8m0 -8l-8 8`, stroke: colour, "stroke-width": 2 };
-  const ring = { cx, cy, r: 3, fill: done ? colour : colours.paper, stroke: colour, "stroke-width": 1.5 };
-  layer.append(line.status === "diverged" ? shape("path", cross) : shape("circle", ring));
+  const cross = { d: `M${cx - 4} ${cy - 4}l8 8m0 -8l-8 8`, stroke: ink, "stroke-width": 2 };
+  const end = { fill: done ? ink : colours.paper, stroke: ink, "stroke-width": 1.5 };
+  layer.append(line.status === "diverged" ? shape("path", cross) : marker(kind, cx, cy, 3.5, end));
   return layer;
+}
+
+// Points of a line about 110 pixels apart, for markers; each line begins elsewhere.
+function spaced(points, index) {
+  const { x, box } = drawn;
+  let next = box.left + 20 + 23 * (index % 5);
+  return points.filter((p) => {
+    const take = x(p.x) >= next;
+    if (take) next = x(p.x) + 110;
+    return take;
+  });
 }
 
 // Names beside the plot, pushed apart, each joined to the end of its line by a dotted line.
 function names(named) {
   const { x, y, box, colours } = drawn;
-  const ends = named.map((line) => ({ method: line.method, px: x(last(line).x), py: y(last(line).y) }));
+  const within = (p) => x(p.x) >= box.left - 1 && x(p.x) <= box.right + 1 && y(p.y) >= box.top - 1 && y(p.y) <= box.bottom + 1;
+  const ends = named.map((line) => ({ method: line.method, p: line.points.findLast(within) })).filter(({ p }) => p)
+    .map(({ method, p }) => ({ method, px: x(p.x), py: y(p.y) }));
   ends.sort((a, b) => a.py - b.py);
   const gap = Math.min(17, (box.bottom - box.top) / ends.length);
   let edge = -Infinity;
@@ -171,65 +223,68 @@ function names(named) {
   }
   return ends.map(({ method, px, py, at }) => shape("g", { class: "line", "data-method": method, opacity: dim(method) },
     shape("path", { d: `M${px + 6} ${py}L${box.right + 12} ${at}`, stroke: colours.quiet, "stroke-dasharray": "1 3" }),
-    shape("text", { x: box.right + 16, y: at + 4, fill: readable(colourOf[method], colours.paper, 4.5) }, short(method))));
+    shape("text", { x: box.right + 16, y: at + 4, fill: readable(look(method).colour, colours.paper, 4.5) }, short(method))));
 }
 
-// ---- reading values
+// ---- reading values: each line tells its own point nearest to the pointer, below the plot
 
 const ending = (line) => (line.status === "done" ? "" : ` (seed ${line.seed}, ${line.status})`);
+const range = (line, p) => (line.status === "done" && line.runs > 1 ? ` (${number(p.low, 3)}–${number(p.high, 3)})` : "");
 
-// The value of each line at a place, highest first; lines that end before it are left out.
+// The point of each line at a place; a line that ended before it keeps its last point.
 function reading(pixel) {
   const { all, x } = drawn;
   const away = (p) => Math.abs(x(p.x) - pixel);
-  return all
-    .filter((line) => x(line.points[0].x) - 12 <= pixel && pixel <= x(last(line).x) + 12)
-    .map((line) => ({ line, p: line.points.reduce((best, p) => (away(p) < away(best) ? p : best)) }))
-    .sort((a, b) => b.p.y - a.p.y);
+  return all.filter((line) => x(line.points[0].x) - 12 <= pixel).map((line) => ({
+    line,
+    p: line.points.reduce((best, p) => (away(p) < away(best) ? p : best)),
+    held: pixel > x(last(line).x) + 12,
+  }));
 }
 
-function readAt(pixel) {
+function readAt(pixel, height = null) {
   const { x, y, box, cursor, colours } = drawn;
   const found = reading(pixel);
   if (!found.length) return unread();
-  const dots = found.map(({ line, p }) => shape("circle", {
-    cx: x(p.x), cy: y(p.y), r: 4, fill: stroke(colourOf[line.method]), stroke: colours.paper, "stroke-width": 1.5,
+  const dots = found.map(({ line, p, held }) => marker(look(line.method).marker, x(p.x), y(p.y), 4.5, {
+    fill: held ? colours.paper : stroke(look(line.method).colour), "stroke-width": 1.5,
+    stroke: held ? stroke(look(line.method).colour) : colours.paper,
   }));
   cursor.replaceChildren(shape("line", {
     x1: pixel, x2: pixel, y1: box.top, y2: box.bottom, stroke: colours.quiet, "stroke-dasharray": "2 3",
   }), ...dots);
   const value = x.invert(pixel);
   const heading = `${title("x")}: ${number(state.x === "round" ? Math.round(value) : value, 3)}`;
-  showTip(pixel, heading, found);
-  return `${heading}; ` + found.map(({ line, p }) => `${line.method}${ending(line)} ${number(p.y, 3)}`).join(", ");
-}
-
-function showTip(pixel, heading, found) {
-  const rows = found.slice(0, 14).map(({ line, p }) => {
-    const range = line.status === "done" && line.runs > 1 ? ` (${number(p.low, 3)}–${number(p.high, 3)})` : "";
-    const swatch = element("i", { class: "swatch", style: `--c:${stroke(colourOf[line.method])}` });
-    const name = element("span", {}, short(line.method) + ending(line));
-    return element("div", {}, swatch, name, element("b", {}, number(p.y) + range));
-  });
-  if (found.length > 14) rows.push(element("p", {}, `and ${found.length - 14} more`));
-  const tip = get("tip");
-  tip.replaceChildren(element("p", {}, heading), ...rows);
-  tip.hidden = false;
-  const beyond = pixel + 16 + tip.offsetWidth > drawn.box.width;
-  tip.style.left = `${Math.max(0, beyond ? pixel - 16 - tip.offsetWidth : pixel + 16)}px`;
+  const words = ({ line, p, held }) =>
+    `${line.method}${ending(line)} ${number(p.y, 4)}${range(line, p)} at ${number(p.x, 3)}${held ? ", its last" : ""}`;
+  const off = ({ p }) => Math.hypot(x(p.x) - pixel, y(p.y) - height);
+  const near = height === null ? null : found.reduce((best, one) => (off(one) < off(best) ? one : best));
+  get("near").textContent = near ? `Nearest: ${words(near)}` : heading;
+  for (const button of get("legend").querySelectorAll("[data-label]")) {
+    const own = found.filter(({ line }) => line.method === button.dataset.label);
+    button.classList.toggle("near", near?.line.method === button.dataset.label);
+    button.querySelector(".value").replaceChildren(...own.map(({ line, p, held }) => element("span", { class: held ? "held" : "" },
+      element("b", {}, number(p.y, 4)), `${range(line, p)} at ${number(p.x, 3)}${ending(line)}`)));
+  }
+  return `${heading}; ${found.map(words).join("; ")}`;
 }
 
 function unread() {
-  get("tip").hidden = true;
+  get("near").textContent = get("near").dataset.hint;
+  for (const value of get("legend").querySelectorAll(".value")) value.replaceChildren();
+  for (const button of get("legend").querySelectorAll(".near")) button.classList.remove("near");
   drawn?.cursor.replaceChildren();
 }
 
 function watch() {
   const within = (pixel) => Math.min(drawn.span[1], Math.max(drawn.span[0], pixel));
-  get("plot").addEventListener("pointermove", (event) => {
-    readAt(within(event.clientX - get("plot").getBoundingClientRect().left));
-  });
-  get("plot").addEventListener("pointerleave", unread);
+  const read = (event) => {
+    const { left, top } = get("plot").getBoundingClientRect();
+    if (!zooming()) readAt(within(event.clientX - left), event.clientY - top);
+  };
+  get("plot").addEventListener("pointermove", read);
+  get("plot").addEventListener("pointerdown", read);
+  get("plot").addEventListener("pointerleave", (event) => event.pointerType === "mouse" && unread());
   get("chart").addEventListener("blur", unread);
   let at = null;
   get("chart").addEventListener("keydown", (event) => {
@@ -247,24 +302,29 @@ function watch() {
 // ---- controls
 
 function radios(way) {
-  for (const axis of data.curves[way]) {
-    const input = element("input", { type: "radio", name: `pick-${way}`, value: axis.key });
-    input.checked = axis.key === state[way];
-    input.addEventListener("change", () => {
-      state[way] = axis.key;
-      refresh();
-    });
-    get(`pick-${way}`).append(element("label", {}, input, element("span", {}, axis.name)));
-  }
-  get(`log-${way}`).addEventListener("change", (event) => {
-    state.log[state[way]] = event.target.checked;
+  const place = get(`pick-${way}`);
+  const options = data.curves[way].map((axis) => [axis.key, axis.name]);
+  place.replaceChildren();
+  choices(place, `pick-${way}`, way === "y" ? "Measure" : "Against", options, state[way], (key) => {
+    state[way] = key;
+    state.zoom = null;
     refresh();
   });
 }
 
+function scales() {
+  for (const way of ["x", "y"]) {
+    get(`log-${way}`).addEventListener("change", (event) => {
+      state.log[state[way]] = event.target.checked;
+      state.zoom = null;
+      refresh();
+    });
+  }
+}
+
 function legend() {
-  const press = (name, label, action) => {
-    const button = element("button", { type: "button" }, ...name);
+  const press = (content, label, action) => {
+    const button = element("button", { type: "button" }, ...content);
     button.addEventListener("click", () => {
       action();
       refresh();
@@ -276,20 +336,28 @@ function legend() {
     state.focus = state.hidden.has(method) ? null : method;
     for (const line of get("plot").querySelectorAll(".line")) line.setAttribute("opacity", dim(line.dataset.method));
   };
-  const buttons = methods.map(({ label, colour }) => {
-    const swatch = element("i", { class: "swatch", "data-c": colour, style: `--c:${colour}` });
-    const button = press([swatch, label], label, () => state.hidden.delete(label) || state.hidden.add(label));
+  const buttons = methods().map((method) => {
+    const { label } = method;
+    const content = [swatch(method), element("span", { class: "who" }, label), element("span", { class: "value" })];
+    const button = press(content, label, () => state.hidden.delete(label) || state.hidden.add(label));
     for (const event of ["pointerenter", "focus"]) button.addEventListener(event, focus(label));
     for (const event of ["pointerleave", "blur"]) button.addEventListener(event, focus(null));
     return button;
   });
-  const everyone = methods.map((method) => method.label);
+  const everyone = methods().map((method) => method.label);
   const all = [["Show all", []], ["Hide all", everyone]].map(([name, hidden]) =>
     press([name], null, () => { state.hidden = new Set(hidden); }));
-  get("legend").replaceChildren(...buttons, ...(methods.length > 4 ? all : []));
+  get("legend").replaceChildren(...buttons);
+  get("legend-all").replaceChildren(...(methods().length > 4 ? all : []));
 }
 
 function refresh() {
+  if (drawable()) refreshChart();
+  drawPoints();
+  drawClients();
+}
+
+function refreshChart() {
   for (const way of ["x", "y"]) get(`log-${way}`).checked = isLog(way);
   for (const button of get("legend").querySelectorAll("[data-label]")) {
     button.setAttribute("aria-pressed", String(!state.hidden.has(button.dataset.label)));
@@ -297,6 +365,7 @@ function refresh() {
   if (state.hidden.has(state.focus)) state.focus = null;
   unread();
   draw();
+  store();
 }
 
 // ---- the chart as a table and as files
@@ -346,18 +415,28 @@ function asCsv() {
   return listing(Infinity).map((row) => row.map(quoted).join(",") + "\r\n").join("");
 }
 
+const drawable = () => data.curves.x.length > 0 && data.curves.y.length > 0;
+
+// Draw the chart of new data; what was chosen stays.
+function renewChart() {
+  get("chart-ui").hidden = !drawable();
+  if (drawable()) {
+    recall();
+    ["y", "x"].forEach(radios);
+    legend();
+  }
+  refresh();
+}
+
 function startChart() {
-  get("chart-ui").hidden = false;
-  ["y", "x"].forEach(radios);
-  legend();
   get("save-png").addEventListener("click", savePng);
   get("save-svg").addEventListener("click", () => save("svg", new Blob([asSvg()], { type: "image/svg+xml" })));
   get("save-csv").addEventListener("click", () => save("csv", new Blob([asCsv()], { type: "text/csv" })));
   get("chart-table").addEventListener("toggle", () => get("chart-table").open && fillTable());
-  refresh();
+  scales();
   watch();
+  startZoom();
   new ResizeObserver(() => {
-    unread();
-    draw();
+    if (drawn) refresh();
   }).observe(get("plot"));
 }

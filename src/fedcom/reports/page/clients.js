@@ -1,12 +1,15 @@
-// Clients: how their labels and their gradients differ.
+// Clients: how their labels, their gradients and their accuracies differ; and the classes that are mixed up.
 
 let picked = 0; // the index of the partition that is shown
+let judged = null; // the method whose classes are shown
 
-// A heat map: rows and columns have names, `paint` gives a cell's colour, `say` its meaning in words.
-function heat({ heading, note, rows, columns, names, paint, say, room }) {
-  const [left, top, colours] = [44, 4, inks()];
-  const cell = Math.min(22, (room - left - 2) / columns.length);
-  const tall = rows.length > 30 ? Math.min(cell, 12) : Math.max(cell, 14);
+// A heat map: rows and columns have names, `paint` gives a cell's colour, `say` its meaning in words, `write` a
+// short text and its colour.
+function heat({ heading, note, rows, columns, names, paint, say, room, most = 22, write = null }) {
+  const [top, colours] = [4, inks()];
+  const left = 28 + largest(rows.map((row) => wide(String(row), 11)), 10);
+  const cell = Math.min(most, (room - left - 2) / columns.length);
+  const tall = write ? 30 : rows.length > 30 ? Math.min(cell, 12) : Math.max(cell, 14);
   const [width, height] = [left + cell * columns.length + 2, top + tall * rows.length + 38];
   const svg = shape("svg", {
     viewBox: `0 0 ${width} ${height}`, style: `max-width:${Math.round(width)}px`, "font-family": FONT,
@@ -20,14 +23,24 @@ function heat({ heading, note, rows, columns, names, paint, say, room }) {
     return made;
   };
   rows.forEach((_, i) => svg.append(...columns.map((_, j) => cellAt(i, j))));
+  if (write) {
+    rows.forEach((_, i) => columns.forEach((_, j) => {
+      const [words, ink] = write(i, j, colours);
+      if (wide(words, 12) < cell - 3) {
+        text(words, { x: left + (j + 0.5) * cell, y: top + (i + 0.5) * tall + 4, fill: ink, "font-size": 12, "pointer-events": "none" });
+      }
+    }));
+  }
   rows.forEach((row, i) => i % Math.ceil(13 / tall) === 0
     && text(row, { x: left - 6, y: top + (i + 0.5) * tall + 4, "text-anchor": "end" }));
-  columns.forEach((column, j) => j % Math.ceil(22 / cell) === 0
+  columns.forEach((column, j) => j % Math.ceil((6 + wide(String(column), 11)) / cell) === 0
     && text(column, { x: left + (j + 0.5) * cell, y: top + rows.length * tall + 14 }));
   text(names[1], { x: left + (columns.length * cell) / 2, y: height - 6 });
   text(names[0], { transform: `translate(10 ${top + (rows.length * tall) / 2}) rotate(-90)` });
   const words = element("p", { class: "quiet" }, note);
-  svg.addEventListener("pointermove", (event) => { words.textContent = event.target.say || note; });
+  for (const kind of ["pointermove", "pointerdown"]) {
+    svg.addEventListener(kind, (event) => { words.textContent = event.target.say || note; });
+  }
   svg.addEventListener("pointerleave", () => { words.textContent = note; });
   return element("figure", { class: "heat" }, element("h3", {}, heading), words, svg);
 }
@@ -62,27 +75,89 @@ function similarityMap({ similarity: { clients, cosine } }, room) {
   return [figure, fold("Similarity, as a table", rows)];
 }
 
+// The width of one of two columns of a section, or of the only one on a narrow screen.
+function half(place) {
+  const whole = Math.max(260, place.clientWidth);
+  return whole < 700 ? whole : (whole - 40) / 2;
+}
+
 function fold(name, rows) {
   const made = element("details", {}, element("summary", {}, name));
   made.addEventListener("toggle", () => made.open && made.children.length < 2 && made.append(table(name, rows())));
   return made;
 }
 
+// One small histogram per method, on one scale: how many clients have which accuracy.
+function histograms(all) {
+  const [from, colours] = [100 * data.accuracies.low, inks()];
+  return all.map(({ method, bins, median, least: lowest, worst }) => {
+    const [top, step] = [largest(bins, 1), 240 / bins.length];
+    const ink = stroke(look(method).colour);
+    const edge = (i) => number(from + ((100 - from) * i) / bins.length);
+    const bars = bins.map((count, i) => shape("rect", {
+      x: 4 + i * step, y: 52 - (48 * count) / top, width: step - 1, height: (48 * count) / top, fill: ink,
+    }, shape("title", {}, `${edge(i)} to ${edge(i + 1)}%: ${count} clients`)));
+    const at = 4 + (240 * (100 * worst - from)) / (100 - from);
+    const svg = shape("svg", {
+      viewBox: "0 0 248 70", "font-family": FONT, "font-size": 10.5, fill: colours.quiet, role: "img",
+      "aria-label": `clients of ${method} by accuracy`,
+    }, ...bars, shape("line", { x1: 4, x2: 244, y1: 52.5, y2: 52.5, stroke: colours.line }),
+    shape("path", { d: `M${at} 2V56`, stroke: colours.ink, "stroke-dasharray": "2 2" }),
+    shape("text", { x: 4, y: 66 }, `${number(from)}%`), shape("text", { x: 244, y: 66, "text-anchor": "end" }, "100%"));
+    const words = `worst ${number(100 * lowest, 3)}, worst tenth ${number(100 * worst, 3)}, median ${number(100 * median, 3)}%`;
+    return element("figure", { class: "hist" }, element("figcaption", {}, swatch(look(method)), method), svg,
+      element("p", { class: "quiet" }, words));
+  });
+}
+
+function confusionMap({ method, confusion }, room) {
+  const classes = confusion.map((_, c) => c);
+  const sums = confusion.map((row) => row.reduce((a, b) => a + b, 0));
+  const share = (i, j) => confusion[i][j] / (sums[i] || 1);
+  const wrong = classes.flatMap((i) => classes.filter((j) => j !== i).map((j) => ({ i, j, share: share(i, j) })));
+  const worst = wrong.reduce((a, b) => (b.share > a.share ? b : a), { share: 0 });
+  const found = worst.share ? `most often, ${worst.i} is taken for ${worst.j}: ${number(100 * worst.share, 3)}%` : "no mistake";
+  const figure = heat({
+    heading: `Classes mixed up by ${method}`, note: `test samples, blue if right, orange if wrong; ${found}`, room,
+    rows: classes, columns: classes, names: ["class", "taken for"],
+    paint: (i, j, colours) => shade(colours, i === j ? colours.accent : colours.cold, share(i, j) ** 0.5),
+    say: (i, j) => `class ${i} taken for ${j}: ${confusion[i][j]} of ${sums[i]} samples, ${number(100 * share(i, j), 3)}%`,
+  });
+  const rows = () => [["class", ...classes.map((c) => `as ${c}`)], ...confusion.map((row, i) => [String(i), ...row])];
+  return [figure, fold("Classes, as a table", rows)];
+}
+
+function drawAccuracies(room) {
+  const all = data.accuracies.methods.filter(({ method }) => !state.hidden.has(method));
+  if (!all.length) return [];
+  const heading = element("h3", {}, "Clients by accuracy");
+  const note = element("p", { class: "quiet" }, "Training accuracy of the last model on each client, over all seeds; the dotted line is the mean of the worst tenth.");
+  const made = [element("div", {}, heading, note, element("div", { class: "hists" }, ...histograms(all)))];
+  const mapped = all.filter(({ confusion }) => confusion.length > 1 && confusion.length <= 100);
+  if (mapped.length) {
+    const chosen = mapped.find(({ method }) => method === judged) ?? mapped[0];
+    const options = mapped.map(({ method }) => [method, method]);
+    const pick = menu("pick-judged", "Classes of", options, chosen.method, (method) => {
+      judged = method;
+      drawClients();
+    });
+    made.push(element("div", {}, ...(mapped.length > 1 ? [pick] : []), ...confusionMap(chosen, room)));
+  }
+  return made;
+}
+
 function drawClients() {
   const [place, { partitions }] = [get("clients-ui"), data];
-  if (!partitions.length) return;
-  const options = partitions.map((partition, i) => element("option", { value: i }, partition.name));
-  const pick = element("select", { id: "pick-deal" }, ...options);
-  pick.value = picked;
-  pick.addEventListener("change", () => {
-    picked = Number(pick.value);
-    drawClients();
-    get("pick-deal").focus();
-  });
-  const [chosen, whole] = [partitions[picked], place.clientWidth || 600];
-  const room = whole < 700 ? whole : (whole - 40) / 2;
+  if (!partitions.length && !data.accuracies.methods.length) return;
+  const room = half(place);
+  const chosen = partitions[picked] ?? partitions[0] ?? {};
   const parts = [chosen.counts?.length && labelMap(chosen, room), chosen.similarity && similarityMap(chosen, room)];
   const heats = parts.filter(Boolean).map((content) => element("div", {}, ...content));
-  const head = partitions.length > 1 ? [element("label", { for: "pick-deal" }, "Data of "), pick] : [];
-  place.replaceChildren(...head, element("div", { class: "heats" }, ...heats));
+  const options = partitions.map((partition, i) => [i, partition.name]);
+  const pick = menu("pick-deal", "Data of", options, picked, (i) => {
+    picked = Number(i);
+    drawClients();
+  });
+  place.replaceChildren(element("div", { class: "accuracies" }, ...drawAccuracies(room)),
+    ...(partitions.length > 1 ? [pick] : []), element("div", { class: "heats" }, ...heats));
 }

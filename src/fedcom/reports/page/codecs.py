@@ -9,15 +9,14 @@ from fedcom.codecs.wire import HEADER
 from fedcom.errors import FedcomError
 from fedcom.formats import NOTHING, is_number, significant
 from fedcom.plain import pick
-from fedcom.reports.page.collect import JsonObject, SavedRun, is_usable
-from fedcom.reports.page.markup import Html, table, tag
+from fedcom.reports.page.collect import LINK, JsonObject, SavedRun, grouped, is_usable
+from fedcom.reports.page.markup import Cell, Html, table, tag
 
 SCALAR = "q"  # in the ledger: one number per message, not a vector of the model's size
 NOTE = (
     "q = |Q(x) - x|² / |x|², measured on clients' messages; bits as counted, headers included. The last "
     "column is 1/(4ᴿ - 1), the least q of an unbiased codec on Gaussian vectors at R bits."
 )
-LINK = ("budgets", "bandwidths", "memory")  # keys of a link, not of its codec
 
 
 def codec_table(runs: Sequence[SavedRun]) -> Html:
@@ -51,21 +50,47 @@ def _words(section: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _line(way: str, name: str, parameters: str, runs: Sequence[SavedRun]) -> list[object]:
-    known = [run.rows for run in runs if way == "uplink" and run.status != "diverged"]
-    q = [row["q"] for rows in known for row in rows if is_number(row.get("q"))]
+    q = _errors(runs) if way == "uplink" else []
     bits, bias = _bits(way, runs), _bias(runs[0].config[way])
     least = None if bias == "lossless" else _least(bits)
     methods = ", ".join(dict.fromkeys(run.label for run in runs))
+    mean = sum(q) / len(q) if q else None
     return [
         Html(tag("span", f"{name}, {way}") + tag("small", parameters)),
         tag("span", methods, class_="long"),
         bias,
-        _spark(known),
-        significant(sum(q) / len(q), 3) if q else NOTHING,
+        _spark([run.rows for run in runs if way == "uplink" and run.status != "diverged"]),
+        Cell(significant(mean, 3), mean),
         f"{significant(min(q), 3)} – {significant(max(q), 3)}" if q and min(q) < max(q) else NOTHING,  # noqa: RUF001
-        significant(bits, 3),
-        significant(least, 3),
+        Cell(significant(bits, 3), bits),
+        Cell(significant(least, 3), least),
     ]
+
+
+def _errors(runs: Sequence[SavedRun]) -> list[float]:
+    """The measured q of every row of runs that did not diverge."""
+    rows = (row for run in runs if run.status != "diverged" for row in run.rows)
+    return [row["q"] for row in rows if is_number(row.get("q"))]
+
+
+def rates(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
+    """The bits and the measured q of each label's uplink, if it is lossy, for the chart with the bound."""
+    found = []
+    for label, group in grouped(runs).items():
+        bits, q = _bits("uplink", group), [value for value in _errors(group) if value > 0]
+        if bits and q:
+            mean, section = sum(q) / len(q), group[0].config.get("uplink", {})
+            found.append(
+                {
+                    "method": label,
+                    "x": bits,
+                    "y": mean,
+                    "low": min(q),
+                    "high": max(q),
+                    "hollow": "name" in section and _bias(section) == "biased",
+                }
+            )
+    return found
 
 
 def _bias(section: JsonObject) -> str:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 from fedcom.errors import ConfigError
+from fedcom.formats import NOTHING
 from fedcom.runs.curve import Curve
 from fedcom.runs.status import state
 
 JsonObject = dict[str, Any]  # from a JSON or TOML file
 Notice = tuple[str, str]  # what was wrong, where
 T = TypeVar("T")
+LINK = ("budgets", "bandwidths", "memory", "clip", "first")  # keys of a link, not of its codec
 _SEED = re.compile(r"seed-\d+")
 _BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
@@ -31,6 +33,7 @@ class SavedRun:
         rows: of metrics.jsonl.
         config: the sections of config.toml; the other fields are the JSON files of their names.
         ledger: the bytes as {"clients": ..., "uplink": {vector: {part: bytes}}, "downlink": ...}.
+        accuracy: of the model at the end, by client and by class.
     """
 
     folder: Path
@@ -41,9 +44,20 @@ class SavedRun:
     config: JsonObject
     summary: JsonObject
     ledger: JsonObject
+    accuracy: JsonObject
     partition: JsonObject
     similarity: JsonObject
     environment: JsonObject
+
+    @property
+    def method(self) -> str:
+        """The name of its algorithm; its label if the config does not tell."""
+        return str(self.config.get("algorithm", {}).get("name") or self.label)
+
+    @property
+    def description(self) -> str:
+        """Its method and codecs in words."""
+        return _clean(_described(self.config)) or self.label
 
     @property
     def curve(self) -> Curve:
@@ -51,39 +65,77 @@ class SavedRun:
         return Curve(self.label, self.seed, self.rows, self.status)
 
 
+@dataclass(frozen=True)
+class SavedSweep:
+    """A sweep's folder.
+
+    Args:
+        records: those lines of results.jsonl that tell a method, a point of the grid and a status.
+        trials: how many there will be.
+    """
+
+    folder: Path
+    records: list[JsonObject]
+    trials: int
+
+
 @dataclass
 class CollectedRuns:
-    """All runs found, in order, and notices of what was skipped."""
+    """All runs and sweeps found, in natural order of their folders, and notices of what was skipped."""
 
     runs: list[SavedRun] = field(default_factory=list)
+    sweeps: list[SavedSweep] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
 
 
 def collect(folders: Sequence[Path]) -> CollectedRuns:
-    """Every run in or below some folders; ConfigError if there is none."""
+    """Every run and sweep in or below some folders; ConfigError if there is none. Files are passed over."""
+    found = find(folders)
+    if not found.runs and not found.sweeps:
+        named = ", ".join(map(str, folders)) or "nothing"
+        raise ConfigError(f"no run in {named}; a run's folder holds config.toml and metrics.jsonl")
+    return found
+
+
+def find(folders: Sequence[Path]) -> CollectedRuns:
+    """Every run and sweep in or below some folders; there may be none yet."""
     found = CollectedRuns()
+    folders = [path for path in folders if not path.is_file()] or folders
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"no folder {folder}; name folders that `fedcom run` or `compare` has written")
     for folder in dict.fromkeys(path for root in folders for path in _walk(root, found.notices)):
-        found.runs.append(_run(folder, found.notices))
-    if not found.runs:
-        named = ", ".join(map(str, folders)) or "nothing"
-        raise ConfigError(f"no run in {named}; a run's folder holds config.toml and metrics.jsonl")
-    found.runs = _relabelled(found.runs)
+        if (folder / "sweep.json").is_file():
+            found.sweeps.append(_sweep(folder, found.notices))
+        else:
+            found.runs.append(_run(folder, found.notices))
+    found.runs = named(found.runs)
     return found
 
 
 def _walk(root: Path, notices: list[Notice]) -> Iterable[Path]:
-    """The run folders in or below a folder, in order of name."""
+    """The folders of runs and sweeps in or below a folder, in natural order of their names."""
 
     def note(error: OSError) -> None:
         notices.append((error.strerror or "unreadable", str(error.filename)))
 
     for place, folders, files in os.walk(root, onerror=note):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if {"config.toml", "metrics.jsonl"} & {*files, *folders}:
+        folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
+        if {"config.toml", "metrics.jsonl", "sweep.json"} & {*files, *folders}:
             yield Path(place)
+
+
+def natural(name: str) -> list[tuple[float, str]]:
+    """A key that sorts names by the numbers in them: run-2 before run-10, and 0.25 before 1."""
+    words = re.split(r"(\d+(?:\.\d+)?)", name)
+    return [(float(word), "") if i % 2 else (-1.0, word.lower()) for i, word in enumerate(words)]
+
+
+def _sweep(folder: Path, notices: list[Notice]) -> SavedSweep:
+    records, broken = _read(folder, "results.jsonl", _records, notices) or ([], [])
+    notices += [(f"results.jsonl: line {number} is not a record", str(folder)) for number in broken]
+    trials = _read(folder, "trials.json", lambda text: _whole(_json_object(text)["trials"]), notices)
+    return SavedSweep(folder, records, max(len(records), trials or 0))
 
 
 def _run(folder: Path, notices: list[Notice]) -> SavedRun:
@@ -92,28 +144,32 @@ def _run(folder: Path, notices: list[Notice]) -> SavedRun:
     rows, broken = _read(folder, "metrics.jsonl", _rows, notices) or ([], [])
     notices += [(f"metrics.jsonl: line {number} is not a row", str(folder)) for number in broken]
     summary = _read(folder, "summary.json", _json_object, notices) or {}
-    label = folder.parent.name if _SEED.fullmatch(folder.name) else config.get("algorithm", {}).get("name")
     cut = not summary and not (folder / "ledger.json").exists()  # a run cut off: one notice is enough
     return SavedRun(
         folder,
-        _clean(str(label or folder.name or folder.resolve().name)),
+        _clean(_label(folder, config)),
         _seed(config, folder),
         state(folder, summary),
         rows,
         config,
         summary,
         {} if cut else _read(folder, "ledger.json", _ledger, notices) or {},
+        _read(folder, "accuracy.json", _accuracy, notices, needed=False) or {},
         _read(folder, "partition.json", _partition, notices) or {},
         _read(folder, "similarity.json", _similarity, notices) or {},
         _read(folder, "environment.json", _json_object, notices) or {},
     )
 
 
-def _read(folder: Path, name: str, parse: Callable[[str], T], notices: list[Notice]) -> T | None:
-    """The content of a file; None, with a notice, if it is missing or broken."""
+def _read(
+    folder: Path, name: str, parse: Callable[[str], T], notices: list[Notice], *, needed: bool = True
+) -> T | None:
+    """The content of a file; None if it is missing or broken, with a notice unless it was not needed."""
     try:
         return parse((folder / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if not needed:
+            return None
         reason = "missing"
     except OSError as error:
         reason = error.strerror or "unreadable"
@@ -134,26 +190,83 @@ def _seed(config: JsonObject, folder: Path) -> int:
     return seed if isinstance(seed, int) else int(named.group()) if named else 0
 
 
-def _relabelled(runs: list[SavedRun]) -> list[SavedRun]:
-    """Make runs of one label differ only in their seed: those that do not are labelled by their folders."""
+def named(runs: list[SavedRun]) -> list[SavedRun]:
+    """Rename runs that have the same label and differ in more than their seed.
+
+    Those with a label of their own, in a folder `label/seed-N`, are named by their path; others by the
+    settings that differ, and by their path if that is not enough.
+    """
+    homes = {run.folder: (run.folder.parent if _labelled(run) else run.folder).resolve() for run in runs}
+    shared = os.path.commonpath([home.parent for home in homes.values()]) if runs else ""
+
+    def by_path(run: SavedRun, _: Sequence[SavedRun]) -> str:
+        return _clean(os.path.relpath(homes[run.folder], shared))
+
+    for rename in (_by_settings, by_path):
+        groups = {label: group for label, group in grouped(runs).items() if _mixed(group)}
+        runs = [
+            replace(run, label=rename(run, groups[run.label])) if run.label in groups else run for run in runs
+        ]
+    return runs
+
+
+def grouped(runs: Iterable[SavedRun]) -> dict[str, list[SavedRun]]:
+    """The runs of each label, in order of first appearance."""
     groups: dict[str, list[SavedRun]] = {}
     for run in runs:
         groups.setdefault(run.label, []).append(run)
-    mixed = {
-        label
-        for label, group in groups.items()
-        if len({_apart_from_seed(run) for run in group}) > 1 or len({run.seed for run in group}) < len(group)
-    }
-    homes = {
-        run.folder: run.folder.parent if _SEED.fullmatch(run.folder.name) else run.folder for run in runs
-    }
-    shared = os.path.commonpath([home.resolve().parent for home in homes.values()])
-    return [
-        replace(run, label=_clean(os.path.relpath(homes[run.folder].resolve(), shared)))
-        if run.label in mixed
-        else run
-        for run in runs
-    ]
+    return groups
+
+
+def _labelled(run: SavedRun) -> bool:
+    return _SEED.fullmatch(run.folder.name) is not None
+
+
+def _mixed(group: Sequence[SavedRun]) -> bool:
+    """Whether runs differ in more than their seed, or not even in their seed."""
+    return len({_apart_from_seed(run) for run in group}) > 1 or len({run.seed for run in group}) < len(group)
+
+
+def _by_settings(run: SavedRun, group: Sequence[SavedRun]) -> str:
+    """The label and up to three of the settings in which a group of runs differ."""
+    if _labelled(run):
+        return run.label
+    flat = [flattened(one.config) for one in group]
+    keys = [key for key in dict.fromkeys(key for one in flat for key in one) if key != "run.seed"]
+    differ = [key for key in keys if len({json.dumps(one.get(key), default=str) for one in flat}) > 1]
+    own = flattened(run.config)
+    words = [f"{key.split('.', 1)[1]} {own.get(key, NOTHING)}" for key in differ[:3]]
+    return _clean(", ".join([run.label, *words]))
+
+
+def flattened(config: JsonObject) -> dict[str, Any]:
+    """The settings by section.key."""
+    return {f"{section}.{key}": value for section, keys in config.items() for key, value in keys.items()}
+
+
+def codec_name(section: JsonObject) -> str:
+    """A codec in words, such as "int 4-bit" or "topk ratio 0.05, with memory"; empty if it loses nothing."""
+    name = section.get("name", "identity")
+    if name == "identity":
+        return ""
+    bits = [f"{section['bits']}-bit"] if "bits" in section else []
+    words = [str(name), *bits, *(f"{key} {section[key]}" for key in ("ratio", "levels") if key in section)]
+    memory = ", with memory" if section.get("memory", "none") != "none" else ""
+    return " ".join(words) + memory
+
+
+def _label(folder: Path, config: JsonObject) -> str:
+    """The folder above `seed-N`; else the method and its codecs; else the folder's own name."""
+    if _SEED.fullmatch(folder.name) and folder.parent.name:
+        return folder.parent.name
+    return _described(config) or folder.name or folder.resolve().name
+
+
+def _described(config: JsonObject) -> str:
+    """The method and its codecs in words; empty if the config names no method."""
+    method = config.get("algorithm", {}).get("name")
+    up, down = (codec_name(config.get(way, {})) for way in ("uplink", "downlink"))
+    return ", ".join([str(method), *[up] * bool(up), *[f"down {down}"] * bool(down)]) if method else ""
 
 
 def _apart_from_seed(run: SavedRun) -> str:
@@ -178,13 +291,32 @@ def _rows(text: str) -> tuple[list[JsonObject], list[int]]:
     rows, broken = [], []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            row = _json_object(line)
-            rows.append(
-                {"round": _whole(row["round"]), **{k: v for k, v in row.items() if v is None or is_usable(v)}}
-            )
+            row = {k: v for k, v in _json_object(line).items() if v is None or is_usable(v)}
+            up, down = row.get("uplink_bytes"), row.get("downlink_bytes")
+            total = {} if up is None or down is None else {"total_bytes": up + down}
+            rows.append({**row, **total, "round": _whole(row["round"])})
         except _BROKEN:
             broken.append(number)
     return sorted(rows, key=lambda row: row["round"]), broken
+
+
+def _records(text: str) -> tuple[list[JsonObject], list[int]]:
+    """The records of a sweep, the last one of each trial, and the numbers of the lines that are none."""
+    records, broken = dict[str, JsonObject](), []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            record = _json_object(line)
+            point = {str(key): value for key, value in record["point"].items()}
+            scores = {
+                key: record[key]
+                for key in ("test_accuracy", "train_loss", "uplink_bytes")
+                if is_usable(record.get(key))
+            }
+            told = {"method": str(record["method"]), "status": str(record["status"])}
+            records[str(record["key"])] = {**told, "point": point, **scores}
+        except _BROKEN:
+            broken.append(number)
+    return list(records.values()), broken
 
 
 def is_usable(value: Any) -> TypeGuard[float]:
@@ -209,6 +341,16 @@ def _ledger(text: str) -> JsonObject:
         for way in ("uplink", "downlink")
     }
     return {"clients": max(1, _whole(ledger["clients"])), **items}
+
+
+def _accuracy(text: str) -> JsonObject:
+    """The accuracy on each client, and test samples by class and by the class they were taken for."""
+    table = _json_object(text)
+    clients = [min(1.0, max(0.0, float(accuracy))) for accuracy in table["clients"] if is_usable(accuracy)]
+    confusion = [[_whole(count) for count in row] for row in table["confusion"]]
+    if {len(row) for row in confusion} - {len(confusion)}:
+        raise ValueError("not square")
+    return {"clients": clients, "confusion": confusion}
 
 
 def _partition(text: str) -> JsonObject:

@@ -7,18 +7,20 @@ import numpy as np
 
 from fedcom.formats import is_number
 from fedcom.reports.comparison import by_method
-from fedcom.reports.figures import UNITS, Array, palette
+from fedcom.reports.figures import UNITS, Array
 from fedcom.reports.page.collect import SavedRun
+from fedcom.reports.page.sections import looks_of
 from fedcom.runs.curve import Row
 
-X = {
-    "round": ("Rounds", *UNITS["round"]),
+X = {  # the first that has values is shown when the page opens
     "uplink_bytes": ("Uplink", *UNITS["uplink_bytes"]),
+    "total_bytes": ("Up + down", *UNITS["total_bytes"]),
+    "round": ("Rounds", *UNITS["round"]),
     "modelled_seconds": ("Modelled time", *UNITS["modelled_seconds"]),
 }
 Y = {
-    "train_loss": ("Loss", *UNITS["train_loss"]),
     "test_accuracy": ("Accuracy", *UNITS["test_accuracy"]),
+    "train_loss": ("Loss", *UNITS["train_loss"]),
     "worst_client_accuracy": ("Worst tenth", "training accuracy, worst tenth of clients (%)", 100.0),
 }
 Rows = Sequence[Row]
@@ -27,7 +29,6 @@ MOST = 600  # points per curve
 
 def curves(runs: Sequence[SavedRun]) -> dict[str, Any]:
     """The axes that some run has values for, and every line to draw, for the page's script."""
-    colours = palette(run.label for run in runs)
     axes = [
         [
             {"key": key, "name": name, "title": title}
@@ -46,7 +47,7 @@ def curves(runs: Sequence[SavedRun]) -> dict[str, Any]:
             lines.append(
                 {"method": method, "status": status, "seed": seed, "runs": len(rows), "views": views}
             )
-    methods = [{"label": label, "colour": colour} for label, colour in colours.items()]
+    methods = [{"label": label, **look._asdict()} for label, look in looks_of(runs).items()]
     return {"x": axes[0], "y": axes[1], "methods": methods, "lines": lines}
 
 

@@ -3,7 +3,9 @@
 import json
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
+
+from fedcom.reports.looks import Look
 
 
 class Html(str):
@@ -30,10 +32,23 @@ def join(parts: Iterable[object]) -> Html:
     return Html("\n".join(map(text, parts)))
 
 
-def table(caption: str, headings: Sequence[object], rows: Iterable[Sequence[object]], names: int = 1) -> Html:
-    """A table that scrolls within the page.
+class Cell(NamedTuple):
+    """A table's cell with the value by which its column is sorted.
 
     Args:
+        best: whether it is the best of its column.
+    """
+
+    content: object
+    value: float | None
+    best: bool = False
+
+
+def table(caption: str, headings: Sequence[object], rows: Iterable[Sequence[object]], names: int = 1) -> Html:
+    """A table that scrolls within the page, and whose columns the script can sort.
+
+    Args:
+        rows: of texts, or of cells with a value.
         names: how many of the first columns are text; the others are numbers.
     """
     head = tag(
@@ -43,7 +58,7 @@ def table(caption: str, headings: Sequence[object], rows: Iterable[Sequence[obje
         tag(
             "tr",
             tag("th", row[0], scope="row"),
-            *(tag("td", c, **_kind(i + 1, names)) for i, c in enumerate(row[1:])),
+            *(_cell(c, _kind(i + 1, names)) for i, c in enumerate(row[1:])),
         )
         for row in rows
     )
@@ -51,13 +66,29 @@ def table(caption: str, headings: Sequence[object], rows: Iterable[Sequence[obje
     return tag("div", whole, class_="scroll", role="region", tabindex=0, aria_label=caption)
 
 
+def _cell(content: object, kind: dict[str, str]) -> Html:
+    if not isinstance(content, Cell):
+        return tag("td", content, **kind)
+    value = {} if content.value is None else {"data_v": repr(content.value)}
+    best = Html('<abbr class="best" title="best of its column">★</abbr>') if content.best else ""
+    return tag("td", best, content.content, **value, **kind)
+
+
 def _kind(column: int, names: int) -> dict[str, str]:
     return {} if column < names else {"class_": "number"}
 
 
-def swatch(colour: str) -> Html:
-    """A small square in a method's colour."""
-    return tag("i", class_="swatch", style=f"--c:{colour}", data_c=colour, aria_hidden="true")
+def swatch(look: Look) -> Html:
+    """A method's line and marker, small."""
+    return tag(
+        "i",
+        class_="swatch",
+        data_c=look.colour,
+        data_d=json.dumps(look.dash),
+        data_m=look.marker,
+        style=f"--c:{look.colour}",
+        aria_hidden="true",
+    )
 
 
 def script_safe(data: Any) -> Html:

@@ -7,22 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedcom.config import dumps
-from fedcom.formats import MB, NOTHING, duration, megabytes, percent, significant
-from fedcom.reports.comparison import MethodEntry, compare_table
-from fedcom.reports.figures import palette
-from fedcom.reports.page.collect import JsonObject, Notice, SavedRun, is_usable
-from fedcom.reports.page.markup import Html, join, swatch, table, tag
+from fedcom.formats import MB, NOTHING, is_number, megabytes, percent, significant
+from fedcom.reports import comparison
+from fedcom.reports.comparison import Column, MethodEntry, compare_table
+from fedcom.reports.looks import Look, looks
+from fedcom.reports.page.collect import Notice, SavedRun, flattened, grouped, is_usable
+from fedcom.reports.page.markup import Cell, Html, join, swatch, table, tag
 from fedcom.runs.curve import UNFINISHED
 
 PARTS = 6  # different shades in a bar
-
-
-def grouped(runs: Sequence[SavedRun]) -> dict[str, list[SavedRun]]:
-    """The runs of each label, in order of first appearance."""
-    groups: dict[str, list[SavedRun]] = {}
-    for run in runs:
-        groups.setdefault(run.label, []).append(run)
-    return groups
 
 
 def notices(found: Sequence[Notice]) -> Html:
@@ -42,50 +35,52 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + rest
 
 
-def summary(runs: Sequence[SavedRun]) -> Html:
-    """One line per method: how it ended, its scores and bytes, and what it took to reach the target."""
+def looks_of(runs: Sequence[SavedRun]) -> dict[str, Look]:
+    """The look of each label."""
+    return looks({run.label: run.method for run in runs})
+
+
+def target_of(runs: Sequence[SavedRun]) -> float | None:
+    """The target accuracy that most runs have."""
     targets = [goal for run in runs if is_usable(goal := run.config.get("run", {}).get("target_accuracy"))]
-    target = statistics.mode(targets) if targets else None
-    goal = NOTHING if target is None else f"{100 * target:g}%"
-    colours = palette(run.label for run in runs)
+    return statistics.mode(targets) if targets else None
+
+
+def summary(runs: Sequence[SavedRun]) -> Html:
+    """One line per method: how it ended, and the columns of the table that `fedcom compare` prints."""
+    target, shown = target_of(runs), looks_of(runs)
     entries = compare_table([run.curve for run in runs], target)
-    times = [duration(entry.get("seconds_to_target")) for entry in entries]
-    timed = set(times) != {NOTHING}
-    headings = [
-        "method",
-        "status",
-        "seeds",
-        "loss",
-        "accuracy %",
-        "up MB",
-        "down MB",
-        f"rounds to {goal}",
-        f"up MB to {goal}",
-        *[f"time to {goal}"] * timed,
-    ]
+    columns = comparison.columns(entries, target)[1:]
+    described = {run.label: run.description for run in runs if run.description != run.label}
+    sound = [entry for entry in entries if entry["diverged"] < entry["runs"]]
+    best = {
+        column.key: column.best(values)
+        for column in columns
+        if column.best and len(values := {v for e in sound if is_number(v := e.get(column.key))}) > 1
+    }
     rows = [
-        [_name(entry["method"], colours), _status(entry), entry["runs"], *_figures(entry)] + [time] * timed
-        for entry, time in zip(entries, times, strict=True)
+        [
+            _name(entry["method"], shown, described.get(entry["method"], "")),
+            _status(entry),
+            Cell(entry["runs"], entry["runs"]),
+            *(_figure(entry, column, best.get(column.key)) for column in columns),
+        ]
+        for entry in entries
     ]
+    headings = ["method", "status", "seeds", *(column.heading for column in columns)]
     return table("Results by method", headings, rows, names=2)
 
 
-def _name(label: str, colours: Mapping[str, str]) -> Html:
-    return tag("span", swatch(colours[label]), label, class_="name")
+def _name(label: str, shown: Mapping[str, Look], more: str = "") -> Html:
+    words = tag("span", label, *[tag("small", more)] * bool(more))
+    return tag("span", swatch(shown[label]), words, class_="name")
 
 
-def _figures(entry: MethodEntry) -> list[str]:
-    spread, rounds = entry["final_loss_spread"], entry["rounds_to_target"]
-    some = 0 < entry["reached_target"] < entry["runs"]
-    reached = f" ({entry['reached_target']}/{entry['runs']})" if some else ""
-    return [
-        significant(entry["final_loss"], 4) + ("" if spread is None else f" ±{significant(spread, 2)}"),
-        percent(entry["final_accuracy"], entry["final_accuracy_spread"]),
-        megabytes(entry["uplink_bytes"]),
-        megabytes(entry["downlink_bytes"]),
-        NOTHING if rounds is None else f"{rounds:.1f}".removesuffix(".0") + reached,
-        megabytes(entry["uplink_bytes_to_target"]),
-    ]
+def _figure(entry: MethodEntry, column: Column, best: float | None) -> Cell:
+    if column.key == "final_loss" and entry["status"] == "diverged":
+        return Cell(NOTHING, None)  # the status says so
+    value = entry.get(column.key)
+    return Cell(column.text(entry), value if is_number(value) else None, value is not None and value == best)
 
 
 def _status(entry: MethodEntry) -> Html:
@@ -101,7 +96,7 @@ def _status(entry: MethodEntry) -> Html:
 
 def traffic(runs: Sequence[SavedRun]) -> Html:
     """Bytes per client by direction, vector and part, as bars and as a table."""
-    colours = palette(run.label for run in runs)
+    shown = looks_of(runs)
     itemised = {label: _account(group) for label, group in grouped(runs).items()}
     itemised = {label: items for label, items in itemised.items() if items}
     if not itemised:
@@ -115,14 +110,22 @@ def traffic(runs: Sequence[SavedRun]) -> Html:
     bars = [
         tag(
             "div",
-            tag("div", _name(label, colours), class_="who"),
-            *(_bar(way, items, sums[label, way], widest, colours[label]) for way in ("uplink", "downlink")),
+            tag("div", _name(label, shown), class_="who"),
+            *(
+                _bar(way, items, sums[label, way], widest, shown[label].colour)
+                for way in ("uplink", "downlink")
+            ),
             class_="bars",
         )
         for label, items in itemised.items()
     ]
     rows = [
-        [label, *key, significant(size / MB, 4), percent(size / sums[label, key[0]])]
+        [
+            label,
+            *key,
+            Cell(significant(size / MB, 4), size),
+            Cell(percent(share := size / sums[label, key[0]]), share),
+        ]
         for label, items in itemised.items()
         for key, size in items.items()
     ]
@@ -176,7 +179,7 @@ def _bar(
 def settings(runs: Sequence[SavedRun]) -> Html:
     """The settings that differ between methods, one per column."""
     groups = grouped(runs)
-    flat = {label: _flat(group[0].config) for label, group in groups.items()}
+    flat = {label: flattened(group[0].config) for label, group in groups.items()}
     keys = dict.fromkeys(key for config in flat.values() for key in config if key != "run.seed")
     differ = [key for key in keys if len({_shown(config.get(key)) for config in flat.values()}) > 1]
     if not differ:
@@ -184,10 +187,6 @@ def settings(runs: Sequence[SavedRun]) -> Html:
         return tag("p", same, class_="quiet")
     rows = [[label, *(_shown(config.get(key)) for key in differ)] for label, config in flat.items()]
     return table("Settings that differ", ["method", *differ], rows, names=len(differ) + 1)
-
-
-def _flat(config: JsonObject) -> dict[str, Any]:
-    return {f"{section}.{key}": value for section, keys in config.items() for key, value in keys.items()}
 
 
 def _shown(value: Any) -> str:

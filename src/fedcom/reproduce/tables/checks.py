@@ -1,13 +1,14 @@
 """What a cell of the paper's tables states, and how it is checked: method, problem, factor and bound."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS
 from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
+from fedcom.theory.rates import LOCAL_STEPS, ROUNDS
 from fedcom.traffic.links import Links
 
 DIM = 32
@@ -130,47 +131,6 @@ SETUPS = {
     "vr-diana": MethodSetup("vr-diana", "1", "randk", {"shift_rate": "kept", "refresh_probability": "1/n"}),
 }
 
-Formula = Callable[[Case], float]
-
-
-def _log(s: Case) -> float:
-    return math.log(1 / s.epsilon)
-
-
-# The bounds on rounds that the tables state, without constants.
-BOUNDS: dict[str, Formula] = {
-    "κ(q/m + 1) log(1/ε)": lambda s: s.kappa * (s.q / s.m + 1) * _log(s),
-    "κ(q + 1) log(1/ε)": lambda s: s.kappa * (s.q + 1) * _log(s),
-    "κ log(1/ε)": lambda s: s.kappa * _log(s),
-    "mκ log(1/ε)": lambda s: s.m * s.kappa * _log(s),
-    "κ(q + 1)/√ε": lambda s: s.kappa * (s.q + 1) / math.sqrt(s.epsilon),
-    "m + (q + 1)/(mε)": lambda s: s.m + (s.q + 1) / s.m / s.epsilon,
-    "κ + κq/m + q": lambda s: s.kappa + s.kappa * s.q / s.m + s.q,
-    "κ + κq/m + q + n": lambda s: s.kappa + s.kappa * s.q / s.m + s.q + s.n,
-    "(1/ε)^(1/3)": lambda s: s.epsilon ** (-1 / 3),
-    "1/ε": lambda s: 1 / s.epsilon,
-    "m/ε": lambda s: s.m / s.epsilon,
-    "1/ε^1.5": lambda s: s.epsilon**-1.5,
-    "(q + 1)/ε": lambda s: (s.q + 1) / s.epsilon,
-    "(q + 1)/ε^1.5": lambda s: (s.q + 1) * s.epsilon**-1.5,
-    "(1 + q/m)/ε log(1/ε)": lambda s: (1 + s.q / s.m) / s.epsilon * _log(s),
-    "(1 + q)/ε log(1/ε)": lambda s: (1 + s.q) / s.epsilon * _log(s),
-    "1/ε log(1/ε)": lambda s: _log(s) / s.epsilon,
-    "(1 + q/m)^½ (n^⅔ + q)/ε": lambda s: math.sqrt(1 + s.q / s.m) * (s.n ** (2 / 3) + s.q) / s.epsilon,
-    "((1 + q/m)√n + q/√n)/ε": lambda s: ((1 + s.q / s.m) * s.n**0.5 + s.q * s.n**-0.5) / s.epsilon,
-}
-# The local steps that the tables state.
-TAUS: dict[str, Formula] = {
-    "(q + 1)/(m(q/m + 1)ε)": lambda s: (s.q + 1) / s.m / (s.q / s.m + 1) / s.epsilon,
-    "(q + 1)/(mε)": lambda s: (s.q + 1) / s.m / s.epsilon,
-    "((q/m)² + 1)/ε": lambda s: ((s.q / s.m) ** 2 + 1) / s.epsilon,
-    "1/(mε)": lambda s: 1 / s.m / s.epsilon,
-    "1/(m²ε)": lambda s: 1 / s.m**2 / s.epsilon,
-    "1/(mε²)": lambda s: 1 / s.m / s.epsilon**2,
-    "1/(m√ε)": lambda s: 1 / s.m / math.sqrt(s.epsilon),
-    "1/(m(q + 1)√ε)": lambda s: 1 / s.m / (s.q + 1) / math.sqrt(s.epsilon),
-    "(q + 1)²/(m(q/m + 1)²ε²)": lambda s: (s.q + 1) ** 2 / s.m / (s.q / s.m + 1) ** 2 / s.epsilon**2,
-}
 TAU_SCALE = 0.25  # the constant in front of the stated tau; it suits the noise used here
 
 
@@ -183,8 +143,8 @@ class Check:
         base: the case to vary.
         factor: the field of the case to vary.
         values: of the factor.
-        bound: the stated rounds, a key of BOUNDS.
-        tau: the stated local steps, a key of TAUS, with noisy gradients; None for those of `base`.
+        bound: the stated rounds, a key of ROUNDS.
+        tau: the stated local steps, a key of LOCAL_STEPS, with noisy gradients; None for those of `base`.
     """
 
     tables: tuple[int, ...]
@@ -203,11 +163,11 @@ class Check:
     def _with_tau(self, s: Case) -> Case:
         if self.tau is None:
             return s
-        return replace(s, tau=max(1, math.ceil(TAU_SCALE * TAUS[self.tau](s) - 1e-9)), noisy=True)
+        return replace(s, tau=max(1, math.ceil(TAU_SCALE * LOCAL_STEPS[self.tau](s) - 1e-9)), noisy=True)
 
     def promised(self, s: Case) -> float:
         """The rounds that the bound states for a case, without its constant."""
-        return BOUNDS[self.bound](s)
+        return ROUNDS[self.bound](s)
 
     @property
     def semilog(self) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedcom.reproduce.drawing import DPI, save_png
 from fedcom.reproduce.tables.checks import Check
 from fedcom.reproduce.tables.measured import MeasuredRounds, abscissa, drawn_at, stated
 
@@ -16,28 +17,40 @@ def figure(title: str, checks: Sequence[Check], found: MeasuredRounds, path: Pat
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    from fedcom.reports.figures import INK, PALE, palette
+    from fedcom.reports.figures import INK, PALE
+    from fedcom.reports.looks import palette
 
     charts: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
         charts.setdefault((check.base.objective, check.factor), []).append(check)
     columns, hues = 4, palette(dict.fromkeys(check.base.method for check in checks))
     rows = -(-len(charts) // columns)
-    sheet = Figure(figsize=(3.1 * columns, 2.75 * rows + 0.9), dpi=80, layout="constrained")
+    sheet = Figure(figsize=(3.1 * columns, 2.75 * rows + 0.9), dpi=DPI, layout="constrained")
     FigureCanvasAgg(sheet)
     axes = sheet.subplots(rows, columns, squeeze=False).flatten()
     for place, own in zip(axes, charts.values(), strict=False):
         _chart(place, own, found, hues)
     for place in axes[len(charts) :]:
         place.set_visible(False)
-    handles = [Line2D([], [], color=hue, marker="o", label=name) for name, hue in hues.items()]
+    handles = [Line2D([], [], color=hue, label=name, **_pen(i)) for i, (name, hue) in enumerate(hues.items())]
     handles += [
         Line2D([], [], color=PALE, linestyle="--", linewidth=1, label="growth the paper states"),
         Line2D([], [], color=PALE, marker="x", linestyle="", label="never reached"),
     ]
     sheet.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
     sheet.suptitle(title, color=INK, fontsize=13, weight="bold", x=0.01, ha="left")
-    sheet.savefig(path)
+    save_png(sheet, path)
+
+
+def _pen(index: int) -> dict[str, Any]:
+    """The marker and the width of a method's line: later ones are narrower, so that none hides another."""
+    width, marker = (7.0, 3.0, 1.5, 0.8)[index % 4], "oD^s"[index % 4]
+    return {
+        "linewidth": width,
+        "marker": marker,
+        "markersize": 8 - 1.5 * (index % 4),
+        "alpha": 0.45 if index % 4 == 0 else 1,
+    }
 
 
 _WORDS = {"q": "1 + q", "m": "clients m", "kappa": "condition number κ", "epsilon": "1/ε", "n": "samples n"}
@@ -54,8 +67,8 @@ def _chart(axes: Any, checks: Sequence[Check], found: MeasuredRounds, hues: Mapp
         x = [drawn_at(factor, value) for value in check.values]
         y = found.rounds(check)
         known = [(a, b) for a, b in zip(x, y, strict=True) if b]
-        size = 8 - 1.5 * list(hues).index(check.base.method)  # so that no point hides another
-        axes.plot([a for a, _ in known], [b for _, b in known], "o", color=hue, markersize=size)
+        pen = _pen(list(hues).index(check.base.method))
+        axes.plot([a for a, _ in known], [b for _, b in known], color=hue, **{**pen, "linestyle": "none"})
         line = found.fit(check)
         if line is not None:
             spans, (x0, y0) = abscissa(check), line.origin
@@ -63,7 +76,8 @@ def _chart(axes: Any, checks: Sequence[Check], found: MeasuredRounds, hues: Mapp
             scale = _middle([b / v ** stated(check) for v, b in beyond])
             as_stated = replace(line, slope=stated(check), factor=scale)
             there = [(a, v) for a, v, b in zip(x, spans, y, strict=True) if b]
-            axes.plot([a for a, _ in there], [line.at(v) for _, v in there], color=hue, linewidth=1.6)
+            fitted = {**pen, "marker": ""}
+            axes.plot([a for a, _ in there], [line.at(v) for _, v in there], color=hue, **fitted)
             axes.plot(x, [as_stated.at(v) for v in spans], "--", color=hue, linewidth=0.9)
         missed = [a for a, b in zip(x, y, strict=True) if not b]
         axes.plot(missed, [0.96] * len(missed), "x", color=hue, transform=axes.get_xaxis_transform())

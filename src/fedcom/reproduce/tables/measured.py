@@ -81,6 +81,17 @@ class MeasuredRounds:
             for row in rows
         }
 
+    @classmethod
+    def of_points(cls, checks: Sequence[Check], lines: Sequence[Mapping[str, str]]) -> "MeasuredRounds":
+        """What `points` has written of these checks, from the lines of points.csv."""
+        cases = [case for check in checks for case in check.cases()]
+        found = cls([])
+        for case, line in zip(cases, lines, strict=True):
+            rounds = int(line["rounds"]) if line["rounds"] else None
+            step = float(line["step"]) if line["step"] else None
+            found._rows[case] = {"epsilon": case.epsilon, "rounds": rounds, "step": step}
+        return found
+
     def row(self, case: Case) -> ReachedRow:
         """Rounds and step of one case."""
         return self._rows[case]

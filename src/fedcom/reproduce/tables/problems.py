@@ -41,6 +41,15 @@ class Problem(Protocol):
     def gap(self, w: Tensor) -> Tensor:
         """How far the model of each run (row of w) is from the goal, relative to the start, where it is 1."""
 
+    def losses(self, w: Tensor) -> Tensor:
+        """The loss of every client at each run's model, [runs, clients]."""
+
+    def curvatures(self) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest curvature that each client's loss has anywhere."""
+
+    def noise(self) -> float:
+        """sigma^2: the largest E|g~ - g|^2 that a client's stochastic gradient has anywhere."""
+
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
@@ -116,6 +125,15 @@ class Quadratic:
         mean = self.a.mean(0)
         return (mean * (w - self.optimum) ** 2).sum(-1) / (mean * self.optimum**2).sum(-1)
 
+    def losses(self, w: Tensor) -> Tensor:
+        return (self.a * (w.unsqueeze(-2) - self.b) ** 2).sum(-1) / 2
+
+    def curvatures(self) -> tuple[Tensor, Tensor]:
+        return self.a.amin(-1), self.a.amax(-1)
+
+    def noise(self) -> float:
+        return self.sigma**2
+
 
 class Wave(Quadratic):
     """f_j(w) = sum a_j (u^2/2 + 3/2 sin(u)^2)/4 with u = w - b_j: not convex, and L = 1.
@@ -128,6 +146,13 @@ class Wave(Quadratic):
 
     def gap(self, w: Tensor) -> Tensor:
         return self._size(w) / self._size(self.start)
+
+    def losses(self, w: Tensor) -> Tensor:
+        u = w.unsqueeze(-2) - self.b
+        return (self.a * (u**2 / 2 + 1.5 * torch.sin(u) ** 2)).sum(-1) / 4
+
+    def curvatures(self) -> tuple[Tensor, Tensor]:
+        return -self.a.amax(-1) / 2, self.a.amax(-1)
 
     def _gradient(self, w: Tensor) -> Tensor:
         u = w - self.b
@@ -204,9 +229,21 @@ class Logistic:
     def gap(self, w: Tensor) -> Tensor:
         return (self._loss(w) - self._least) / (self._loss(self.start) - self._least)
 
+    def losses(self, w: Tensor) -> Tensor:
+        score = torch.einsum("...d,mnd->...mn", w, self.x)
+        return (torch.nn.functional.softplus(score) - self.y * score).mean(-1)
+
+    def curvatures(self) -> tuple[Tensor, Tensor]:
+        largest = torch.linalg.matrix_norm(self.x, 2) ** 2 / self.x.shape[1] / 4
+        return torch.zeros_like(largest), largest
+
+    def noise(self) -> float:
+        if self.batch is None:
+            return 0.0
+        return float(self.x.square().sum(-1).mean(-1).max()) / self.batch
+
     def _loss(self, w: Tensor) -> Tensor:
-        score = w @ self.x.flatten(0, 1).mT
-        return (torch.nn.functional.softplus(score) - self.y.flatten() * score).mean(-1)
+        return self.losses(w).mean(-1)
 
     def _mean_gradient(self, w: Tensor) -> Tensor:
         x = self.x.flatten(0, 1)

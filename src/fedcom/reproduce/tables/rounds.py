@@ -103,6 +103,11 @@ class StackedRuns:
         """The servers' state, one row per run."""
         return self.server_side.state
 
+    @property
+    def sent(self) -> Vectors:
+        """What the server heard of every client of every run in the last round."""
+        return self._work.sent
+
     def step(self) -> None:
         """One round of every run."""
         play(self)
@@ -222,7 +227,7 @@ def rounds_to(
         most: the number of rounds after which to give up.
         averaged: see `Counter`.
     """
-    scale = algorithm.gamma * cast(int, algorithm.tau)
+    scale = algorithm.global_rate * cast(int, algorithm.tau)
     grid = StackedRuns(problem, algorithm, links, [step / scale for step in steps], range(seeds))
     counter = Counter(epsilons, averaged)
     while not counter.see(grid.round, problem.gap(grid.server.w).reshape(len(steps), -1)):

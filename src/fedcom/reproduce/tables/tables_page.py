@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedcom.reports.markdown import markdown_table
-from fedcom.reproduce.results import Verdict
+from fedcom.reproduce.results import MARKS, Verdict
 from fedcom.reproduce.tables.checks import DIM, LARGEST, OCTAVES, Check
 from fedcom.reproduce.tables.measured import MOST, MeasuredRounds, Measurement, summary
 
@@ -120,7 +120,7 @@ def page(
             f"What the paper says: {claim}",
             f"![{title}]({image})",
             _markdown(summary(found, of_table(number, checks))),
-            "\n".join(f"- **{v.outcome}**: {_said(v)}" for v in mine),
+            "\n".join(f"- {MARKS[v.outcome]} **{v.outcome}**: {_said(v)}" for v in mine),
         ]
     return "\n\n".join(parts) + "\n"
 

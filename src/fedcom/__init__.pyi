@@ -1,0 +1,213 @@
+"""Communication-efficient federated learning: the FedCOM family of methods, with exact byte counts."""
+
+from fedcom.algorithms import (
+    ALGORITHMS,
+    VRLSGD,
+    Algorithm,
+    Diana,
+    FedAvg,
+    FedCOM,
+    FedCOMGATE,
+    FedCOMGATEExact,
+    FedGATE,
+    FedPAQ,
+    LocalSGD,
+    Qsparse,
+    Scafcom,
+    Scaffold,
+    Scallion,
+    VRDiana,
+)
+from fedcom.algorithms.base import (
+    Oracle,
+    Round,
+)
+from fedcom.codecs import (
+    CODECS,
+    Auto,
+    Codec,
+    CountSketch,
+    Dithered,
+    Identity,
+    Int,
+    LowRank,
+    Natural,
+    Peaks,
+    PowerSgd,
+    Qsgd,
+    RandK,
+    Rotated,
+    Sign,
+    TernGrad,
+    TopK,
+)
+from fedcom.codecs.wire import (
+    Field,
+)
+from fedcom.data import (
+    DATASETS,
+    PARTITIONS,
+    Dataset,
+    Partition,
+    Population,
+    Request,
+    SplitRequest,
+    from_arrays,
+    load,
+    split,
+)
+from fedcom.draws import (
+    Draw,
+)
+from fedcom.engines.results import (
+    Results,
+    Row,
+)
+from fedcom.engines.simulation import (
+    Simulation,
+)
+from fedcom.engines.state.stores import (
+    Storage,
+)
+from fedcom.errors import (
+    ConfigError,
+    DataError,
+    Diverged,
+    FedcomError,
+    OutOfMemory,
+    StorageError,
+    WireError,
+)
+from fedcom.runs.callbacks import (
+    Csv,
+    MLflow,
+    TensorBoard,
+    WandB,
+)
+from fedcom.runs.curve import (
+    Curve,
+)
+from fedcom.runs.record import (
+    Outcome,
+    record,
+)
+from fedcom.studies.compare import (
+    Comparison,
+)
+from fedcom.studies.workflow import (
+    Sweep,
+    compare,
+    plot,
+    report,
+    sweep,
+)
+from fedcom.tasks.model import (
+    Model,
+)
+from fedcom.tasks.models import (
+    MODELS,
+)
+from fedcom.tasks.objective import (
+    Objective,
+)
+from fedcom.tasks.scores import (
+    Metric,
+)
+from fedcom.tasks.task import (
+    Task,
+)
+from fedcom.traffic.links import (
+    Links,
+)
+from fedcom.traffic.network import (
+    Network,
+)
+from fedcom.vectors import (
+    Layout,
+    Vectors,
+)
+from fedcom.version import VERSION as __version__
+
+__all__ = [
+    "ALGORITHMS",
+    "CODECS",
+    "DATASETS",
+    "MODELS",
+    "PARTITIONS",
+    "VRLSGD",
+    "Algorithm",
+    "Auto",
+    "Codec",
+    "Comparison",
+    "ConfigError",
+    "CountSketch",
+    "Csv",
+    "Curve",
+    "DataError",
+    "Dataset",
+    "Diana",
+    "Dithered",
+    "Diverged",
+    "Draw",
+    "FedAvg",
+    "FedCOM",
+    "FedCOMGATE",
+    "FedCOMGATEExact",
+    "FedGATE",
+    "FedPAQ",
+    "FedcomError",
+    "Field",
+    "Identity",
+    "Int",
+    "Layout",
+    "Links",
+    "LocalSGD",
+    "LowRank",
+    "MLflow",
+    "Metric",
+    "Model",
+    "Natural",
+    "Network",
+    "Objective",
+    "Oracle",
+    "OutOfMemory",
+    "Outcome",
+    "Partition",
+    "Peaks",
+    "Population",
+    "PowerSgd",
+    "Qsgd",
+    "Qsparse",
+    "RandK",
+    "Request",
+    "Results",
+    "Rotated",
+    "Round",
+    "Row",
+    "Scafcom",
+    "Scaffold",
+    "Scallion",
+    "Sign",
+    "Simulation",
+    "SplitRequest",
+    "Storage",
+    "StorageError",
+    "Sweep",
+    "Task",
+    "TensorBoard",
+    "TernGrad",
+    "TopK",
+    "VRDiana",
+    "Vectors",
+    "WandB",
+    "WireError",
+    "__version__",
+    "compare",
+    "from_arrays",
+    "load",
+    "plot",
+    "record",
+    "report",
+    "split",
+    "sweep",
+]

@@ -1,0 +1,134 @@
+"""Data of the user's own in a file: arrays in .npz, tables in .csv or .parquet."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcom.data.dataset import Dataset, from_arrays
+from fedcom.draws import Draw
+from fedcom.errors import ConfigError, DataError, nearest
+from fedcom.imports import optional
+
+Columns = dict[str, NDArray[Any]]  # by name, in order
+LABEL, CLIENT = "label", "client"  # what the columns are called unless told otherwise
+_KINDS = (".npz", ".csv", ".parquet")
+
+
+def read_own(
+    path: str | Path, label: str | None, client: str | None, test: float | str | None, draw: Draw
+) -> Dataset:
+    """The data set in a file.
+
+    In an .npz, x and y are arrays, and test_x, test_y and client may be. In a table, one column is the label,
+    one may be the client of each row, and all others are features, which must be numbers. Labels that are
+    names or whole numbers are classes, numbered in their order; fractions make it a regression.
+
+    Args:
+        label: the name of the label's column, or of the array in place of y; None: label, or y.
+        client: the name of the client's column or array; None: client, if there is one.
+        test: a file with the test set, or the share of rows to hold out, drawn at random; None: no test set.
+    """
+    path = Path(path)
+    x, names, groups, test_x, test_names = _halves(path, label, client)
+    if isinstance(test, str):
+        if test_x is not None:
+            raise ConfigError(f"{path} holds test_x already; leave data.test out")
+        test_x, test_names, *_ = _halves(Path(test), label, client)
+    elif test is not None:
+        if not 0 < test < 1:
+            raise ConfigError(f"data.test is a file or a share of the rows, such as 0.2; got {test}")
+        order = draw.permutation(len(x)).numpy()
+        held, kept = np.split(order, [max(1, round(test * len(x)))])
+        test_x, test_names, x, names = x[held], names[held], x[kept], names[kept]
+        groups = None if groups is None else groups[kept]
+    y, test_y = _numbered(names, test_names, path)
+    return from_arrays(x, y, test_x, test_y, groups, path.stem)
+
+
+def _halves(path: Path, label: str | None, client: str | None) -> tuple[Any, Any, Any, Any, Any]:
+    """x, labels and clients of a file, and x and labels of the test set if the file has one."""
+    if path.suffix not in _KINDS:
+        raise DataError(f"{path} is not {', '.join(_KINDS)}; save it as one of them")
+    if not path.is_file():
+        raise DataError(f"no file {path}; data.path names a file, from the current folder or in full")
+    columns = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}[path.suffix](path)
+    if path.suffix == ".npz":
+        y = _column(columns, label or "y", path)
+        x, groups = _column(columns, "x", path), columns.get(client or CLIENT)
+        if client is not None and groups is None:
+            _column(columns, client, path)
+        return x, y, groups, columns.get("test_x"), columns.get("test_y")
+    y = _column(columns, label or LABEL, path)
+    groups = _column(columns, client, path) if client else columns.get(CLIENT)
+    features = {k: v for k, v in columns.items() if k not in (label or LABEL, client or CLIENT)}
+    for name, values in features.items():
+        if values.dtype.kind not in "biuf":
+            raise DataError(f"column {name!r} of {path} holds {values[0]!r}; features must be numbers")
+    if not features:
+        raise DataError(f"{path} has no column beside {label or LABEL} and {client or CLIENT}; add features")
+    return np.stack([v.astype(np.float32) for v in features.values()], 1), y, groups, None, None
+
+
+def _column(columns: Columns, name: str, path: Path) -> NDArray[Any]:
+    if name not in columns:
+        raise DataError(
+            f"{path} has no {name!r}; {nearest(name, columns)}; set data.label_column or client_column"
+        )
+    return columns[name]
+
+
+def _numbered(y: NDArray[Any], test_y: Any, path: Path) -> tuple[Any, Any]:
+    """Labels as classes 0, 1, 2, ... in order, or as floats, one column each, if they are fractions."""
+    both = y if test_y is None else np.concatenate([y, np.asarray(test_y)])
+    if both.dtype.kind == "f" and not np.array_equal(both, np.round(both)):
+        numbers: Any = both.reshape(len(both), -1).astype(np.float32)
+    elif both.ndim != 1:
+        raise DataError(f"the labels of {path} have shape {list(both.shape)}; give one per row")
+    else:
+        numbers = np.unique(both.astype(str) if both.dtype.kind in "OSUT" else both, return_inverse=True)[1]
+    return numbers[: len(y)], None if test_y is None else numbers[len(y) :]
+
+
+def _npz(path: Path) -> Columns:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}; save plain arrays with np.savez") from None
+
+
+def _csv(path: Path) -> Columns:
+    """The columns of a CSV file with a line of headings; those that are all numbers become so."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            heading, *rows = csv.reader(file)
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as CSV with a line of headings: {error}") from None
+    rows = [row for row in rows if row]
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(heading):
+            raise DataError(f"line {number} of {path} has {len(row)} cells, the first {len(heading)}")
+    if not rows:
+        raise DataError(f"{path} has no rows below its headings")
+    return {name: _typed(column) for name, column in zip(heading, zip(*rows, strict=True), strict=True)}
+
+
+def _typed(cells: tuple[str, ...]) -> NDArray[Any]:
+    for kind in (np.int64, np.float64):
+        try:
+            return np.array(cells).astype(kind)
+        except (ValueError, OverflowError):
+            continue
+    return np.array(cells)
+
+
+def _parquet(path: Path) -> Columns:
+    table = optional("pyarrow.parquet", "'fedcom[parquet]'")
+    try:
+        found = table.read_table(path)
+    except Exception as error:
+        raise DataError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:200]}") from None
+    return {name: found[name].to_numpy() for name in found.column_names}

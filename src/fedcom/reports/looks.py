@@ -1,0 +1,160 @@
+"""How a line looks: its method's colour, and dashes and a marker where colours alone could be mixed up."""
+
+import itertools
+import zlib
+from collections.abc import Container, Iterable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# A method and its compressing twin have related colours: the lighter one sends whole vectors, the darker
+# one compresses.
+COLOURS = {
+    "local-sgd": "#6f6f6f",
+    "fedavg": "#d98c00",
+    "fedpaq": "#6e2500",
+    "fedcom": "#b03a00",
+    "qsparse": "#8a8a2b",
+    "fedgate": "#2f97d8",
+    "fedcomgate": "#0b4a9b",
+    "fedcomgate-exact": "#0a0a5c",
+    "vrl-sgd": "#7c6fe0",
+    "scaffold": "#009e73",
+    "scallion": "#3c7d1f",
+    "scafcom": "#004d3a",
+    "diana": "#cc79a7",
+    "vr-diana": "#8f2a6b",
+}
+SPARE = ("#332288", "#44aa99", "#aa4499", "#661100", "#6699cc", "#117733", "#b59a3c", "#000000", "#cc6677")
+# In figures, a method whose line often coincides with its twin's is dashed and above it: twin and dashes.
+TWINS = {
+    "fedpaq": ("fedavg", (4, 2)),
+    "fedcom": ("fedavg", (4, 2)),
+    "fedcomgate": ("fedgate", (4, 2)),
+    "scaffold": ("fedgate", (1, 1.5)),
+}
+DASHES = ((), (7, 3), (2, 2.5), (9, 3, 2, 3))
+MARKERS = ("circle", "square", "triangle", "diamond")
+STYLES = tuple((DASHES[(i + j) % 4], MARKERS[i]) for j in range(4) for i in range(4))
+SHADES = (0.0, 0.5, -0.45, 0.28, -0.22, 0.62)  # towards white, or towards black if negative
+APART = 14.0  # colours nearer than this in CIELAB count as alike
+PAPERS = {"#ffffff": 0.0, "#14171b": 4.0}  # of the light and the dark page: the contrast of lines to it
+_EYES = {  # linear RGB as it is seen: by most, and without red, green or blue cones (Machado et al., 2009)
+    "all cones": np.eye(3),
+    "no red": np.array([[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]),
+    "no green": np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]),
+    "no blue": np.array([[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]]),
+}
+_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+class Look(NamedTuple):
+    """How one line is drawn.
+
+    Args:
+        dash: lengths of dashes and gaps; empty for a line that is whole.
+        marker: one of MARKERS.
+    """
+
+    colour: str
+    dash: tuple[float, ...]
+    marker: str
+
+
+def palette(methods: Iterable[str]) -> dict[str, str]:
+    """The colour of each label: fixed for known methods, else chosen by the label's checksum."""
+    known = {method: COLOURS.get(method.lower(), "") for method in methods}
+    free = list(SPARE)
+    for method in sorted(method for method, colour in known.items() if not colour):
+        free = free or list(SPARE)
+        known[method] = free.pop(zlib.crc32(method.encode()) % len(free))
+    return known
+
+
+def line_style(method: str, others: Container[str]) -> dict[str, Any]:
+    """The dashes of a method's line in a figure, if its twin is among the others, above which it lies."""
+    twin, dash = TWINS.get(method, ("", ()))
+    return {"linestyle": (0, dash), "zorder": 2.2} if twin in others and dash else {}
+
+
+def looks(methods: Mapping[str, str], colours: Mapping[str, str] | None = None) -> dict[str, Look]:
+    """The look of each label: no two are alike, on a light or a dark page, to any of four kinds of eyes.
+
+    Labels of one method have shades of its colour. A line is whole, with round markers, unless its colour is
+    like that of an earlier one.
+
+    Args:
+        methods: the method of each label.
+        colours: by method; None for the usual ones.
+    """
+    colours = colours or palette(methods.values())
+    turns = {method: itertools.count(method in methods) for method in methods.values()}
+    found: dict[str, Look] = {}
+    for label, method in methods.items():
+        turn = 0 if label == method else next(turns[method])  # a label that is the name itself has the colour
+        colour = shade(colours[method], SHADES[turn % len(SHADES)])
+        alike = [look[1:] for look in found.values() if distance(colour, look.colour) < APART]
+        dashes = [dash for dash, _ in alike]
+        style = min(STYLES, key=lambda style: (alike.count(style), dashes.count(style[0])))
+        found[label] = Look(colour, *style)
+    return found
+
+
+def shade(colour: str, share: float) -> str:
+    """A colour mixed with white, or with black if the share is negative, yet readable on white."""
+    end = np.full(3, 255.0 if share > 0 else 0.0)
+    mixed = _hex(_rgb(colour) + abs(share) * (end - _rgb(colour)))
+    return readable(mixed, "#ffffff", 2.4) if share else mixed
+
+
+def readable(colour: str, paper: str, contrast: float) -> str:
+    """A colour moved away from the paper's until it has a contrast to it; as the page's script does."""
+    end = np.full(3, 0.0 if _luminance(paper) > 0.5 else 255.0)
+    share = 0.0
+    while share < 1 and _contrast(_mixed(colour, end, share), paper) < contrast:
+        share += 0.04
+    return _mixed(colour, end, min(share, 1.0))
+
+
+@cache
+def distance(one: str, other: str) -> float:
+    """How far two colours are apart on the page on which they are nearest; see `apart`."""
+    return min(apart(readable(one, *page), readable(other, *page)) for page in PAPERS.items())
+
+
+def apart(one: str, other: str) -> float:
+    """How far two colours are apart in CIELAB: the least over all kinds of eyes."""
+    return min(float(np.linalg.norm(_lab(one, eye) - _lab(other, eye))) for eye in _EYES)
+
+
+def _lab(colour: str, eye: str) -> np.ndarray:
+    xyz = _XYZ @ np.clip(_EYES[eye] @ _linear(colour), 0, 1) / [0.9505, 1.0, 1.089]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def _rgb(colour: str) -> np.ndarray:
+    return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)], dtype=float)
+
+
+def _hex(rgb: np.ndarray) -> str:
+    return "#" + "".join(f"{round(float(value)):02x}" for value in rgb)
+
+
+def _mixed(colour: str, end: np.ndarray, share: float) -> str:
+    return _hex(_rgb(colour) + share * (end - _rgb(colour)))
+
+
+def _linear(colour: str) -> np.ndarray:
+    s = _rgb(colour) / 255
+    return np.where(s <= 0.04045, s / 12.92, ((s + 0.055) / 1.055) ** 2.4)
+
+
+def _luminance(colour: str) -> float:
+    return float(np.array([0.2126, 0.7152, 0.0722]) @ _linear(colour))
+
+
+def _contrast(one: str, other: str) -> float:
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)

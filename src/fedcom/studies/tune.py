@@ -1,0 +1,314 @@
+"""What `fedcom tune` does: find eta, gamma and other settings of a method by successive halving.
+
+Many points run for a few rounds, the best of them for more, and few to the end. The task's auto rates are
+always among the last. Scores are on held-out training samples and on seeds that no other command uses unless
+told to; the best point must hold on several of them, and a point that diverges on any is dropped.
+"""
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedcom.config import Config, Table, dumps
+from fedcom.engines.simulation import pick_device
+from fedcom.errors import ConfigError
+from fedcom.runs.folder import claim
+from fedcom.runs.prepare import build_task
+from fedcom.runs.status import TRIALS
+from fedcom.saving.whole import write_json, write_whole
+from fedcom.studies import sweep, sweep_report
+from fedcom.studies.compare import method_keys, variant
+from fedcom.tasks.task import Task
+from fedcom.theory import settle
+
+SEED = 10_000  # added to run.seed: the first seed of tuning
+VALIDATION = 0.1
+LAST = 5  # the score is the mean of this many last evaluations
+SEEDS = 3  # on which a best point is confirmed
+TRIES = 8  # how often at most the grid is widened or a best point is confirmed
+SHARE = 4  # the default budget: the grid's runs over this
+FACTORS = {"eta": (0.25, 0.5, 1.0, 2.0, 4.0), "gamma": (0.25, 0.5, 1.0, 2.0)}  # of the auto rates
+RATES = ("eta", "gamma")
+ABOUT = ("accuracy", "loss", "edges", "note", "table", "spent")  # what is told of a point besides its values
+
+Point = tuple[tuple[str, Any], ...]
+RunTrials = Callable[[Sequence[sweep.Trial]], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class TuningRun(sweep.Trial):
+    """A run of tuning. Its key changes with any of its settings, so no two runs share one."""
+
+    @property
+    def key(self) -> str:
+        return json.dumps([self.method, self.point, self.seed, self.digest])
+
+
+@dataclass(frozen=True)
+class Rungs:
+    """How many points run for how long.
+
+    Args:
+        rounds: of a whole run.
+        budget: whole runs, in which the rounds of all runs are counted; None: every point runs to the end.
+    """
+
+    rounds: int
+    budget: float | None = None
+
+    def of(self, points: int) -> list[tuple[int, int]]:
+        """For each rung how many points it has and for how many rounds; the last is for whole runs.
+
+        Two fifths of the budget are for whole runs, two at least; the rest is shared by the rungs before.
+        """
+        if self.budget is None or self.budget >= points:
+            return [(points, self.rounds)]
+        last = max(2, int(0.4 * self.budget))
+        middle = max(last + 1, math.ceil(points / 4))
+        if points <= middle:
+            return [(points, self._rounds((self.budget - last) / points)), (last, self.rounds)]
+        each = (self.budget - last) / 2
+        return [
+            (points, self._rounds(each / points)),
+            (middle, self._rounds(each / middle)),
+            (last, self.rounds),
+        ]
+
+    def _rounds(self, share: float) -> int:
+        return min(self.rounds, max(1, int(share * self.rounds)))
+
+
+def tune_one(
+    table: Table,
+    method: str,
+    grid: Mapping[str, Sequence[Any]],
+    seeds: int,
+    run: RunTrials,
+    budget: float | None = None,
+    start: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The best point of one method: not at an edge of the grid, and confirmed on several seeds.
+
+    If every point diverges the grid is widened downwards.
+
+    Args:
+        table: the settings of a config file, by section.
+        method: the name of a method, or a label under [methods].
+        run: runs trials and returns their records.
+        budget: whole runs to spend on a first search; see `Rungs`. Widening and confirming come on top.
+        start: a point of the grid that is never dropped unless it diverges.
+    """
+    tried, sure = {key: list(values) for key, values in grid.items()}, list[dict[str, Any]]()
+    rungs = Rungs(Config.of({"run": table.get("run", {})}).run.rounds, budget)
+    ladder = rungs.of(math.prod(map(len, grid.values())))
+    spent, seen, found = 0.0, dict[str, dict[str, Any]](), list[dict[str, Any]]()
+
+    def play(points: Sequence[Point], rounds: int, seeds: int = 1) -> list[dict[str, Any]]:
+        nonlocal spent
+        short: Point = () if rounds == rungs.rounds else (("run.rounds", rounds),)
+        trials = [_unique(t) for t in sweep.trials_of(table, [(*p, *short) for p in points], [method], seeds)]
+        records = run(trials)
+        spent += sum(rounds for t in trials if t.key not in seen) / rungs.rounds
+        seen.update({t.key: r for t, r in zip(trials, records, strict=True)})
+        return records
+
+    for _ in range(TRIES):
+        points = [tuple(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())]
+        for (_, rounds), (kept, _) in itertools.pairwise(ladder):
+            points = _best(play(points, rounds), points, start)[:kept]
+        records = play(points, rungs.rounds)
+        records += [r for p in sure for r in play([tuple(p.items())], rungs.rounds, seeds)]
+        if all(record["status"] == sweep.FAILED for record in records):
+            raise ConfigError(f"{method} cannot be tuned, because none of its runs could be made")
+        found = sweep_report.summary(list({r["key"]: r for r in records}.values()))
+        best = next((entry for entry in found if entry["best"]), None)
+        edges = [] if best is None else edges_of(best["point"], tried)
+        if best and best["point"] in sure and not edges:
+            break
+        lowest = {key: min(values) for key, values in tried.items() if key in RATES}
+        for key in edges if best else lowest:
+            tried[key] = widened(tried[key], (best["point"] if best else lowest)[key])
+        sure += [best["point"]] if best and not edges else []
+    if best is None:
+        none = {"accuracy": None, "edges": [], "note": "every point diverged", "table": found, "spent": spent}
+        return {**{key: values[0] for key, values in tried.items()}, **lowest, **none}
+    added = {key: sorted({*values} - {*grid[key]}) for key, values in tried.items() if key in RATES}
+    words = [f"{key} {value:g}" for key, values in added.items() for value in values]
+    note = f"grid widened by {', '.join(words)}" if words else "inside the grid"
+    scored = best["test_accuracy"] is not None
+    accuracy = {"accuracy": round(100 * best["test_accuracy"], 2) if scored else None}
+    how = {**accuracy, "loss": best["train_loss"], "edges": edges, "note": note, "table": found}
+    return {**best["point"], **how, "spent": spent}
+
+
+def _unique(trial: sweep.Trial) -> TuningRun:
+    return TuningRun(trial.method, trial.point, trial.seed, trial.config)
+
+
+def _best(
+    records: Sequence[Mapping[str, Any]], points: Sequence[Point], start: Mapping[str, Any] | None
+) -> list[Point]:
+    """The points in order of their scores, the start among the first; those that diverged are dropped."""
+    entries = sweep_report.summary(list(records))
+    own = {
+        json.dumps({k: v for k, v in e["point"].items() if k != "run.rounds"}): e["score"] for e in entries
+    }
+    scored = [(own.get(json.dumps(dict(p))), p) for p in points]
+    alive = sorted(((score, i) for i, (score, _) in enumerate(scored) if score is not None), reverse=True)
+    ranked = [points[i] for _, i in alive]
+    first = [p for p in ranked if start is not None and dict(p) == dict(start)]
+    return [*first, *(p for p in ranked if p not in first)] or list(points[:1])
+
+
+def edges_of(point: Mapping[str, Any], tried: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Which of eta and gamma are the smallest or largest of those tried; others are not widened."""
+    ranges = {key: values for key, values in tried.items() if len(values) > 1 and key in RATES}
+    return [key for key, values in ranges.items() if point[key] in (min(values), max(values))]
+
+
+def widened(values: Sequence[float], edge: float) -> list[float]:
+    """A list of rates with one more beyond its edge: twice the largest, or half the smallest."""
+    low, high = min(values), max(values)
+    step = 2.0 if edge == high else 0.5
+    beyond = float(f"{edge * step:.3g}")
+    return sorted({*values, beyond}) if edge in (low, high) else list(values)
+
+
+def around(rates: Mapping[str, float], factors: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """A grid around rates: each times its factors."""
+    return {key: [float(f"{rates[key] * factor:.3g}") for factor in own] for key, own in factors.items()}
+
+
+def tune(
+    table: Table,
+    grid: Table,
+    methods: Sequence[str],
+    out: Path,
+    *,
+    seeds: int = SEEDS,
+    budget: float | None = None,
+    force: bool = False,
+    device: str = "auto",
+    quiet: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Tune methods on a task and write tuned.toml; what was found for each, and the point itself.
+
+    Args:
+        table: the settings of a config file, by section.
+        grid: values to try by key, or by section and key, as in a sweep; eta and gamma that are not in it are
+            tried around the auto rates.
+        methods: names of methods, or labels under [methods].
+        out: the folder; one that holds part of the same tuning is completed.
+        budget: whole runs for each method's search; None: a quarter of the grid's.
+        force: replace another tuning in the folder.
+    """
+    here = dict(table)
+    run = here.get("run", {})
+    here["run"] = {**run, "seed": Config.of({"run": run}).run.seed + SEED}
+    here["data"] = {"validation": VALIDATION, **here.get("data", {})}
+    tasks, log = dict[str, Task](), out / "results.jsonl"
+
+    def play(trials: Sequence[sweep.Trial]) -> list[dict[str, Any]]:
+        return sweep.run_missing(trials, log, LAST, device, quiet, tasks)
+
+    with claim(out, used=True):
+        sweep.take_over(out, {"config": table, "grid": grid, "seeds": seeds, "budget": budget}, force)
+        write_json(out / TRIALS, {})
+        found = dict[str, dict[str, Any]]()
+        for method in methods:
+            points, start = _grid(here, grid, method, device)
+            size = math.prod(map(len, points.values()))
+            whole = budget if budget is not None else max(4.0, size / SHARE)
+            found[method] = tune_one(here, method, points, seeds, play, whole, start)
+            sweep_report.write([e for one in found.values() for e in one["table"]], out)
+            _write(out / "tuned.toml", tuned_text(table, found))
+        told = {m: {k: v for k, v in own.items() if k != "table"} for m, own in found.items()}
+        write_json(out / "tuned.json", told)
+    return found
+
+
+def _grid(table: Table, grid: Table, method: str, device: str) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """The values to try for a method, and the point that is nearest to its auto rates."""
+    known = method_keys(table, method)
+    given = {key: values for key, values in sweep.lists(grid).items() if "." in key or key in known}
+    own = {key: "auto" for key in RATES if key in known}
+    task, config = build_task(variant(_laid(table, method, own), method))
+    task, run = task.to(pick_device(device)), config.run
+    settled, _ = settle(task, config.algorithm, config.links, run.participation, run.seed)
+    rates = {key: float(getattr(settled, key)) for key in own}
+    points = {**around(rates, {key: FACTORS[key] for key in own if key not in given}), **given}
+    near = {key: _nearest(points[key], rate, key) for key, rate in rates.items()}
+    return points, {key: near.get(key, values[0]) for key, values in points.items()}
+
+
+def _nearest(values: Sequence[Any], rate: float, key: str) -> float:
+    """The value whose ratio to a rate is nearest to 1."""
+    if not all(isinstance(value, int | float) and value > 0 for value in values):
+        raise ConfigError(f"grid.{key} takes numbers above 0; got {list(values)}")
+    return min(map(float, values), key=lambda value: abs(math.log(value / rate)))
+
+
+def _write(path: Path, text: str) -> None:
+    write_whole(path, lambda place: place.write_text(text, encoding="utf-8"))
+
+
+def _laid(table: Table, method: str, own: Mapping[str, Any]) -> Table:
+    methods = table.get("methods", {})
+    return {**table, "methods": {**methods, method: {**methods.get(method, {}), **own}}}
+
+
+def words(own: Mapping[str, Any]) -> str:
+    """What was found for a method, in a line."""
+    point = ", ".join(f"{key} {value}" for key, value in own.items() if key not in ABOUT)
+    by_loss = own["accuracy"] is None
+    score = f"loss {own.get('loss')}" if by_loss else f"{own['accuracy']}% on held-out samples"
+    return f"{point}: {score}; {own['note']}; {own['spent']:.1f} whole runs"
+
+
+def tuned_text(table: Table, found: Mapping[str, Mapping[str, Any]]) -> str:
+    """A config with the settings that were found, for `fedcom run` and `fedcom compare`."""
+    sections: Table = {name: dict(values) for name, values in table.items() if name != "methods"}
+    labels: Table = {label: dict(own) for label, own in table.get("methods", {}).items()}
+    lines = []
+    for method, own in found.items():
+        point = {
+            k: v for k, v in own.items() if k not in ("accuracy", "loss", "edges", "note", "table", "spent")
+        }
+        place = labels.setdefault(method, {})
+        for name, value in point.items():
+            section, _, key = name.rpartition(".")
+            if section in ("uplink", "downlink"):
+                place[section] = {**place.get(section, {}), key: value}
+            elif section in ("", "algorithm"):
+                place[key] = value
+            else:
+                sections.setdefault(section, {})[key] = value
+        lines.append(f"# {method}: {words(own)}")
+    if len(found) == 1:  # `fedcom run` takes one method
+        (method,) = found
+        one = dict(labels[method])
+        up = {key: one.pop(key) for key in ("uplink", "downlink") if key in one}
+        sections["algorithm"] = {"name": method, **sections.get("algorithm", {}), **one}
+        sections |= {key: {**sections.get(key, {}), **value} for key, value in up.items()}
+    flat = {f"methods.{_key(label)}": own for label, own in labels.items()}
+    text = dumps({**sections, **{name: _plain(own) for name, own in flat.items()}})
+    nested = {
+        f"{name}.{section}": own[section]
+        for name, own in flat.items()
+        for section in ("uplink", "downlink")
+        if section in own
+    }
+    return "\n".join(["# Written by fedcom tune.", *lines, text, dumps(nested)])
+
+
+def _plain(own: Table) -> Table:
+    return {key: value for key, value in own.items() if key not in ("uplink", "downlink")}
+
+
+def _key(label: str) -> str:
+    bare = label.replace("-", "").replace("_", "").isalnum() and label.isascii()
+    return label if bare else json.dumps(label, ensure_ascii=False)

@@ -1,0 +1,417 @@
+"""The whole workflow in Python: compare methods, sweep their settings, report and plot what was found."""
+
+import io
+import itertools
+import tempfile
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedcom.algorithms import Algorithm
+from fedcom.config import RunConfig, Table, read
+from fedcom.engines.results import Results, frame
+from fedcom.engines.simulation import algorithm_of, links_of
+from fedcom.errors import ConfigError, nearest
+from fedcom.formats import MB
+from fedcom.reports import page
+from fedcom.reports.figures import UNITS, chart, strokes_of
+from fedcom.runs.curve import Curve
+from fedcom.runs.given import Given
+from fedcom.runs.prepare import refuse
+from fedcom.runs.record import Outcome
+from fedcom.studies import compare as comparing
+from fedcom.studies import sweep as sweeping
+from fedcom.studies import sweep_report
+from fedcom.studies.compare import Comparison
+from fedcom.tasks.scores import Metric
+from fedcom.tasks.task import Task
+from fedcom.traffic.links import Links
+from fedcom.traffic.network import Network
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+Method = Algorithm | str | tuple[Any, Any]  # a method, its name, or either with its links or codec
+Methods = Sequence[Method] | Mapping[str, Method]  # by label; a method that stands alone has its name
+Tasks = Task | Callable[[int], Task]  # one task for all seeds, or a function that makes one for each
+Plottable = Comparison | Results | Outcome | Mapping[str, Results | Outcome]
+_TITLES = {
+    "test_loss": "test loss",
+    "train_loss": "training loss",
+    "downlink_bytes": "downlink per client (MB)",
+}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep found.
+
+    Args:
+        records: one per method, point and seed.
+        table: one entry per method and point: means and spreads over seeds; `best` marks the best points.
+    """
+
+    records: list[dict[str, Any]] = field(repr=False)
+    table: list[dict[str, Any]] = field(repr=False)
+
+    @property
+    def best(self) -> dict[str, dict[str, Any]]:
+        """The best point of each method that has one: {"fedavg": {"eta": 0.1}}."""
+        return {entry["method"]: dict(entry["point"]) for entry in self.table if entry["best"]}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to know before the best points are trusted, such as that one is at the grid's edge."""
+        return sweep_report.warnings_of(self.table)
+
+    def frame(self) -> "DataFrame":
+        """The table as a pandas frame, with a column per key of the grid; see Results.frame."""
+        hidden = ("point", "edges", "score")
+        return frame(
+            {"method": e["method"], **e["point"], **{k: v for k, v in e.items() if k not in hidden}}
+            for e in self.table
+        )
+
+    def rows(self) -> "DataFrame":
+        """All records as a pandas frame, one line per run."""
+        hidden = ("key", "point")
+        return frame({**{k: v for k, v in r.items() if k not in hidden}, **r["point"]} for r in self.records)
+
+
+def compare(
+    task: Tasks | str | Path | Table,
+    methods: Methods | None = None,
+    *,
+    rounds: int | None = None,
+    participation: float | None = None,
+    eval_every: int | None = None,
+    seed: int | None = None,
+    seeds: int = 1,
+    target: float | None = None,
+    network: Network | str | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    out: str | Path | None = None,
+    force: bool = False,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Comparison:
+    """Run several methods on one task, each with some seeds, as `fedcom compare` does.
+
+    A folder that holds the same comparison is completed, not repeated. A run that diverges is marked, and
+    the rest go on.
+
+    Args:
+        task: a task; a function of a seed that makes one, so that seeds differ in data and model too; or a
+            config: its path or its table.
+        methods: methods or their names; or a mapping from labels to them. A pair is a method and its links,
+            codec or the codec's name. With a config: names, or labels under [methods]. None: the paper's
+            five, and with a config the labels in it too.
+        rounds: how many; None: 100, or as the config says. So too for what follows.
+        participation: the share of clients sampled in each round; 1.
+        eval_every: rounds between two evaluations; 1.
+        seed: the first one; 0.
+        seeds: how many per method.
+        target: the test accuracy that rounds and bytes are counted to; 0.9.
+        network: link speeds or the name of a preset, for modelled time; with a task only.
+        metrics: functions of outputs and targets, by name; with a task only.
+        out: the folder for everything that is written; None: a temporary one, which goes
+            when the comparison does.
+        force: replace another comparison in the folder.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        quiet: show no progress.
+    """
+    asked = {
+        "rounds": rounds,
+        "participation": participation,
+        "eval_every": eval_every,
+        "seed": seed,
+        "target_accuracy": target,
+    }
+    scratch = tempfile.TemporaryDirectory(prefix="fedcom-") if out is None else None
+    place = Path(scratch.name if scratch is not None else str(out))
+    try:
+        if not isinstance(task, Task) and not callable(task):
+            table = _table(task, asked, {"network": network, "metrics": metrics})
+            names = comparing.labels(table) if methods is None else _names(methods)
+            found = comparing.compare(
+                table, names, place, seeds=seeds, force=force, device=device, quiet=quiet
+            )
+        else:
+            chosen = _methods(comparing.METHODS if methods is None else methods)
+            runs = _runs(task, chosen, asked, seeds, network, metrics)
+            some = runs[0][1].task
+            plan = {"runs": [[label, run.table()] for label, run in runs], "data": some.checksum}
+            words = f"{some.name} · {some.clients} clients"
+            found = comparing.play(runs, place, plan, words, force, device, quiet)
+        if found.stopped is not None:
+            raise found.stopped
+    except BaseException:
+        if scratch is not None:
+            scratch.cleanup()
+        raise
+    if scratch is not None:
+        weakref.finalize(found, scratch.cleanup)
+    return found
+
+
+def sweep(
+    task: Tasks | str | Path | Table,
+    grid: Mapping[str, Any],
+    methods: Methods = ("fedcomgate",),
+    *,
+    rounds: int | None = None,
+    participation: float | None = None,
+    eval_every: int | None = None,
+    seed: int | None = None,
+    seeds: int = 1,
+    last: int = 1,
+    network: Network | str | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    out: str | Path | None = None,
+    force: bool = False,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Sweep:
+    """Run methods at every point of a grid with every seed, as `fedcom sweep` does.
+
+    A folder that holds part of the same sweep is completed, not repeated. On a GPU, runs that differ only in
+    eta, gamma and seed are computed together.
+
+    Args:
+        task: as in `compare`.
+        grid: lists of values: {"eta": [0.02, 0.05]} for hyper-parameters, {"uplink.bits": [1, 2]} or
+            {"uplink": {"bits": [1, 2]}} for others. A method is not given keys that it does not have.
+        methods: as in `compare`.
+        last: how many of the last evaluations are averaged.
+        out: the folder for what is written; None: nothing is kept.
+    """
+    asked = {"rounds": rounds, "participation": participation, "eval_every": eval_every, "seed": seed}
+    points = sweeping.points(_nested(grid))
+    with _folder(out) as place:
+        if not isinstance(task, Task) and not callable(task):
+            table = _table(task, asked, {"network": network, "metrics": metrics})
+            records = sweeping.sweep(
+                *(table, _nested(grid), _names(methods), place),
+                seeds=seeds,
+                last=last,
+                force=force,
+                device=device,
+                quiet=quiet,
+            )
+        else:
+            runs = _runs(task, _methods(methods), asked, seeds, network, metrics)
+            trials = _trials(runs, points)
+            plan = {"trials": [[t.key, t.config.table()] for t in trials], "last": last}
+            records = sweeping.play(trials, place, plan, last, force, device, quiet)
+        table_of_points = sweep_report.summary(records)
+        if out is not None:
+            sweep_report.write(table_of_points, place)
+    return Sweep(records, table_of_points)
+
+
+def report(
+    what: str | Path | Comparison | Sequence[str | Path | Comparison], out: str | Path | None = None
+) -> Path:
+    """Write one HTML page about runs, as `fedcom report` does; returns its path.
+
+    Args:
+        what: folders that contain runs at any depth, or comparisons.
+        out: the file; None: report.html in the folder, or here if there are several.
+    """
+    many = [what] if isinstance(what, str | Path | Comparison) else list(what)
+    folders = [one.folder if isinstance(one, Comparison) else Path(one) for one in many]
+    return page.write(
+        folders, None if out is None else Path(out), lambda notice: warnings.warn(notice, stacklevel=4)
+    )
+
+
+def plot(
+    what: Plottable, x: str = "uplink_bytes", y: str = "test_accuracy", *, title: str | None = None
+) -> "Figure":
+    """Draw runs as curves, one colour per method; seeds are averaged, with their range as a band.
+
+    Args:
+        what: a comparison, the results of a run, or a mapping from labels to results.
+        x: the figure of the rows along x: "round", "uplink_bytes", "modelled_seconds", ...
+        y: the figure along y: "test_accuracy", "train_loss", "test_loss", or a metric of your own.
+
+    Returns:
+        A matplotlib figure: `plot(...).savefig("curves.png")`. Notebooks show it.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            data = io.BytesIO()
+            self.savefig(data)
+            return data.getvalue()
+
+    curves = _curves(what)
+    known = {key for curve in curves for row in curve.rows for key in row}
+    for key in (x, y):
+        if key not in known:
+            raise ConfigError(f"the rows have no {key!r}; {nearest(key, known)}")
+        UNITS.setdefault(key, (_TITLES.get(key, key), 1 / MB if key.endswith("_bytes") else 1.0))
+    strokes = strokes_of(curves, x, y)
+    if not strokes:
+        raise ConfigError(f"there is nothing to draw: {y!r} is None in every row; choose another y")
+    figure = Picture(figsize=(8, 4.8), dpi=110)
+    FigureCanvasAgg(figure)
+    words = (UNITS[y][0], UNITS[x][0])
+    chart(figure, strokes, (title or f"{words[0]} by {words[1]}".capitalize(), "", x, y))
+    return figure
+
+
+def _curves(what: Plottable) -> list[Curve]:
+    if isinstance(what, Comparison):
+        return what.curves
+    if isinstance(what, Outcome):
+        return [what.curve]
+    if isinstance(what, Mapping):
+        return [replace(curve, method=label) for label, one in what.items() for curve in _curves(one)]
+    if isinstance(what, Sequence):
+        return [Curve("", 0, list(what), "done")]
+    raise ConfigError(f"plot takes a Comparison, Results or a mapping of labels to them; got {what!r}")
+
+
+def _folder(out: str | Path | None) -> AbstractContextManager[Path]:
+    """The folder that is given, or one that is deleted when it is left."""
+    if out is not None:
+        return nullcontext(Path(out))
+    return _Scratch()
+
+
+class _Scratch(tempfile.TemporaryDirectory[str]):
+    def __enter__(self) -> Path:  # type: ignore[override]
+        return Path(super().__enter__())
+
+
+def _table(config: str | Path | Table, asked: Mapping[str, Any], idle: Mapping[str, Any]) -> Table:
+    """The table of a config with some settings under [run] replaced; refuse what only a task takes."""
+    for name, value in idle.items():
+        if value is not None:
+            raise ConfigError(f"{name} goes with a task; a config has a section for it, or none")
+    table = dict(config) if isinstance(config, Mapping) else read(config)
+    given = {key: value for key, value in asked.items() if value is not None}
+    return {**table, "run": {**table.get("run", {}), **given}}
+
+
+def _names(methods: Methods) -> list[str]:
+    """The methods of a config, by name."""
+    names = list(methods)
+    if isinstance(methods, Mapping) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(
+            "with a config, methods are names or labels under [methods]; give objects with a Task instead"
+        )
+    return [str(name) for name in names]
+
+
+def _methods(methods: Methods) -> dict[str, tuple[Algorithm, Links]]:
+    """Each method and its links by label."""
+    if isinstance(methods, str | Algorithm):
+        methods = [methods]
+    pairs = methods.items() if isinstance(methods, Mapping) else [(None, one) for one in methods]
+    found: dict[str, tuple[Algorithm, Links]] = {}
+    for label, one in pairs:
+        made, links = one if isinstance(one, tuple) else (one, None)
+        algorithm = algorithm_of(made)
+        name = algorithm.name if label is None else str(label)
+        if name in found:
+            raise ConfigError(f"{name} is among the methods twice; give a mapping from labels to methods")
+        comparing.check_folder(name)
+        found[name] = algorithm, links_of(links) or Links.of(algorithm)
+    if not found:
+        raise ConfigError("name at least one method, as in ['fedavg', 'fedcomgate']")
+    return found
+
+
+def _runs(
+    task: Tasks,
+    methods: Mapping[str, tuple[Algorithm, Links]],
+    asked: Mapping[str, Any],
+    seeds: int,
+    network: Network | str | None,
+    metrics: Mapping[str, Metric] | None,
+) -> list[tuple[str, Given]]:
+    """Every method with every seed, all of them checked."""
+    made = (lambda seed: task) if isinstance(task, Task) else cache(task)
+    run = RunConfig(**{key: value for key, value in asked.items() if value is not None})
+    network = Network.preset(network) if isinstance(network, str) else network
+    if seeds < 1:
+        raise ConfigError(f"seeds must be 1 or more; got {seeds}")
+    runs = [
+        (label, Given(made, algorithm, links, replace(run, seed=seed), network, metrics or {}))
+        for label, (algorithm, links) in methods.items()
+        for seed in range(run.seed, run.seed + seeds)
+    ]
+    for label, one in runs:
+        if not isinstance(one.task, Task):
+            raise ConfigError(f"the function must make a fedcom.Task; it made {type(one.task).__name__}")
+        try:
+            refuse(one, one.task.clients)
+        except ConfigError as error:
+            raise ConfigError(f"{label}: {error}") from None
+    return runs
+
+
+def _nested(grid: Mapping[str, Any]) -> Table:
+    """A grid with sections, also where its keys are written with dots; arrays become lists."""
+    nested: Table = {}
+    for key, values in grid.items():
+        section, _, name = key.rpartition(".")
+        values = values.tolist() if hasattr(values, "tolist") else values
+        (nested.setdefault(section, {}) if section else nested)[name] = values
+    return nested
+
+
+def _trials(
+    runs: Sequence[tuple[str, Given]], points: Sequence[tuple[tuple[str, Any], ...]]
+) -> list[sweeping.Trial]:
+    """Every run at every point of the grid that differs for it."""
+    known = {label: {f.name for f in fields(run.algorithm)} - {*run.algorithm.fixed} for label, run in runs}
+    every = set().union(*known.values())
+    for key, _ in points[0]:
+        if "." not in key and key not in every:
+            raise ConfigError(f"none of the methods has a key {key!r} to sweep; {nearest(key, every)}")
+    trials = []
+    for (label, run), point in itertools.product(runs, points):
+        own = tuple((key, value) for key, value in point if "." in key or key in known[label])
+        trials.append(sweeping.Trial(label, own, run.run.seed, _at(label, run, own)))
+    return list({trial.key: trial for trial in trials}.values())
+
+
+def _at(label: str, run: Given, point: Sequence[tuple[str, Any]]) -> Given:
+    """A run with the values of a point put in."""
+    changed = {
+        "": run.algorithm,
+        "algorithm": run.algorithm,
+        "uplink": run.links.uplink,
+        "downlink": run.links.downlink,
+        "run": run.run,
+    }
+    made: dict[str, Any] = {}
+    for name, value in point:
+        section, _, key = name.rpartition(".")
+        if section not in changed:
+            raise ConfigError(
+                f"a grid on a task is of hyper-parameters, uplink, downlink and run; got {name!r}"
+            )
+        section = section or "algorithm"
+        known = [f.name for f in fields(changed[section])]  # type: ignore[arg-type]
+        if key not in known:
+            raise ConfigError(f"{label} has no {name!r}; {nearest(key, known)}")
+        made[section] = replace(made.get(section, changed[section]), **{key: value})
+    ways = {way: made[way] for way in ("uplink", "downlink") if way in made}
+    return replace(
+        run,
+        algorithm=made.get("algorithm", run.algorithm),
+        links=replace(run.links, **ways),
+        run=made.get("run", run.run),
+    )

@@ -1,0 +1,33 @@
+"""What a model is to the command line: settings, and a function that makes the module."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from fedcom import settings
+from fedcom.tasks.objective import Loss
+
+
+@dataclass(frozen=True)
+class Model(ABC):
+    """Makes a module; its settings are the fields of the dataclass."""
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        settings.check(self)
+
+    @abstractmethod
+    def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """A new module with PyTorch's default initialisation.
+
+        Args:
+            shape: of one sample.
+            classes: how many outputs there are.
+        """
+
+    def loss(self) -> Loss | None:
+        """The loss of (outputs, targets); None: cross-entropy."""
+        return None

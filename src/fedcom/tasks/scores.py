@@ -1,0 +1,74 @@
+"""How good a model is on some samples: losses, accuracy, the scores of a regression, metrics of one's own."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcom.errors import ConfigError
+from fedcom.tasks.objective import Objective
+
+Metric = Callable[[Tensor, Tensor], Any]  # of outputs and targets, to one number
+Numbers = NDArray[np.float64]
+EVAL_BLOCK = 4096  # samples evaluated at once
+
+
+class Marks:
+    """What a model makes of some samples.
+
+    Args:
+        w: the model.
+        x: the samples.
+        y: their targets.
+        classes: how many there are; 0: regression.
+        keep: whether the outputs are kept.
+
+    Attributes:
+        losses: of each sample.
+        hits: 1 for each sample that is classified right, else 0; all 0 without classes.
+        outputs: of the module, if they are kept.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self, objective: Objective, w: Tensor, x: Tensor, y: Tensor, classes: int, keep: bool = False
+    ) -> None:
+        self.y, kept, losses, hits = y, list[Tensor](), [], []
+        for xs, ys in zip(torch.split(x, EVAL_BLOCK), torch.split(y, EVAL_BLOCK), strict=True):
+            outputs = objective.outputs(w, xs)
+            losses.append(objective.losses(outputs, ys).double())
+            right = outputs.argmax(-1) == ys if classes else torch.zeros_like(losses[-1])
+            hits.append(right.double())
+            kept += [outputs] if keep else []
+        self.outputs = torch.cat(kept) if kept else y[:0]
+        self.losses: Numbers = torch.cat(losses).cpu().numpy() if losses else np.zeros(0)
+        self.hits: Numbers = torch.cat(hits).cpu().numpy() if hits else np.zeros(0)
+
+    def regression(self) -> dict[str, float]:
+        """r2, the share of the targets' variance that is explained, and rmse, the root mean square error.
+
+        Empty if outputs and targets are not of one kind.
+        """
+        y, outputs = self.y.double(), self.outputs.double()
+        if not len(outputs) or y.numel() != outputs.numel():
+            return {}
+        error = float((outputs.reshape(y.shape) - y).square().mean())
+        spread = float((y - y.mean(0)).square().mean())
+        return {"r2": 1 - error / spread if spread else math.nan, "rmse": math.sqrt(error)}
+
+    def own(self, metrics: Mapping[str, Metric], rows: slice = slice(None)) -> dict[str, float]:
+        """The user's metrics on some of the samples."""
+        return {name: _number(name, f(self.outputs[rows], self.y[rows])) for name, f in metrics.items()}
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigError(
+            f"metric {name!r} must return one number; it gave {type(value).__name__} {str(value)[:60]}"
+        ) from None

@@ -1,0 +1,145 @@
+"""Step sizes for a task from its sharpness: what `eta = "auto"` and `gamma = "auto"` mean.
+
+On a quadratic with curvature h, tau local steps of size eta leave (1 - eta h)^tau of a client's gradient. So
+two numbers say whether a round is stable. `echo` is what tracking's error is multiplied by in every round: it
+is below 1 in size only if eta h < 2. `server_step` is how far the server goes, relative to the minimum along
+that curvature: above 2 the next round is worse. The constants below are what was found to serve on top of
+that (docs/decisions/auto-rates.md).
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedcom.algorithms import Algorithm
+from fedcom.errors import ConfigError
+from fedcom.rounds.cohort import Cohort
+from fedcom.tasks.task import Task
+from fedcom.theory.probes import Prober, Sharpness
+from fedcom.traffic.links import Links
+
+CLIENTS, SAMPLES, PRODUCTS = 20, 64, 12  # of the probe that auto makes
+TRACKED = 0.5  # eta times the sharpest client's sharpness where clients track: a quarter of what is stable
+PLAIN = 2.0  # the same where they do not
+CONVEX = 1.0  # the most where the loss is convex, as nothing there leads away from a sharp place
+FAR, PLAIN_FAR, CONVEX_FAR = 3.0, 2.0, 1.0  # `server_step`, likewise
+MOST, LEAST = 4.0, 1.0  # gamma
+FLAT = 0.01  # a loss counts as convex if no curvature is below minus this share of the largest
+
+
+def path(x: float, tau: float) -> float:
+    """How much of a client's gradient tau local steps use up, 1 - (1 - eta h)^tau, for x = eta h.
+
+    Args:
+        x: from 0 on; above 1 steps overshoot, and it counts as 1.
+    """
+    return float(1 - (1 - min(x, 1.0)) ** tau)
+
+
+def echo(x: float, tau: int) -> float:
+    """What tracking's error is multiplied by in a round, at x = eta h.
+
+    A client whose delta is off by d takes tau steps on it and sends D = d (1 - (1 - x)^tau)/x; delta moves by
+    D/tau. It dies out if it is between -1 and 1: for x in (0, 2), and for hardly any other x.
+    """
+    return 1 - (1 - (1 - x) ** tau) / (x * tau)
+
+
+def server_step(x: float, tau: float, gamma: float, noise: float = 0.0) -> float:
+    """How far the server goes along a curvature h, over the way to the minimum; stable below 2.
+
+    Args:
+        x: eta h.
+        noise: q/n, the codec's on the mean of n clients.
+    """
+    return gamma * path(x, tau) * (1 + noise)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Step sizes and where they come from.
+
+    Args:
+        why: in a sentence.
+    """
+
+    eta: float
+    gamma: float
+    why: str
+
+
+def rates(
+    sharpness: Sharpness,
+    tau: float,
+    *,
+    tracks: bool,
+    noise: float = 0.0,
+    eta: float | None = None,
+    gamma: float | None = None,
+) -> Rates:
+    """Step sizes for a task.
+
+    Args:
+        tau: local steps.
+        tracks: whether clients correct their steps by what they kept of earlier rounds.
+        noise: q/n, the codec's on the mean of n clients.
+        eta: if it is given.
+        gamma: if it is given.
+    """
+    own, mean = max(sharpness.clients.value, 1e-12), max(sharpness.mean.value, 1e-12)
+    if not (math.isfinite(own) and math.isfinite(mean)):
+        raise ConfigError(
+            "auto rates need a finite loss at the first model; scale the data, or give eta and gamma"
+        )
+    convex = sharpness.least.value >= -FLAT * mean
+    near = TRACKED if tracks else CONVEX if convex else PLAIN
+    far = CONVEX_FAR if convex else FAR if tracks else PLAIN_FAR
+    if eta is None and tau == 1:  # there is only the server's step, eta gamma, and no drift
+        eta = 1 / ((1 + noise) * mean * (gamma or 1.0))
+    elif eta is None:
+        eta = near / own
+    limit = (1.0 if tau == 1 else far) / ((1 + noise) * path(eta * mean, tau))
+    gamma = min(MOST, max(LEAST, limit)) if gamma is None else gamma
+    why = (
+        f"eta {_short(eta)}, gamma {_short(gamma)}: the sharpest client has {own:.3g}, the mean "
+        f"{mean:.3g}{' (convex)' * convex}, q/n is {noise:.2g}"
+    )
+    return Rates(_short(eta), _short(gamma), why)
+
+
+def settle(
+    task: Task, algorithm: Algorithm, links: Links, participation: float = 1.0, seed: int = 0
+) -> tuple[Algorithm, str | None]:
+    """The algorithm with numbers in the place of "auto", and why; itself if it has them already.
+
+    Args:
+        participation: the share of clients that takes part in each round.
+    """
+    if "auto" not in (algorithm.eta, algorithm.gamma):
+        return algorithm, None
+    cohort = Cohort.of(algorithm, task.sizes.cpu(), participation)
+    prober = Prober(task, algorithm, clients=CLIENTS, samples=SAMPLES, seed=seed)
+    key = ("sharpness", algorithm.weights, algorithm.weight_decay, seed)
+    if key not in task.notes:
+        task.notes[key] = prober.sharpness(PRODUCTS)
+    sharpness: Sharpness = task.notes[key]
+    q = _q(task, prober, links, 0.5 / max(sharpness.clients.value, 1e-12))
+    given: dict[str, Any] = {
+        key: value for key in ("eta", "gamma") if (value := getattr(algorithm, key)) != "auto"
+    }
+    found = rates(sharpness, cohort.tau, tracks=algorithm.tracks, noise=q / cohort.sampled, **given)
+    return replace(algorithm, eta=found.eta, gamma=found.gamma), found.why
+
+
+def _q(task: Task, prober: Prober, links: Links, eta: float) -> float:
+    """The codec's q on what clients would send, if its noise is all that it does; else 0."""
+    if links.uplink.lossless or not links.uplink.unbiased:
+        return 0.0
+    key = ("q", repr(links), eta)
+    if key not in task.notes:
+        task.notes[key] = prober.codec(links, prober.updates(eta, 2), draws=2)[0].value
+    return float(task.notes[key])
+
+
+def _short(x: float) -> float:
+    return float(f"{x:.3g}")

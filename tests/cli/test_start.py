@@ -1,0 +1,187 @@
+"""The command line before it computes: start, help, completion, dry runs, keys of a method, reports."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import fedcom
+from fedcom.cli import options
+from fedcom.reproduce import command as reproducing
+from fedcom.studies import card_vectors, codec_card, compare, tune
+from fedcom.theory import probes
+from tests.cli.test_cli import PATIENCE, SMALL, Command, command, finished, rows_of
+
+__all__ = ["command"]  # a fixture
+QUICK = ("--device", "cpu", "-q")
+
+
+def imported(*arguments: str, **environment: str) -> tuple[set[str], str]:
+    """The packages that a command imports, and what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "fedcom", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, **environment},
+    )
+    names = re.findall(r"^import time:.*\|\s*([\w.]+)$", done.stderr, re.MULTILINE)
+    return {name.split(".")[0] for name in names}, done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["-h"], ["--version"], ["run", "--help"], ["compare", "-h"], ["list", "-h"], []]
+)
+def test_words_do_not_wait_for_torch(arguments: list[str]) -> None:
+    packages, out = imported(*arguments)
+    assert "fedcom" in packages
+    assert not packages & {"torch", "numpy", "numba", "matplotlib", "sklearn"}
+    assert "fedcom" in out
+
+
+def test_completion_does_not_wait_for_torch() -> None:
+    packages, out = imported(_FEDCOM_COMPLETE="complete_bash", COMP_WORDS="fedcom re", COMP_CWORD="1")
+    assert set(out.split()) == {"report", "reproduce"}
+    assert "torch" not in packages
+    _, out = imported(_FEDCOM_COMPLETE="complete_bash", COMP_WORDS="fedcom list ", COMP_CWORD="2")
+    assert out.split() == list(options.LISTS)
+
+
+def test_the_script_for_a_shell_is_printed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    assert "_FEDCOM_COMPLETE" in command("--show-completion", "bash").out
+
+
+def test_what_the_help_says_without_torch_is_true() -> None:
+    assert options.METHODS.split(", ") == list(compare.METHODS)
+    assert options.studies("") == [*reproducing.NAMES, "all", "rates"]
+    assert options.studies("front") == [name for name in reproducing.NAMES if name.startswith("frontier")]
+    assert (codec_card.RATES, str(codec_card.REPEAT)) == (options.RATES, options.REPEAT)
+    assert options.DIM == card_vectors.DIM
+    assert (options.CLIENTS, options.SAMPLES, options.SEEDS) == (probes.CLIENTS, probes.SAMPLES, tune.SEEDS)
+
+
+def test_short_help_is_help(command: Command) -> None:
+    for words in ([], ["run"], ["report"]):
+        assert command(*words, "-h") == command(*words, "--help")
+
+
+def test_a_dry_run_prints_the_settings_and_leaves_nothing(command: Command, tmp_path: Path) -> None:
+    code, out, err = command("run", *SMALL, "--dry-run")
+    assert (code, err) == (0, "")
+    table = tomllib.loads(out)
+    assert table["data"] == {**table["data"], "name": "digits", "clients": 20, "partition": "classes"}
+    assert table["run"]["rounds"] == 2
+    assert list(tmp_path.iterdir()) == []
+    command("run", *SMALL, "-q", "--out", "a")
+    assert (tmp_path / "a" / "config.toml").read_text().strip() == out.strip()
+    assert command("run", "data.partition=classes", "data.classes_per_client=11", "--dry-run").code == 2
+
+
+def test_dry_runs_of_comparisons_and_sweeps(command: Command, tmp_path: Path) -> None:
+    code, out, _ = command("compare", *SMALL, "--methods", "fedavg,fedcom", "--seeds", "3", "--dry-run")
+    assert code == 0
+    assert re.findall("^# (.*)$", out, re.MULTILINE) == ["fedavg, 3 seeds", "fedcom, 3 seeds"]
+    names = [
+        tomllib.loads(part)["algorithm"]["name"] for part in out.split("# ")[1:] for part in [f"# {part}"]
+    ]
+    assert names == ["fedavg", "fedcom"]
+    code, out, _ = command("sweep", *SMALL, "grid.eta=0.1,0.2", "--seeds", "2", "--dry-run")
+    assert out.splitlines()[:3] == [
+        f"# fedcomgate, eta {eta}, seed {s}" for eta, s in ((0.1, 0), (0.1, 1), (0.2, 0))
+    ]
+    assert tomllib.loads(out)["algorithm"]["eta"] == 0.1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", fedcom.ALGORITHMS)
+def test_every_key_of_a_method_is_listed_with_default_and_meaning(command: Command, name: str) -> None:
+    method = fedcom.ALGORITHMS[name]
+    code, out, err = command("list", "algorithms", name)
+    assert (code, err) == (0, "")
+    facts = json.loads(command("list", "algorithms", name, "--json").out)
+    for field in fields(method):
+        assert re.search(rf"^{field.name} ", out, re.MULTILINE)
+        assert facts["keys"][field.name]["what"], field.name
+        if field.name not in method.fixed and field.default is not None:
+            assert facts["keys"][field.name]["default"] == field.default
+
+
+def test_codecs_models_and_data_sets_have_their_keys_too(command: Command) -> None:
+    for what, registry in (("codecs", fedcom.CODECS), ("models", fedcom.MODELS)):
+        for name, thing in registry.items():
+            facts = json.loads(command("list", what, name, "--json").out)
+            assert list(facts["keys"]) == [field.name for field in fields(thing)]  # type: ignore[arg-type]
+            assert all(key["what"] for key in facts["keys"].values()), name
+    assert "handwritten digits" in command("list", "datasets", "digits").out
+    assert command("list", "codecs", "Top-K").err == "fedcom: unknown codec 'Top-K'; did you mean 'topk'?\n"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("algorithm.name=FedAvg", "unknown algorithm 'FedAvg'; did you mean 'fedavg'?"),
+        ("uplink.name=TOPK", "unknown codec 'TOPK'; did you mean 'topk'?"),
+        ("data.name=MNIST", "unknown data set 'MNIST'; did you mean 'mnist'?"),
+        ("model.name=CNN", "unknown model 'CNN'; did you mean 'cnn'?"),
+        ("Algorithm.eta=1", "unknown section 'Algorithm'; did you mean 'algorithm'?"),
+        ("run.Rounds=1", "run has no key 'Rounds'; did you mean 'rounds'?"),
+    ],
+)
+def test_names_in_any_case_are_near_misses(command: Command, override: str, message: str) -> None:
+    assert command("run", override).err == f"fedcom: {message}\n"
+
+
+def test_one_gpu_of_several_can_be_chosen(command: Command) -> None:
+    got = command("run", *SMALL, "--device", "cuda:99")
+    assert (got.code, got.out) == (2, "")
+    assert got.err.startswith("fedcom: device=cuda:99, but torch sees")
+
+
+def test_tables_fit_80_columns(tmp_path: Path) -> None:
+    """On a terminal of 80 columns, which script makes; nothing is cut, with seeds and modelled time."""
+    arguments = "network.preset=lte run.target_accuracy=0.05 --methods fedavg,scaffold,fedcomgate --seeds 2"
+    program = f"stty cols 80; {sys.executable} -m fedcom compare {' '.join(SMALL)} {arguments} -q --out a"
+    run = subprocess.run(
+        ["script", "-qec", program, "/dev/null"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in run.stdout.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert "…" not in run.stdout
+    table = (tmp_path / "a" / "table.md").read_text().splitlines()[2:5]
+    assert len(table) == 3
+    for word in " ".join(table).replace("|", " ").split():
+        assert word in run.stdout
+
+
+def test_a_piped_sweep_tells_where_it_is(tmp_path: Path) -> None:
+    rounds = ("model.hidden=8", "algorithm.tau=1", "run.rounds=40", "grid.eta=0.1,0.2", "--device", "cpu")
+    err = finished(tmp_path, "sweep", *rounds).err.splitlines()
+    assert err[0].startswith("fedcomgate: run 1 of 2  round 3/40")
+    assert sum(line.startswith("fedcomgate: run 2 of 2  round") for line in err) > 10
+
+
+def test_a_report_tells_of_broken_runs_and_passes_over_files(command: Command, tmp_path: Path) -> None:
+    command("run", *SMALL, *QUICK, "--out", "runs/a")
+    (tmp_path / "runs" / "b").mkdir()
+    (tmp_path / "runs" / "b" / "config.toml").write_text("no toml [")
+    (tmp_path / "runs" / "note.txt").write_text("mine")
+    names = sorted(str(path.relative_to(tmp_path)) for path in (tmp_path / "runs").iterdir())
+    code, out, err = command("report", *names)
+    assert (code, out) == (0, "report in report.html\n")
+    assert "fedcom: runs/b: config.toml: not what it should be" in err
+    assert "note.txt" not in err
+    assert rows_of(tmp_path / "runs" / "a")
+    got = command("report", "runs/note.txt")
+    assert (got.code, "name folders" in got.err) == (2, True)
+    assert command("report", "runs/a", "runs/none").code == 2

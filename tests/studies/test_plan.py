@@ -1,0 +1,139 @@
+"""Plans: curves are continued as they go on, costs follow, and what is recommended is what comes true."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedcom.algorithms import FedCOM
+from fedcom.cli import app
+from fedcom.config import Config
+from fedcom.errors import ConfigError
+from fedcom.studies import plan
+from fedcom.theory import Constants, theorem
+from fedcom.traffic.network import Network
+
+CONFIG = Config.of({"algorithm": {"name": "fedcom"}})
+METHOD = FedCOM(eta=0.1, gamma=2.0)
+
+
+def rows(error: Any, rounds: int, every: int = 1) -> list[dict[str, Any]]:
+    """The rows of a run whose accuracy is one minus a function of the round."""
+    return [
+        {
+            "round": r,
+            "test_accuracy": 1 - error(r),
+            "train_loss": 2 * error(r),
+            "uplink_bytes": 10.0 * r,
+            "downlink_bytes": 100.0 * r + (50 if r else 0),
+            "modelled_seconds": 3.0 * r,
+        }
+        for r in range(0, rounds + 1, every)
+    ]
+
+
+def falling(r: float) -> float:
+    return 0.9 * float(max(r, 1)) ** -0.5
+
+
+@pytest.mark.parametrize("rounds", [12, 50])
+def test_a_curve_is_continued_as_it_goes_on(rounds: int) -> None:
+    goal = plan.Goal(accuracy=0.9)  # 0.9 r^-1/2 = 0.1 at r = 81
+    found = plan.predict("x", CONFIG, METHOD, [rows(falling, rounds)] * 2, goal)
+    assert found.rounds == pytest.approx(81, abs=2)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.rounds <= found.high
+    assert (found.up, found.down) == (10.0 * found.rounds, 100.0 * found.rounds + 50)
+    assert found.seconds == 3.0 * found.rounds
+    assert found.cost("bytes") == 110.0 * found.rounds + 50
+    assert (found.eta, found.gamma, found.codec) == (0.1, 2.0, "int 8")
+
+
+def test_what_the_pilot_reaches_is_measured_and_not_continued() -> None:
+    found = plan.predict("x", CONFIG, METHOD, [rows(falling, 200)], plan.Goal(accuracy=0.9))
+    assert found.how == "reached in the pilot"
+    assert found.rounds == pytest.approx(82, abs=1)  # the median of three is a round late
+    lucky = rows(falling, 50)
+    lucky[20]["test_accuracy"] = 0.99
+    found = plan.predict("x", CONFIG, METHOD, [lucky], plan.Goal(accuracy=0.9))
+    assert found.how == "continued from 50 rounds"
+    by_loss = plan.predict("x", CONFIG, METHOD, [rows(falling, 50)], plan.Goal(loss=0.2))
+    assert by_loss.rounds == pytest.approx(81, abs=2)
+
+
+def test_what_has_levelled_off_or_diverged_is_not_reached() -> None:
+    level = plan.predict("x", CONFIG, METHOD, [rows(lambda r: 0.3, 50)], plan.Goal(accuracy=0.9))
+    assert level.rounds is None
+    assert level.cost("bytes") == math.inf
+    assert "not reached" in level.how
+    lost = plan.predict("x", CONFIG, METHOD, [rows(falling, 50), []], plan.Goal(accuracy=0.9))
+    assert (lost.rounds, lost.how) == (None, "diverged in its pilot")
+    assert "No candidate" in plan.why([level], plan.Goal(accuracy=0.9))
+
+
+def test_a_budget_buys_rounds() -> None:
+    found = plan.predict("x", CONFIG, METHOD, [rows(falling, 20)], plan.Goal(bytes=110 * 81 + 50.5))
+    assert found.rounds == 81
+    assert found.error == pytest.approx(0.1, rel=0.02)
+    timed = plan.predict("x", CONFIG, METHOD, [rows(falling, 20)], plan.Goal(seconds=30))
+    assert timed.rounds == 10
+    assert timed.error == pytest.approx(falling(9), rel=0.1)
+    poor = plan.predict("x", CONFIG, METHOD, [rows(falling, 20)], plan.Goal(bytes=100.0))
+    assert (poor.rounds, poor.how) == (None, "the budget is less than one round")
+
+
+@pytest.mark.parametrize(
+    "goal", [{}, {"accuracy": 0.9, "loss": 1.0}, {"accuracy": 1.5}, {"bytes": 0.0}, {"seconds": -1.0}]
+)
+def test_goals_that_make_no_sense_are_refused(goal: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        plan.Goal(**goal)
+
+
+def test_plans_by_theory_are_the_theorems() -> None:
+    c = Constants(L=1, mu=0.1, sigma=0.5, m=50, gap=1, distance=1)
+    network = Network(uplink=8.0, downlink=80.0, latency=0.1)
+    found = plan.by_theory(c, 0.01, 1000, alike=True, network=network)
+    dense = next(p for p in found if p.codec == "identity")
+    assert (dense.rounds, dense.tau) == theorem(True, "strongly convex").target(c, 0.01)
+    assert dense.down == 4000 * (dense.rounds or 0)
+    assert dense.up == pytest.approx(4000 * (dense.rounds or 0), rel=0.02)
+    per_round = 0.1 + 4000 / 1e7 + (dense.up or 0) / (dense.rounds or 1) / 1e6
+    assert dense.seconds == pytest.approx((dense.rounds or 0) * per_round)
+    assert [p.cost("bytes") for p in found] == sorted(p.cost("bytes") for p in found)
+    with pytest.raises(ConfigError, match="no constant 'K'"):
+        plan.read_constants("L=1,K=2")
+    with pytest.raises(ConfigError, match="need L"):
+        plan.read_constants("mu=2")
+    assert plan.read_constants("L=2,mu=0.5,m=7").m == 7
+
+
+def test_a_plan_comes_true(tmp_path: Path) -> None:
+    small = ["data.name=digits", "data.clients=8", "model.hidden=16", "algorithm.batch=20", "run.rounds=24"]
+    labels = ["methods.avg.name=fedavg", "methods.coarse.name=fedcom", "methods.coarse.uplink.name=rotated"]
+    args = [
+        "plan",
+        *small,
+        *labels,
+        "methods.coarse.uplink.bits=0.25",
+        "--accuracy",
+        "0.75",
+        "--run",
+        "--json",
+    ]
+    told = CliRunner().invoke(app, [*args, "--out", str(tmp_path / "p"), "--quiet", "--device", "cpu"])
+    assert told.exit_code == 0, told.output
+    found = json.loads(told.stdout)
+    assert {p["label"] for p in found["plan"]} == {"avg", "coarse"}
+    best, outcome = found["plan"][0], found["outcome"]
+    assert outcome["up"] + outcome["down"] <= 1.5 * (best["up"] + best["down"])
+    config = (tmp_path / "p" / "plan.toml").read_text()
+    assert f"rounds = {best['high']}" in config
+    seeds = json.loads((tmp_path / "p" / "run" / "environment.json").read_text())
+    assert seeds["device"]
+    bad = CliRunner().invoke(app, ["plan", *small, "--out", str(tmp_path / "q")])
+    assert isinstance(bad.exception, ConfigError)

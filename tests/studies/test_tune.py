@@ -1,0 +1,141 @@
+"""Tuning: budgets are kept, the best point is found, held-out samples stay out, the config can be run."""
+
+import json
+import math
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fedcom.cli import app
+from fedcom.config import Config, read
+from fedcom.draws import Draw
+from fedcom.errors import ConfigError
+from fedcom.runs.prepare import build_task, prepare
+from fedcom.studies import sweep, tune
+from fedcom.studies.compare import variants
+
+SMALL = ["data.name=digits", "data.clients=8", "model.hidden=16", "run.rounds=12", "algorithm.batch=20"]
+
+
+@pytest.mark.parametrize("points", [1, 2, 5, 12, 20, 100, 1000])
+@pytest.mark.parametrize("budget", [4.0, 5.0, 25.0])
+def test_rungs_keep_the_budget(points: int, budget: float) -> None:
+    rungs = tune.Rungs(200, budget).of(points)
+    cost = sum(many * rounds for many, rounds in rungs) / 200
+    assert cost <= max(budget, points / 200 + budget)  # every point runs for a round at least
+    assert rungs[0][0] == points
+    assert rungs[-1][1] == 200
+    assert [many for many, _ in rungs] == sorted((many for many, _ in rungs), reverse=True)
+    assert tune.Rungs(200, None).of(points) == [(points, 200)]
+
+
+def scored(peak: dict[str, float], limit: float = math.inf) -> tuple[tune.RunTrials, list[sweep.Trial]]:
+    """Runs that score the higher the nearer they are to a peak, and diverge above a limit."""
+    seen: list[sweep.Trial] = []
+
+    def run(trials: Sequence[sweep.Trial]) -> list[dict[str, Any]]:
+        found = []
+        for trial in trials:
+            point = dict(trial.point)
+            far = sum(abs(math.log(point[key] / best)) for key, best in peak.items())
+            short = point.get("run.rounds", 100) / 100
+            row = {"test_accuracy": 0.5 + 0.4 * short - 0.05 * far, "train_loss": far, "uplink_bytes": 1.0}
+            status = "done" if point["eta"] <= limit else "diverged"
+            found.append({**trial.facts, "status": status, **row})
+        seen.extend(trials)
+        return found
+
+    return run, seen
+
+
+GRID = {"eta": [0.01, 0.02, 0.05, 0.1, 0.2], "gamma": [1.0, 2.0, 4.0, 8.0]}
+
+
+def test_the_best_point_is_found_with_a_quarter_of_the_runs() -> None:
+    run, _ = scored({"eta": 0.05, "gamma": 4.0})
+    table = {"run": {"rounds": 100}}
+    found = tune.tune_one(table, "fedcomgate", GRID, 1, run, budget=5, start={"eta": 0.1, "gamma": 2.0})
+    assert (found["eta"], found["gamma"], found["edges"]) == (0.05, 4.0, [])
+    assert found["spent"] <= 5.2
+    run, _ = scored({"eta": 0.4, "gamma": 2.0})
+    beyond = tune.tune_one(table, "fedcomgate", GRID, 1, run, budget=5)
+    assert (beyond["eta"], beyond["note"]) == (0.4, "grid widened by eta 0.4, eta 0.8")
+
+
+def test_what_diverges_is_dropped_on_the_way() -> None:
+    run, seen = scored({"eta": 0.2, "gamma": 2.0}, limit=0.05)
+    found = tune.tune_one({"run": {"rounds": 100}}, "fedcomgate", GRID, 3, run, budget=5)
+    assert found["eta"] == 0.05
+    whole = [trial for trial in seen if trial.config.run.rounds == 100]
+    assert {trial.seed for trial in whole} == {0, 1, 2}  # confirmed on three seeds
+    assert all(dict(trial.point)["eta"] <= 0.05 for trial in whole)
+
+
+def test_held_out_samples_are_a_share_of_every_client() -> None:
+    table = {"data": {"name": "digits", "clients": 7, "partition": "dirichlet", "alpha": 0.1}}
+    whole, _ = build_task(Config.of(table))
+    cut, config = build_task(Config.of({"data": {**table["data"], "validation": 0.1}}))
+    assert config.data.validation == 0.1
+    given = whole.sizes - cut.sizes
+    assert bool((cut.sizes >= 1).all())
+    assert torch.equal(given, (0.1 * whole.sizes).round().clamp(min=1).long().minimum(whole.sizes - 1))
+    assert len(cut.test_y) == int(given.sum())
+    assert len(cut.y) + len(cut.test_y) == len(whole.y)
+    for client in range(7):  # what a client keeps is its own
+        rows = [slice(int(t.offsets[client]), int(t.offsets[client] + t.sizes[client])) for t in (whole, cut)]
+        mine, kept = whole.x[rows[0]].flatten(1), cut.x[rows[1]].flatten(1)
+        assert bool((torch.cdist(kept, mine).amin(-1) < 0.05).all())
+    other = whole.held_out(0.1, Draw.seeded(1))
+    assert not torch.equal(other.test_x, cut.test_x)
+    with pytest.raises(ConfigError, match="share of the training samples"):
+        Config.of({"data": {"validation": 1.0}})
+
+
+def test_a_task_is_tuned_and_its_config_runs(tmp_path: Path) -> None:
+    out = tmp_path / "tuned"
+    args = [
+        "tune",
+        *SMALL,
+        "grid.tau=2,5",
+        "--methods",
+        "fedcomgate,local-sgd",
+        "--seeds",
+        "2",
+        "--budget",
+        "4",
+    ]
+    told = CliRunner().invoke(app, [*args, "--out", str(out), "--quiet", "--device", "cpu"])
+    assert told.exit_code == 0, told.output
+    log = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    assert {record["seed"] for record in log} <= {10_000, 10_001}
+    found = tomllib.loads((out / "tuned.toml").read_text())["methods"]
+    assert set(found["fedcomgate"]) == {"eta", "gamma", "tau"}
+    assert set(found["local-sgd"]) == {"eta", "tau"}
+    assert "validation" not in tomllib.loads((out / "tuned.toml").read_text())["data"]
+    configs = dict(variants(read(out / "tuned.toml"), ["fedcomgate", "local-sgd"], range(1)))
+    assert configs["fedcomgate"].algorithm.eta == found["fedcomgate"]["eta"]
+    again = CliRunner().invoke(app, [*args, "--out", str(out), "--quiet", "--device", "cpu"])
+    assert again.output == told.output
+    assert len((out / "results.jsonl").read_text().splitlines()) == len(log)  # nothing was run again
+
+
+def test_a_grid_of_what_is_no_rate_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="numbers above 0"):
+        tune.tune({}, {"eta": ["fast"]}, ["fedavg"], tmp_path / "a", device="cpu", quiet=True)
+
+
+def test_one_methods_config_is_for_run(tmp_path: Path) -> None:
+    table = {"data": {"name": "digits"}, "methods": {"mine, 1 bit": {"name": "fedcomgate"}}}
+    point = {"eta": 0.1, "uplink.bits": 2, "run.rounds": 7, "accuracy": 91.5, "note": "n", "spent": 3.0}
+    (tmp_path / "a.toml").write_text(tune.tuned_text(table, {"mine, 1 bit": point}))
+    config = Config.of(read(tmp_path / "a.toml"))
+    assert (config.algorithm.eta, config.run.rounds) == (0.1, 7)
+    assert config.links.uplink.bits == 2  # type: ignore[attr-defined]
+    ((_, other),) = variants(read(tmp_path / "a.toml"), ["mine, 1 bit"], range(1))
+    assert other.links.uplink == config.links.uplink
+    assert prepare(config, "cpu")[0].algorithm.eta == 0.1

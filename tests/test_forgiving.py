@@ -1,0 +1,339 @@
+"""Anything a person would pass works, or the error says what is wanted."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import fedcom
+from fedcom import ConfigError, DataError, FedAvg, FedCOMGATE, Int, Links, Simulation, Storage, Task, TopK
+
+N, D, C = 60, 4, 3
+X = torch.linspace(-1, 1, N * D).reshape(N, D).sin()
+Y = torch.arange(N) % C
+
+
+def linear(outputs: int = C) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return nn.Linear(D, outputs)
+
+
+def task(**changes: Any) -> Task:
+    settings: dict[str, Any] = {"module": linear(), "x": X, "y": Y, "clients": 4, **changes}
+    return Task.from_arrays(**settings)
+
+
+def last(simulation: Simulation) -> dict[str, Any]:
+    row = dict(simulation.run()[-1])
+    del row["seconds"]
+    return row
+
+
+def play(task: Task, algorithm: Any = "fedavg", links: Any = None, **settings: Any) -> dict[str, Any]:
+    return last(Simulation(task, algorithm, links, rounds=2, device="cpu", **settings))
+
+
+# What works
+
+
+@pytest.mark.parametrize("algorithm", ["fedcomgate", FedCOMGATE, FedCOMGATE()])
+@pytest.mark.parametrize("links", ["int", Int, Int(), Links(Int()), None])
+def test_names_classes_and_codecs_stand_for_methods_and_links(algorithm: Any, links: Any) -> None:
+    assert play(task(), algorithm, links) == play(task(), FedCOMGATE(), Links(Int()))
+
+
+def test_numbers_of_numpy_do() -> None:
+    there = Simulation(
+        task(), FedAvg(), rounds=np.int64(2), seed=np.uint8(3), eval_every=np.int32(1), device="cpu"
+    )
+    assert last(there) == play(task(), FedAvg(), seed=3)
+
+
+def test_storage_and_network_by_name() -> None:
+    assert play(task(), "fedcomgate", storage="disk") == play(task(), "fedcomgate", storage=Storage("disk"))
+    assert play(task(), network="lte")["modelled_seconds"] > 0
+
+
+HALVES = [list(range(0, N, 2)), list(range(1, N, 2))]
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        HALVES,
+        [np.array(half) for half in HALVES],
+        [torch.tensor(half) for half in HALVES],
+        np.array(HALVES),
+        tuple(HALVES),
+        [np.arange(N) % 2 == 0, np.arange(N) % 2 == 1],
+        np.arange(N) % 2,
+        torch.arange(N) % 2,
+        ["even", "odd"] * (N // 2),
+        lambda request: HALVES,
+        lambda request: [torch.tensor(half) for half in HALVES],
+    ],
+    ids=lambda p: type(p).__name__,
+)
+def test_a_partition_can_be_lists_arrays_names_or_a_function(partition: Any) -> None:
+    clients = {"clients": 2} if callable(partition) else {"clients": None}
+    made = task(partition=partition, **clients)
+    assert made.sizes.tolist() == [N // 2, N // 2]
+    assert torch.equal(made.x, torch.cat([X[half] for half in HALVES]))
+
+
+def test_a_function_is_told_what_it_needs() -> None:
+    def by_parity(request: fedcom.SplitRequest) -> list[Tensor]:
+        assert request.clients == 5
+        return list(request.draw.permutation(len(request.y)).chunk(request.clients))
+
+    assert task(partition=by_parity, clients=5).clients == 5
+
+
+def test_parts_given_to_build_can_be_lists() -> None:
+    data = fedcom.from_arrays(X, Y)
+    assert Task.build(fedcom.Objective(linear()), data, HALVES).sizes.tolist() == [30, 30]
+
+
+def test_a_torch_dataset_is_samples_and_targets() -> None:
+    class Lazy(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return N
+
+        def __getitem__(self, i: int) -> tuple[Tensor, int]:
+            return X[i], int(Y[i])
+
+    for dataset in (TensorDataset(X, Y), Lazy()):
+        made = task(x=dataset, y=None, test_x=dataset)
+        assert torch.equal(made.x, task().x)
+        assert torch.equal(made.test_y, Y)
+        assert made.classes == C
+
+
+def test_groups_can_be_names() -> None:
+    names = np.array(["carol", "alice", "bob"])[np.arange(N) % 3]
+    for groups in (names, list(names), names.astype(object)):
+        made = task(groups=groups, partition="natural", clients=None)
+        assert made.sizes.tolist() == [20, 20, 20]
+        assert torch.equal(made.x[:20], X[1::3])  # alice's
+
+
+class Wrapped(nn.Module):
+    """Returns its outputs in a container."""
+
+    def __init__(self, wrap: Any) -> None:
+        super().__init__()
+        self.inner, self.wrap = linear(), wrap
+
+    def forward(self, x: Tensor) -> Any:
+        return self.wrap(self.inner(x))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda o: {"logits": o, "hidden": o + 1},
+        lambda o: {"out": o},
+        lambda o: (o, o + 1),
+        lambda o: [o],
+    ],
+)
+def test_modules_may_return_mappings_and_tuples(wrap: Any) -> None:
+    found, plain = play(task(module=Wrapped(wrap))), play(task(module=linear()))
+    assert found["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-5)
+
+
+def test_whole_targets_of_any_shape_with_a_loss_of_ones_own() -> None:
+    many = torch.stack([Y, 1 - Y % 2], 1)  # two labels per sample, some negative after the shift
+    loss = nn.functional.mse_loss
+    row = play(task(module=linear(2), y=many - 1, loss=lambda o, t: loss(o, t.to(o.dtype))))
+    assert math.isfinite(row["train_loss"])
+    assert row["test_accuracy"] is None
+    signs = play(task(module=linear(1), y=2 * (Y > 0).long() - 1, loss=lambda o, t: (1 - t * o[:, 0]).mean()))
+    assert math.isfinite(signs["train_loss"])
+    counts = play(task(module=linear(1), y=Y, loss=lambda o, t: nn.functional.poisson_nll_loss(o[:, 0], t)))
+    assert counts["worst_client_accuracy"] is None  # one output is no score per class
+    scored = play(task(y=Y, loss=nn.functional.cross_entropy))
+    assert scored["worst_client_accuracy"] is not None
+
+
+def test_dropout_in_eval_mode_is_no_dropout() -> None:
+    module = nn.Sequential(linear(), nn.Dropout(0.5))
+    with pytest.raises(ConfigError, match=r"Dropout at '1' .* call module.eval\(\) first"):
+        task(module=module)
+    assert play(task(module=module.eval()))["train_loss"] == pytest.approx(
+        play(task(module=nn.Sequential(linear(), nn.Identity())))["train_loss"]
+    )
+
+
+# Metrics
+
+
+def test_metrics_of_ones_own_are_measured_on_the_test_set() -> None:
+    def recall(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(-1)[targets == 1] == 1).double().mean()
+
+    def never(outputs: Tensor, targets: Tensor) -> float:
+        return math.inf
+
+    tested = task(test_x=X[:9], test_y=Y[:9])
+    simulation = Simulation(
+        tested, "fedavg", rounds=2, metrics={"recall": recall, "never": never}, device="cpu"
+    )
+    row = simulation.run()[-1]
+    outputs = simulation.module()(X[:9]).detach()
+    assert row["recall"] == pytest.approx(float(recall(outputs, Y[:9])))
+    assert row["never"] is None
+    assert row["test_loss"] == pytest.approx(float(nn.functional.cross_entropy(outputs, Y[:9])), rel=1e-5)
+    assert list(simulation.clients()[0]) == ["client", "samples", "train_loss", "accuracy", "recall", "never"]
+
+
+def test_clients_have_scores_of_their_own() -> None:
+    simulation = Simulation(task(partition=HALVES, clients=None), "fedavg", rounds=1, device="cpu")
+    simulation.run()
+    found = simulation.clients()
+    for half, row in zip(HALVES, found, strict=True):
+        outputs = simulation.module()(X[half]).detach()
+        assert row["train_loss"] == pytest.approx(
+            float(nn.functional.cross_entropy(outputs, Y[half])), rel=1e-5
+        )
+        assert row["accuracy"] == pytest.approx(float((outputs.argmax(-1) == Y[half]).float().mean()))
+        assert row["samples"] == N // 2
+
+
+def test_a_regression_has_scores() -> None:
+    target = X @ torch.arange(1.0, D + 1)[:, None]
+    made = task(module=linear(1), y=target, test_x=X[:9], test_y=target[:9], loss=nn.functional.mse_loss)
+    simulation = Simulation(made, FedAvg(eta=0.1), rounds=5, device="cpu")
+    first, *_, end = simulation.run()
+    outputs = simulation.module()(X[:9]).detach()
+    error, spread = (outputs - target[:9]).square().mean(), (target[:9] - target[:9].mean()).square().mean()
+    assert end["test_rmse"] == pytest.approx(float(error.sqrt()), rel=1e-4)
+    assert end["test_r2"] == pytest.approx(float(1 - error / spread), rel=1e-4)
+    assert end["test_r2"] > first["test_r2"]
+    assert "test_r2" not in play(task(test_x=X, test_y=Y))
+
+
+# What is refused, and how
+
+
+class Branching(nn.Module):
+    """Does what cannot be computed for many clients at once."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.inner, self.how = linear(), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)
+        if self.how == "if":
+            return out if out.sum() > 0 else -out
+        if self.how == "item":
+            return out * out.sum().item()
+        if self.how == "in place":
+            total = torch.zeros(out.shape)
+            total += out
+            return total
+        if self.how == "random":
+            return out + torch.randn_like(out)
+        return out[out > 0][:3].reshape(1, 3)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("if", r"reads the value of a tensor, as `if x.sum\(\) > 0` .* use torch.where"),
+        ("item", r"reads the value of a tensor, as .* .item\(\) do"),
+        ("in place", r"writes into a tensor, as `x \+= y`"),
+        ("random", r"draws random numbers, so no run could be repeated"),
+        ("mask", r"shape depends on values|cannot take one sample"),
+    ],
+)
+def test_errors_of_vmap_are_translated(how: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        task(module=Branching(how))
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"y": Y + 1},
+        r"labels go up to 3, but of one sample the module makes \[1, 3\]; it must return",
+    ),
+    ({"y": Y.float()}, r"cross-entropy.*needs classes.*y holds floats; give y.long\(\), or a loss"),
+    ({"y": Y + 0.5}, r"y holds floats; give one class per sample, or a loss of your own"),
+    ({"x": X[:, :2]}, r"the module cannot take one sample of shape \[2\]: RuntimeError: mat1 and mat2"),
+    ({"module": Wrapped(lambda o: {"a": o, "b": o})}, r"returns a dict with the keys a, b; it must return"),
+    ({"module": Wrapped(lambda o: None)}, r"returns a NoneType; it must return a tensor"),
+    ({"loss": lambda o, t: nn.functional.cross_entropy(o, t.float())}, r"the loss of one sample"),
+    ({"partition": [[0, 1], [2, N]]}, rf"indices from 0 to {N - 1}; got 0 to {N}"),
+    ({"partition": [[0.5], [1]]}, r"must hold the indices of each client's samples"),
+    ({"partition": [[0], [1]], "clients": 3}, r"clients is 3, but the partition has 2; leave clients out"),
+    ({"partition": np.arange(5)}, rf"needs {N} whole numbers or names; got int64 of shape \[5\]"),
+    ({"partition": lambda request: 7}, r"partition 'yours' must return the indices of each client's samples"),
+    ({"partition": "Classes"}, r"unknown partition 'Classes'; did you mean 'classes'\?"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_tasks_that_cannot_be_are_refused_with_the_remedy(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        task(**{"clients": 4 if callable(changes.get("partition", len)) else None, **changes})
+
+
+def test_data_that_cannot_be_is_refused_with_the_remedy() -> None:
+    with pytest.raises(DataError, match=r"give numbers, as np.unique\(y, return_inverse=True\)"):
+        task(y=["a", "b", "c"] * 20)
+    with pytest.raises(DataError, match="holds the targets too; leave them out"):
+        task(x=TensorDataset(X, Y))
+    with pytest.raises(DataError, match="pairs of a sample and a target"):
+        task(x=TensorDataset(X), y=None)
+    with pytest.raises(DataError, match="y is missing"):
+        task(y=None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": -1}, "rounds must be 0 or more; got -1"),
+        ({"rounds": 2.5}, "rounds must be a whole number; got 2.5"),
+        ({"eval_every": 0}, "eval_every must be 1 or more; got 0"),
+        ({"seed": -1}, "seed must be 0 or more"),
+        ({"chunk": -2}, "chunk must be 1 or more"),
+        ({"engine": "eagre"}, "unknown engine 'eagre'; did you mean 'eager'?"),
+        ({"storage": "cloud"}, "home must be 'auto' or 'memory' or 'disk'; got 'cloud'"),
+        ({"network": "5g"}, "3g"),
+        ({"device": "gpu"}, "device must be auto, cpu, cuda or one GPU, such as cuda:1; got 'gpu'"),
+        ({"device": "cuda:99"}, "device=cuda:99, but torch sees"),
+        ({"algorithm": "FedAvg"}, "unknown algorithm 'FedAvg'; did you mean 'fedavg'?"),
+        ({"algorithm": 3}, "algorithm must be a method, as in fedcom.FedCOMGATE"),
+        ({"links": 8}, "links must be fedcom.Links, as in fedcom.Links"),
+        ({"links": "Int"}, "unknown codec 'Int'; did you mean 'int'?"),
+        ({"metrics": {"f": len}}, "metrics are measured on the test set"),
+    ],
+)
+def test_simulations_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Simulation(**{"task": task(), "algorithm": "fedcomgate", "device": "cpu", **settings})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"train_loss": len}, "rows have a 'train_loss' already"),
+        ({"f": 3}, "metric 'f' must be a function"),
+        ({"f": lambda o, t: o}, "metric 'f' must return one number; it gave Tensor"),
+    ],
+)
+def test_metrics_that_cannot_be_are_refused(metrics: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Simulation(task(test_x=X, test_y=Y), "fedavg", metrics=metrics, rounds=1, device="cpu").run()
+
+
+def test_a_biased_codec_where_none_belongs_still_says_so() -> None:
+    with pytest.raises(ConfigError, match="fedpaq"):
+        Simulation(task(), "fedavg", TopK(), device="cpu")

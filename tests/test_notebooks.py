@@ -1,0 +1,58 @@
+"""The tutorials run from top to bottom in a real kernel, and what they show renders."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbclient = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("ipykernel")
+pytest.importorskip("pandas")
+TUTORIALS = sorted((Path(__file__).parent.parent / "docs" / "tutorials").glob("*.ipynb"))
+
+
+def outputs(book: Any, mark: str) -> list[dict[str, Any]]:
+    """What the cell that ends with some text has put out."""
+    (cell,) = (c for c in book.cells if c.cell_type == "code" and c.source.rstrip().endswith(mark))
+    return [dict(output.get("data", {})) for output in cell.outputs]
+
+
+@pytest.fixture(scope="module", params=TUTORIALS, ids=lambda path: path.stem)
+def book(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    found = nbformat.read(request.param, as_version=4)
+    nbformat.validate(found)
+    where = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
+    client = nbclient.NotebookClient(found, timeout=900, kernel_name="python3", resources=where)
+    client.execute()
+    found.metadata["stem"] = request.param.stem
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tutorial_runs_from_top_to_bottom(book: Any) -> None:
+    codes = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in codes] == list(range(1, len(codes) + 1))
+    assert (
+        "<strong>task"
+        in outputs(book, "task" if book.metadata.stem == "first-steps" else "\ntask")[-1]["text/html"]
+    )
+    shown = outputs(book, "\nfound")
+    assert any("<th>method</th>" in data.get("text/html", "") for data in shown)
+    pictures = [
+        data for cell in codes for out in cell.outputs if (data := out.get("data", {})).get("image/png")
+    ]
+    assert pictures
+    if book.metadata.stem == "first-steps":
+        assert any("<progress" in data.get("text/html", "") for data in shown)
+        assert "<strong>simulation" in outputs(book, "\nsimulation")[-1]["text/html"]
+        assert "<strong>21 rows" in outputs(book, "simulation.results")[-1]["text/html"]
+    else:
+        assert "<strong>codec thirds" in outputs(book, "Thirds()")[-1]["text/html"]
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorials_are_kept_without_outputs(path: Path) -> None:
+    cells = json.loads(path.read_text())["cells"]
+    assert all(not cell["outputs"] for cell in cells if cell["cell_type"] == "code")

@@ -1,0 +1,141 @@
+"""Rates from a task's sharpness: the rules by hand, and runs of all methods that do not diverge."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from fedcom import Simulation, Task
+from fedcom.algorithms import ALGORITHMS, FedAvg, FedCOMGATE, FedGATE
+from fedcom.codecs import Int, Rotated
+from fedcom.config import Config
+from fedcom.errors import ConfigError
+from fedcom.runs.prepare import build_task, prepare
+from fedcom.theory import auto
+from fedcom.theory.probes import Estimate, Sharpness
+from fedcom.traffic.links import Links
+
+
+def sharp(clients: float, mean: float, least: float) -> Sharpness:
+    each = torch.tensor([clients])
+    return Sharpness(each, Estimate(clients), Estimate(mean), Estimate(least))
+
+
+def test_rates_by_hand() -> None:
+    rough = sharp(10, 2, -1)
+    found = auto.rates(rough, 10, tracks=True)
+    assert (found.eta, found.gamma) == (0.05, 4.0)  # 3/(1 - 0.9^10) = 4.6, and 4 is the most
+    assert auto.rates(rough, 2, tracks=True, noise=9.0).gamma == pytest.approx(0.3 / (1 - 0.81), abs=0.01)
+    plain = auto.rates(rough, 10, tracks=False)
+    assert (plain.eta, plain.gamma) == (0.2, pytest.approx(2 / (1 - 0.6**10), abs=0.01))
+    convex = auto.rates(sharp(10, 2, 0.1), 10, tracks=False)
+    assert (convex.eta, convex.gamma) == (0.1, pytest.approx(1 / (1 - 0.8**10), abs=0.01))
+    one = auto.rates(rough, 1, tracks=False, noise=1.0)
+    assert (one.eta, one.gamma) == (0.25, 1.0)  # 1/(L (1 + q/n))
+    assert auto.rates(rough, 10, tracks=True, eta=0.001).gamma == 4.0
+    assert auto.rates(rough, 10, tracks=True, gamma=1.0).eta == 0.05
+
+
+def test_tracking_dies_out_below_two_and_not_above() -> None:
+    for tau in (1, 2, 3, 10, 50):
+        for x in (0.01, 0.5, 1.0, 1.9, 1.999):
+            assert abs(auto.echo(x, tau)) <= 1, (x, tau)
+    for tau in (2, 4, 10):
+        assert abs(auto.echo(2.05, tau)) > 1, tau
+
+
+@pytest.mark.parametrize(("x", "grows"), [(1.8, False), (2.2, True)])
+def test_the_rule_of_two_is_what_happens(x: float, grows: bool) -> None:
+    """Tracking on quadratics: delta feeds on itself if eta times a client's sharpness exceeds 2."""
+    table = {
+        "model": {"name": "quadratic", "L": 1.0, "mu": 1.0, "dim": 4, "samples": 1},
+        "data": {"clients": 6},
+        "algorithm": {"name": "fedgate", "eta": x, "gamma": 1e-6, "tau": 4, "batch": "full", "decay": 1.0},
+        "run": {"dtype": "float64"},
+    }
+    simulation, _ = prepare(Config.of(table), "cpu")
+    sizes = []
+    for _ in range(30):
+        simulation.step()
+        sizes.append(float(simulation.client_states().delta.norm()))
+    assert (sizes[-1] > 10 * sizes[2]) == grows
+
+
+def quick(method: str, uplink: dict[str, Any], **run: Any) -> Config:
+    rates = {"eta": "auto", **({} if "gamma" in ALGORITHMS[method].fixed else {"gamma": "auto"})}
+    up = {"uplink": uplink} if uplink else {}
+    algorithm = {"name": method, "batch": 20, **rates}
+    model = {"name": "mlp", "hidden": [32]}
+    return Config.of({"data": {"name": "digits"}, "model": model, "algorithm": algorithm, "run": run, **up})
+
+
+CODECS: dict[str, dict[str, Any]] = {
+    "identity": {"name": "identity"},
+    "int 8": {"name": "int", "bits": 8},
+    "1 bit": {"name": "rotated", "bits": 1},
+    "0.25 bit": {"name": "rotated", "bits": 0.25},
+}
+CELLS = [
+    (method, codec)
+    for method in ALGORITHMS
+    for codec in CODECS
+    if codec == "identity" or ALGORITHMS[method].compresses is None
+]
+
+
+@pytest.mark.parametrize(("method", "codec"), CELLS, ids=lambda x: x)
+def test_no_method_diverges_at_auto_rates(method: str, codec: str) -> None:
+    uplink = {} if ALGORITHMS[method].compresses else CODECS[codec]
+    simulation, _ = prepare(quick(method, uplink, rounds=12, eval_every=4), "cpu")
+    rows = list(simulation.run())
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"]
+    assert rows[-1]["test_accuracy"] > 0.5
+
+
+def test_rates_are_settled_once_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    simulation, config = prepare(quick("fedcomgate", {}), "cpu")
+    assert config.algorithm == simulation.algorithm
+    assert isinstance(config.algorithm.eta, float)
+    assert "sharpest client" in (simulation.why_rates or "")
+    again, _ = prepare(config, "cpu")
+    assert again.algorithm == simulation.algorithm
+    assert again.why_rates is None
+    with pytest.raises(ConfigError, match="still auto"):
+        FedAvg(eta="auto").local_rate(0)
+
+
+def test_the_library_settles_them_too() -> None:
+    task, _ = build_task(quick("fedavg", {}))
+    simulation = Simulation(task, FedCOMGATE(eta="auto", gamma="auto", batch=20), Links(Int(8)), device="cpu")
+    coarse = Simulation(
+        task, FedCOMGATE(eta="auto", gamma="auto", batch=20), Links(Rotated(0.05)), device="cpu"
+    )
+    assert coarse.algorithm.eta == simulation.algorithm.eta
+    assert coarse.algorithm.global_rate < simulation.algorithm.global_rate  # as q/n is larger
+    given = Simulation(task, FedGATE(eta="auto", gamma=2.0, batch=20), device="cpu")
+    assert given.algorithm.gamma == 2.0
+
+
+def test_scaling_the_data_scales_the_rates() -> None:
+    x, y = torch.randn(200, 5, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 3
+    found = []
+    for scale in (1.0, 100.0):
+        torch.manual_seed(0)
+        task = Task.from_arrays(torch.nn.Linear(5, 3, bias=False), scale * x, y, clients=4)
+        w = task.objective.start / scale  # the same outputs
+        task = replace(task, objective=task.objective)
+        task.objective.start = w
+        found.append(Simulation(task, FedAvg(eta="auto", gamma="auto"), device="cpu").algorithm)
+    assert found[0].local_rate(0) == pytest.approx(1e4 * found[1].local_rate(0), rel=0.02)
+    assert found[0].gamma == pytest.approx(found[1].gamma, rel=0.02)
+
+
+def test_auto_is_the_default_for_data_that_is_not_known() -> None:
+    assert Config.of({"data": {"name": "mnist"}}).algorithm.eta == 0.05
+    own = {"data": {"name": "tests.plugins:blobs"}}
+    assert Config.of(own).algorithm.eta == "auto"
+    assert Config.of({"data": {"path": "mine.npz"}}).algorithm.eta == "auto"
+    assert Config.of({**own, "algorithm": {"eta": 0.3}}).algorithm.eta == 0.3
+    local = Config.of({**own, "algorithm": {"name": "local-sgd"}}).algorithm
+    assert (local.eta, local.gamma) == ("auto", 1.0)
