@@ -32,7 +32,7 @@ from fedcom.studies.sweep import FILES as SWEEP
 from tests.processes import Command, Result, finished, started
 
 CHAOS = os.environ.get("FEDCOM_CHAOS", "0") not in ("", "0")
-SMALL = ("model.hidden=16", "algorithm.tau=2")
+SMALL = ("model.hidden=16", "algorithm.tau=2", "algorithm.decay=1")
 OFTEN = ("run.checkpoint_rounds=2",)
 SAMPLED = (*SMALL, "run.participation=0.25", "run.store=disk", *OFTEN)
 FOREVER = "run.rounds=1000000"

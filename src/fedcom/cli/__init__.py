@@ -140,7 +140,8 @@ def compare_command(
     table = _settings(settings)
     names = labels(table) if methods is None else _names(methods)
     if dry_run:
-        for label, config in variants(table, names, range(1)):
+        first = Config.of({"run": table.get("run", {})}).run.seed
+        for label, config in variants(table, names, range(first, first + 1)):
             _print_config(config, device, f"{label}, {seeds} seed{'s' * (seeds > 1)}")
         return
     task = Config.of({key: table.get(key, {}) for key in ("data", "model")})
@@ -487,7 +488,10 @@ def main() -> None:
     _open_streams()
     warnings.showwarning = lambda message, *_: _complain(message)
     if _only_words():
-        _run_app()
+        try:
+            _run_app()
+        finally:
+            _end_output()
         return
     from fedcom.engines.ranks.ranks import join, leave
 

@@ -428,7 +428,7 @@ def _warn_of_decay(algorithm: Algorithm, rounds: int) -> None:
     last = algorithm.decay**rounds
     if last < _LOWEST_SHARE:
         warnings.warn(
-            f"decay={algorithm.decay:g} leaves {last:.0e} of eta after {rounds} rounds, so the last ones "
+            f"decay={algorithm.decay:g} leaves {last:.0e} of eta after {rounds} rounds: the last ones "
             f"hardly count; set decay=1 for a constant eta, or {0.1 ** (1 / rounds):.6g} to end at a tenth",
             stacklevel=3,
         )
@@ -486,6 +486,8 @@ def pick_device(name: str) -> torch.device:
         raise ConfigError(
             f"device={name}, but torch sees {seen}; use device=cpu or auto, or one that it sees"
         )
+    if match[1]:
+        torch.cuda.set_device(int(match[1]))  # graphs and kernels are recorded on the current device
     return torch.device(match[0])
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from html import escape
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedcom.errors import Stopped
@@ -110,11 +111,10 @@ class Notebook(Display):
     """A bar in a notebook, redrawn in place."""
 
     def __init__(self, total_rounds: int, label: str) -> None:
-        from IPython.display import HTML, display
-
-        self._html, self.total, self.label = HTML, total_rounds, label
+        shown: Any = import_module("IPython.display")
+        self._html, self.total, self.label = shown.HTML, total_rounds, label
         self.started, self.drawn, self.figures = time.monotonic(), 0.0, ""
-        self._handle: Any = display(HTML(self._picture(0)), display_id=True)
+        self._handle: Any = shown.display(shown.HTML(self._picture(0)), display_id=True)
 
     def advance(self, round: int) -> None:
         """Move the bar, a few times per second at most."""

@@ -82,7 +82,7 @@ def test_a_checkpoint_of_three_ranks_goes_on_on_two_and_on_one(tmp_path: Path) -
 
 
 def test_when_a_rank_is_killed_the_others_end_with_a_clear_line(tmp_path: Path) -> None:
-    long = ("run", *SMALL, "run.rounds=1000000", "-q", "--out", "a")
+    long = ("run", *SMALL, "algorithm.decay=1", "run.rounds=1000000", "-q", "--out", "a")
     with by_hand(tmp_path, 3, *long) as processes:
         wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
         processes[1].send_signal(signal.SIGKILL)
@@ -96,7 +96,7 @@ def test_when_a_rank_is_killed_the_others_end_with_a_clear_line(tmp_path: Path) 
 
 
 def test_when_rank_0_is_killed_the_others_end_too(tmp_path: Path) -> None:
-    long = ("run", *SMALL, "run.rounds=1000000", "-q", "--out", "a")
+    long = ("run", *SMALL, "algorithm.decay=1", "run.rounds=1000000", "-q", "--out", "a")
     with by_hand(tmp_path, 2, *long) as processes:
         wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
         processes[0].send_signal(signal.SIGKILL)
@@ -106,7 +106,9 @@ def test_when_rank_0_is_killed_the_others_end_too(tmp_path: Path) -> None:
 
 def test_a_signal_to_all_ranks_stops_the_run_after_the_round(tmp_path: Path) -> None:
     finished(tmp_path, "run", *SMALL, "run.rounds=40", "-q", "--out", "whole")
-    with by_hand(tmp_path, 2, "run", *SMALL, "run.rounds=1000000", "-q", "--out", "a") as processes:
+    with by_hand(
+        tmp_path, 2, "run", *SMALL, "algorithm.decay=1", "run.rounds=1000000", "-q", "--out", "a"
+    ) as processes:
         wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
         for process in processes:
             process.send_signal(signal.SIGTERM)
