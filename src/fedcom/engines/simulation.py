@@ -543,6 +543,8 @@ def pick_device(name: str) -> torch.device:
     if match[0] == "cuda" and job().size > 1:
         torch.cuda.set_device(job().own_gpu())
         return job().own_gpu()
+    if match[1]:
+        torch.cuda.set_device(int(match[1]))  # graphs and kernels are recorded on the current device
     return torch.device(match[0])
 
 

@@ -130,8 +130,9 @@ def test_when_rank_0_is_killed_the_others_end_too(tmp_path: Path) -> None:
 
 
 def test_a_signal_to_all_ranks_stops_the_run_after_the_round(tmp_path: Path) -> None:
-    finished(tmp_path, "run", *SMALL, "run.rounds=40", "-q", "--out", "whole")
-    with by_hand(tmp_path, 2, "run", *SMALL, "run.rounds=1000000", "-q", "--out", "a") as processes:
+    constant = ("run", *SMALL, "-q")
+    finished(tmp_path, *constant, "run.rounds=40", "--out", "whole")
+    with by_hand(tmp_path, 2, *constant, "run.rounds=1000000", "--out", "a") as processes:
         wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
         for process in processes:
             process.send_signal(signal.SIGTERM)
@@ -139,8 +140,9 @@ def test_a_signal_to_all_ranks_stops_the_run_after_the_round(tmp_path: Path) -> 
     assert [process.returncode for process in processes] == [143, 0]
     assert ends[0][1] == "fedcom: stopped by SIGTERM; go on with: fedcom run --resume a\n"
     done = json.loads((tmp_path / "a" / "summary.json").read_text())["rounds_done"]
-    rows = result(tmp_path / "whole")[2]
-    assert result(tmp_path / "a")[2] == rows[:done] or done > 40
+    rows, whole = result(tmp_path / "a")[2], result(tmp_path / "whole")[2]
+    assert len(rows) in (done, done + 1)  # the signal came before the last round was measured, or after
+    assert rows == whole[: len(rows)] or done > 40
     assert list((tmp_path / "a" / "checkpoints").glob("*.json"))
 
 
