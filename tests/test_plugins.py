@@ -51,8 +51,8 @@ def lay_out(page: str, place: Path) -> Path:
 
 
 def words(page: str, block: int) -> list[str]:
-    """What a page's last command of a block tells fedcom."""
-    *_, last = blocks(page, "sh")[block].splitlines()
+    """What a page's last command of a block tells fedcom, of those blocks that use the page's own code."""
+    *_, last = [block for block in blocks(page, "sh") if "data.path" not in block][block].splitlines()
     program, *rest = last.split()
     assert program == "fedcom"
     return rest

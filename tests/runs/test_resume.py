@@ -597,7 +597,7 @@ def test_a_forced_sweep_leaves_nothing_of_the_one_before(tmp_path: Path) -> None
     assert "holds another sweep" in refused.err
     done(finished(tmp_path, *how, "run.rounds=1", "grid.eta=0.1", "--force"))
     assert [row["point"] for row in rows_of(tmp_path / "a", "results.jsonl")] == [{"eta": 0.1}]
-    assert {path.name for path in (tmp_path / "a").iterdir()} == set(SWEEP)
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {*SWEEP} - {"tuned.toml", "tuned.json"}
 
 
 @pytest.mark.parametrize("label", ["../../evil", "..", ".", ".hidden", "a/b", "a\\\\b", "compare.json", ""])

@@ -17,7 +17,7 @@ from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.runs.prepare import build_task, prepare
 from fedcom.studies import sweep, tune
-from fedcom.studies.compare import variants
+from fedcom.studies.compare import alone, variants
 
 SMALL = ["data.name=digits", "data.clients=8", "model.hidden=16", "run.rounds=12", "algorithm.batch=20"]
 
@@ -133,7 +133,7 @@ def test_one_methods_config_is_for_run(tmp_path: Path) -> None:
     table = {"data": {"name": "digits"}, "methods": {"mine, 1 bit": {"name": "fedcomgate"}}}
     point = {"eta": 0.1, "uplink.bits": 2, "run.rounds": 7, "accuracy": 91.5, "note": "n", "spent": 3.0}
     (tmp_path / "a.toml").write_text(tune.tuned_text(table, {"mine, 1 bit": point}))
-    config = Config.of(read(tmp_path / "a.toml"))
+    config = alone(str(tmp_path / "a.toml"), [])
     assert (config.algorithm.eta, config.run.rounds) == (0.1, 7)
     assert config.links.uplink.bits == 2  # type: ignore[attr-defined]
     ((_, other),) = variants(read(tmp_path / "a.toml"), ["mine, 1 bit"], range(1))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # all that needs torch is imported by the commands: help and 
     from fedcom.config import Config, Table
     from fedcom.studies import plan
 
-Methods = Annotated[str, typer.Option(help="Separated by commas; may include labels under [methods].")]
+Methods = Annotated[str, typer.Option(help="Separated by commas; may include labels from the config's methods section.")]
 
 
 class By(StrEnum):
@@ -151,7 +151,7 @@ def register(app: typer.Typer, read: ReadSettings, output: Print) -> None:
         The goal is an accuracy or a loss to reach, or a budget of bytes or time to make the most of. Every
         candidate is piloted at auto rates for an eighth of run.rounds, on held-out samples and seeds of its
         own, and its curve is continued; the three most promising go on to half of run.rounds. Candidates are
-        the labels under [methods], or a list of its own if there are none.
+        the labels in the config's methods section, or a list of its own if there are none.
 
         With --constants no task is run: the theorems' bounds decide, which are far above what happens.
         """

@@ -448,8 +448,8 @@ class Simulation:
     def _diverged(self, done: int) -> Diverged:
         a = self.algorithm
         return Diverged(
-            f"the model is no longer finite after round {done} ({a.name}, eta={a.eta}, "
-            f"gamma={a.gamma}); {_ADVICE}"
+            f"the model is no longer finite after round {done} ({a.name}, eta={a.eta:g}, "
+            f"gamma={a.gamma:g}); {_ADVICE}"
         )
 
 

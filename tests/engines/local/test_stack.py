@@ -128,7 +128,7 @@ def test_one_run_of_a_stack_may_diverge() -> None:
     for _ in range(40):
         engine.step()
     assert runs[0].row()["train_loss"] < 2
-    with pytest.raises(Diverged, match="eta=1e"):
+    with pytest.raises(Diverged, match=r"eta=1e\+06"):
         runs[1].row()
 
 
