@@ -22,7 +22,9 @@ if TYPE_CHECKING:  # all that needs torch is imported by the commands: help and 
     from fedcom.config import Config, Table
     from fedcom.studies import plan
 
-Methods = Annotated[str, typer.Option(help="Separated by commas; may include labels from the config's methods section.")]
+Methods = Annotated[
+    str, typer.Option(help="Separated by commas; may include labels from the config's methods section.")
+]
 
 
 class By(StrEnum):
