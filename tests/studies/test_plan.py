@@ -137,3 +137,21 @@ def test_a_plan_comes_true(tmp_path: Path) -> None:
     assert seeds["device"]
     bad = CliRunner().invoke(app, ["plan", *small, "--out", str(tmp_path / "q")])
     assert isinstance(bad.exception, ConfigError)
+
+
+def test_a_plan_for_data_without_a_test_set_is_scored_on_held_out_samples(tmp_path: Path) -> None:
+    lines = [f"{i % 2 + 0.1 * (i % 7)},{i % 5},{i % 2},{i % 4}" for i in range(200)]
+    (tmp_path / "a.csv").write_text("\n".join(["x,z,label,client", *lines]))
+    goal, out = plan.Goal(accuracy=0.9), tmp_path / "plan"
+    table = {"data": {"path": str(tmp_path / "a.csv")}, "run": {"rounds": 16}, "model": {"hidden": 8}}
+    table = plan.candidates({**table, "methods": {"avg": {"name": "fedavg", "eta": 0.5}}}, [])
+    best = plan.plan(table, goal, out, device="cpu", quiet=True)[0]
+    found = plan.outcome(table, best, goal, out / "run", "cpu", quiet=True)
+    assert found["rounds"] is not None
+
+
+def test_seconds_without_a_network_are_refused_before_any_pilot(tmp_path: Path) -> None:
+    for goal, by in ((plan.Goal(seconds=1.0), None), (plan.Goal(accuracy=0.9), "seconds")):
+        with pytest.raises(ConfigError, match="need a network"):
+            plan.plan({}, goal, tmp_path / "a", by=by)  # type: ignore[arg-type]
+    assert not (tmp_path / "a").exists()

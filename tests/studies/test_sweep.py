@@ -25,6 +25,9 @@ def test_points_are_all_combinations() -> None:
     found = [dict(point) for point in sweep.points(grid)]
     assert len(found) == 4
     assert found[1] == {"eta": 0.1, "gamma": 1.0, "uplink.bits": 4}
+    words = sweep.points({"eta": "auto, 0.1", "uplink": {"name": "int,rotated"}})
+    assert words[-1] == (("eta", 0.1), ("uplink.name", "rotated"))
+    assert words[0] == (("eta", "auto"), ("uplink.name", "int"))
     with pytest.raises(ConfigError, match="needs a grid"):
         sweep.points({})
     with pytest.raises(ConfigError, match="section of the grid 'uplnk'"):
@@ -120,3 +123,19 @@ def test_the_command_writes_a_table_and_a_figure(tmp_path: Path) -> None:
     assert sum(entry["best"] for entry in table) == 2
     assert (out / "sweep.png").stat().st_size > 5000
     assert "grid's edge" in (out / "table.md").read_text()
+
+
+def test_words_and_numbers_go_together_in_a_grid(tmp_path: Path) -> None:
+    out = tmp_path / "s"
+    settings = [
+        "data.clients=5",
+        "model.hidden=8",
+        "run.rounds=1",
+        "grid.eta=0.1,auto",
+        "grid.uplink.name=int,sign",
+    ]
+    done = CliRunner().invoke(app, ["sweep", *settings, "--out", str(out), "-q", "--device", "cpu"])
+    assert done.exit_code == 0, done.output
+    table = json.loads((out / "table.json").read_text())
+    assert {str(entry["point"]["eta"]) for entry in table} == {"0.1", "auto"}
+    assert (out / "sweep.png").stat().st_size > 5000

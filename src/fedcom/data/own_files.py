@@ -66,7 +66,10 @@ def _halves(path: Path, label: str | None, client: str | None) -> tuple[Any, Any
     features = {k: v for k, v in columns.items() if k not in (label or LABEL, client or CLIENT)}
     for name, values in features.items():
         if values.dtype.kind not in "biuf":
-            raise DataError(f"column {name!r} of {path} holds {values[0]!r}; features must be numbers")
+            raise DataError(
+                f"column {name!r} of {path} holds {str(values[0])!r}, but features must be numbers; leave "
+                "it out of the file, or write numbers"
+            )
     if not features:
         raise DataError(f"{path} has no column beside {label or LABEL} and {client or CLIENT}; add features")
     return np.stack([v.astype(np.float32) for v in features.values()], 1), y, groups, None, None

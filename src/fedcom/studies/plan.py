@@ -22,6 +22,7 @@ from fedcom.engines.simulation import Row
 from fedcom.errors import ConfigError
 from fedcom.formats import is_number
 from fedcom.runs.folder import claim
+from fedcom.runs.prepare import build_task
 from fedcom.runs.run import execute
 from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json, write_whole
@@ -257,8 +258,7 @@ def _affordable(
     """The rounds that a budget buys."""
     if goal.seconds is not None:
         line, left = spend["modelled_seconds"], goal.seconds
-        if line is None:
-            raise ConfigError("a budget of seconds needs a network; set network.preset=lte, for example")
+        assert line is not None
     else:
         up, down, left = spend["uplink_bytes"], spend["downlink_bytes"], goal.bytes or 0.0
         assert up is not None
@@ -396,6 +396,8 @@ def plan(
         taus: local steps to try.
     """
     by = by or ("seconds" if "network" in table else "bytes")
+    if "network" not in table and (by == "seconds" or goal.seconds is not None):
+        raise ConfigError("modelled seconds need a network; set network.preset=lte, for example")
     planner = Planner(table, goal, out, taus=taus, device=device, quiet=quiet)
     with claim(out, used=True):
         write_json(out / TRIALS, {})
@@ -424,6 +426,8 @@ def outcome(
     rounds = max(2 * (best.rounds or 1), best.high or 1) if goal.reaches else best.rounds
     config = Config.of(chosen(table, best, rounds))
     config = replace(config, run=replace(config.run, eval_every=1))
+    if goal.accuracy is not None and config.data.validation is None and not len(build_task(config)[0].test_x):
+        config = replace(config, data=replace(config.data, validation=VALIDATION))  # scored as in the pilots
     done = execute(config, out, start="over", device=device, quiet=quiet)
     rows = done.curve.rows
     if goal.reaches:

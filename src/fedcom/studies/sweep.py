@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedcom.config import Config, RunConfig, Table
+from fedcom.config.values import parse
 from fedcom.engines.ranks.ranks import here, job
 from fedcom.engines.simulation import Row, Simulation, pick_device, runs_that_fit, stack_runs
 from fedcom.errors import (
@@ -216,11 +217,18 @@ def lists(grid: Table) -> dict[str, list[Any]]:
     for name, values in grid.items():
         if isinstance(values, dict) and name not in _SECTIONS:
             raise unknown("section of the grid", name, _SECTIONS)
-    found = {key: list(own) if isinstance(own, list | tuple) else [own] for key, own in flat.items()}
+    found = {key: _values(own) for key, own in flat.items()}
     for key, own in found.items():
         if any(own.count(value) > 1 for value in own):
             raise ConfigError(f"grid.{key} has a value twice: {own}; leave one out")
     return found
+
+
+def _values(own: Any) -> list[Any]:
+    """A grid's values of one key; words may be among them, as in auto,0.1 or int,rotated."""
+    if isinstance(own, str) and "," in own:
+        return [parse(word.strip()) for word in own.split(",") if word.strip()]
+    return list(own) if isinstance(own, list | tuple) else [own]
 
 
 def trials_of(

@@ -160,11 +160,10 @@ def _panel(axes: "Axes", entries: Sequence[PointSummary], accuracy: bool, colour
             lines.setdefault(label, []).append((entry["point"].get(first, ""), scale * entry[key], spread))
     numeric = all(isinstance(x, int | float) and x > 0 for line in lines.values() for x, _, _ in line)
     for i, (label, line) in enumerate(lines.items()):
-        x, y, error = zip(*sorted(line, key=lambda p: p[0]), strict=True)
+        places = sorted(line) if numeric else [(str(value), *rest) for value, *rest in line]
+        x, y, error = zip(*places, strict=True)
         shade = 0.35 + 0.65 * (i + 1) / len(lines)
-        axes.errorbar(
-            x if numeric else [str(v) for v in x], y, error, color=colour, alpha=shade, marker="o", capsize=2
-        )
+        axes.errorbar(x, y, error, color=colour, alpha=shade, marker="o", capsize=2)
         axes.annotate(
             label, (x[-1], y[-1]), (5, 0), textcoords="offset points", color=PALE, size=8, va="center"
         )
