@@ -25,8 +25,8 @@ def sharp(clients: float, mean: float, least: float) -> Sharpness:
 def test_rates_by_hand() -> None:
     rough = sharp(10, 2, -1)
     found = auto.rates(rough, 10, tracks=True)
-    assert (found.eta, found.gamma) == (0.05, 4.0)  # 3/(1 - 0.9^10) = 4.6, and 4 is the most
-    assert auto.rates(rough, 2, tracks=True, noise=9.0).gamma == pytest.approx(0.3 / (1 - 0.81), abs=0.01)
+    assert (found.eta, found.gamma) == (0.05, 3.07)  # 2/(1 - 0.9^10)
+    assert auto.rates(rough, 2, tracks=True, noise=9.0).gamma == pytest.approx(2 / (1 - 0.81) / 10, abs=0.01)
     plain = auto.rates(rough, 10, tracks=False)
     assert (plain.eta, plain.gamma) == (0.2, pytest.approx(2 / (1 - 0.6**10), abs=0.01))
     convex = auto.rates(sharp(10, 2, 0.1), 10, tracks=False)
@@ -35,6 +35,11 @@ def test_rates_by_hand() -> None:
     assert (one.eta, one.gamma) == (0.25, 1.0)  # 1/(L (1 + q/n))
     assert auto.rates(rough, 10, tracks=True, eta=0.001).gamma == 4.0
     assert auto.rates(rough, 10, tracks=True, gamma=1.0).eta == 0.05
+    large = auto.rates(
+        rough, 10, tracks=True, gamma=4.0
+    )  # eta makes room for it: 1 - (1 - 2/4)^(1/10), over L
+    assert large.eta == pytest.approx(0.067 / 2, abs=1e-4)
+    assert auto.server_step(large.eta * 2, 10, 4.0) == pytest.approx(2, abs=0.01)
 
 
 def test_tracking_dies_out_below_two_and_not_above() -> None:
@@ -91,6 +96,31 @@ def test_no_method_diverges_at_auto_rates(method: str, codec: str) -> None:
     rows = list(simulation.run())
     assert rows[-1]["train_loss"] < rows[0]["train_loss"]
     assert rows[-1]["test_accuracy"] > 0.5
+
+
+@pytest.mark.parametrize(("method", "codec"), [c for c in CELLS if "0.25" in c[1]], ids=lambda x: x)
+def test_nor_with_few_clients_that_differ(method: str, codec: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(500, 10)
+    y = (x @ torch.randn(10, 4) + 0.5 * torch.randn(500, 4)).argmax(1)
+    module = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    task = Task.from_arrays(module, x, y, clients=10, partition="dirichlet", alpha=0.3)
+    config = quick(method, CODECS[codec])
+    simulation = Simulation(task, config.algorithm, config.links, device="cpu", rounds=20, participation=0.4)
+    losses = simulation.run()["train_loss"]
+    assert losses[-1] < 0.95 * losses[0]
+    assert max(losses) < 1.5 * losses[0]
+
+
+def test_where_nothing_can_be_learnt_tracking_does_no_harm() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(300, 6), torch.randint(0, 3, (300,))
+    module = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    task = Task.from_arrays(module, x, y, clients=10)
+    for gamma in ("auto", 4.0):
+        algorithm = FedCOMGATE(eta="auto", gamma=gamma)  # type: ignore[arg-type]
+        losses = Simulation(task, algorithm, Links(Int(8)), device="cpu", rounds=10).run()["train_loss"]
+        assert max(losses) < 1.1 * losses[0]
 
 
 def test_rates_are_settled_once_and_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,6 +60,10 @@ class Comparison:
         """The table as a pandas frame, indexed by method; needs `pip install 'fedcom[pandas]'`."""
         return frame(self.table).set_index("method")
 
+    def __str__(self) -> str:
+        """The table, as text."""
+        return comparison.markdown(self.table, self.target)
+
     def _repr_html_(self) -> str:
         """The table as it is printed, for notebooks."""
         return comparison.html(self.table, self.target)

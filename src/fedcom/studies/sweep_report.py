@@ -72,7 +72,7 @@ def write(table: Sequence[PointSummary], out: Path) -> None:
         [{key: row.get(key) for key in dict.fromkeys(k for r in flat for k in r)} for row in flat],
         out / "table.csv",
     )
-    (out / "table.md").write_text(_markdown(table), encoding="utf-8")
+    (out / "table.md").write_text(markdown(table), encoding="utf-8")
     _figure(table, out / "sweep.png")
 
 
@@ -104,7 +104,7 @@ def _cells(entry: PointSummary, table: Sequence[PointSummary]) -> list[str]:
     return [entry["method"], point, accuracy, loss, up, *time, runs]
 
 
-def _markdown(table: Sequence[PointSummary]) -> str:
+def markdown(table: Sequence[PointSummary]) -> str:
     headings = _headings(table)
     rows = [[f"**{c}**" if entry["best"] else c for c in _cells(entry, table)] for entry in table]
     notes = "".join(f"- {note}\n" for note in [*warnings_of(table), "± is the standard deviation over seeds"])

@@ -60,6 +60,10 @@ class Sweep:
     records: list[dict[str, Any]] = field(repr=False)
     table: list[dict[str, Any]] = field(repr=False)
 
+    def __str__(self) -> str:
+        """The table, as text; the best points are in bold."""
+        return sweep_report.markdown(self.table)
+
     @property
     def best(self) -> dict[str, dict[str, Any]]:
         """The best point of each method that has one: {"fedavg": {"eta": 0.1}}."""

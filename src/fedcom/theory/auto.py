@@ -14,6 +14,7 @@ from typing import Any
 from fedcom.algorithms import Algorithm
 from fedcom.errors import ConfigError
 from fedcom.rounds.cohort import Cohort
+from fedcom.rounds.rules import memory_of
 from fedcom.tasks.task import Task
 from fedcom.theory.probes import Prober, Sharpness
 from fedcom.traffic.links import Links
@@ -22,8 +23,8 @@ CLIENTS, SAMPLES, PRODUCTS = 20, 64, 12  # of the probe that auto makes
 TRACKED = 0.5  # eta times the sharpest client's sharpness where clients track: a quarter of what is stable
 PLAIN = 2.0  # the same where they do not
 CONVEX = 1.0  # the most where the loss is convex, as nothing there leads away from a sharp place
-FAR, PLAIN_FAR, CONVEX_FAR = 3.0, 2.0, 1.0  # `server_step`, likewise
-MOST, LEAST = 4.0, 1.0  # gamma
+FAR, CONVEX_FAR = 2.0, 1.0  # `server_step`, likewise
+MOST, LEAST = 4.0, 0.25  # gamma
 FLAT = 0.01  # a loss counts as convex if no curvature is below minus this share of the largest
 
 
@@ -34,6 +35,11 @@ def path(x: float, tau: float) -> float:
         x: from 0 on; above 1 steps overshoot, and it counts as 1.
     """
     return float(1 - (1 - min(x, 1.0)) ** tau)
+
+
+def _reaching(way: float, tau: float) -> float:
+    """eta h at which tau local steps use up that much of a gradient; no limit if it is all of it."""
+    return math.inf if way >= 1 else 1 - (1 - way) ** (1 / tau)
 
 
 def echo(x: float, tau: int) -> float:
@@ -93,12 +99,12 @@ def rates(
         )
     convex = sharpness.least.value >= -FLAT * mean
     near = TRACKED if tracks else CONVEX if convex else PLAIN
-    far = CONVEX_FAR if convex else FAR if tracks else PLAIN_FAR
+    far = (CONVEX_FAR if convex else FAR) / (1 + noise)
     if eta is None and tau == 1:  # there is only the server's step, eta gamma, and no drift
         eta = 1 / ((1 + noise) * mean * (gamma or 1.0))
     elif eta is None:
-        eta = near / own
-    limit = (1.0 if tau == 1 else far) / ((1 + noise) * path(eta * mean, tau))
+        eta = min(near / own, math.inf if gamma is None else _reaching(far / gamma, tau) / mean)
+    limit = (1 / (1 + noise) if tau == 1 else far) / path(eta * mean, tau)
     gamma = min(MOST, max(LEAST, limit)) if gamma is None else gamma
     why = (
         f"eta {_short(eta)}, gamma {_short(gamma)}: the sharpest client has {own:.3g}, the mean "
@@ -123,7 +129,8 @@ def settle(
     if key not in task.notes:
         task.notes[key] = prober.sharpness(PRODUCTS)
     sharpness: Sharpness = task.notes[key]
-    q = _q(task, prober, links, 0.5 / max(sharpness.clients.value, 1e-12))
+    remembered = memory_of(algorithm, links) != "none"  # what the codec drops is sent later: no noise
+    q = 0.0 if remembered else _q(task, prober, links, 0.5 / max(sharpness.clients.value, 1e-12))
     given: dict[str, Any] = {
         key: value for key in ("eta", "gamma") if (value := getattr(algorithm, key)) != "auto"
     }

@@ -134,7 +134,7 @@ def natural(name: str) -> list[tuple[float, str]]:
 def _sweep(folder: Path, notices: list[Notice]) -> SavedSweep:
     records, broken = _read(folder, "results.jsonl", _records, notices) or ([], [])
     notices += [(f"results.jsonl: line {number} is not a record", str(folder)) for number in broken]
-    trials = _read(folder, "trials.json", lambda text: _whole(_json_object(text)["trials"]), notices)
+    trials = _read(folder, "trials.json", lambda text: _whole(_json_object(text).get("trials", 0)), notices)
     return SavedSweep(folder, records, max(len(records), trials or 0))
 
 
