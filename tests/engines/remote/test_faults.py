@@ -251,6 +251,18 @@ def test_a_round_with_too_few_replies_is_void_and_many_of_them_end_the_run(tmp_p
         played.step()
 
 
+@pytest.mark.parametrize(("name", "counted"), [("fedcomgate", 0), ("fedcom", 1)])
+def test_tracking_needs_two_clients_in_a_round_whatever_the_terms(
+    tmp_path: Path, name: str, counted: int
+) -> None:
+    task, given = small_task(torch.float64), settings(name)
+    transport = Deaf(participants(task, given, tmp_path / "clients"))
+    played, _ = deployed(task, given, tmp_path, transport, Terms(least=0))
+    transport.heard = 1
+    played.step()
+    assert played.row()["counted"] == counted
+
+
 def test_clipped_clients_are_told_and_sums_hold(tmp_path: Path) -> None:
     task = small_task(torch.float64)
     for name, links in (("fedcomgate", Links(Int(4))), ("scaffold", None)):

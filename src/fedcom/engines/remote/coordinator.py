@@ -34,7 +34,7 @@ from fedcom.rounds.round import (
     server_hears,
     server_work,
 )
-from fedcom.rounds.rules import ServerSide
+from fedcom.rounds.rules import ServerSide, fewest
 from fedcom.rounds.state import RunState
 from fedcom.traffic.channel import Channel, Inbox, Mail
 from fedcom.traffic.ledger import Ledger
@@ -217,7 +217,7 @@ class Coordinator:
         self._open = None
         if absent := sorted(set(now.called) - set(now.counted)):
             self.faults.note(self.round, missing=absent)
-        void = len(now.counted) < self.terms.needed(len(now.called))
+        void = len(now.counted) < self.needed(len(now.called))
         q, alpha = torch.zeros(()), torch.zeros(())
         for client in now.counted:  # their replies show that they were told all they were owed
             self.known[client], self.owed[client] = self.round, False
@@ -231,6 +231,10 @@ class Coordinator:
         restarted = self._mourn(now)
         self.round += 1
         return Closed(() if void else tuple(now.counted), q, alpha, void, restarted)
+
+    def needed(self, called: int) -> int:
+        """How many of the called clients must be counted; with fewer the round is void."""
+        return max(self.terms.needed(called), fewest(self.run.rules.algorithm))
 
     # Calls
 

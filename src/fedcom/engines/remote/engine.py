@@ -94,7 +94,7 @@ class RemoteEngine:
         if coordinator.void >= terms.void:
             raise TooFewReplies(
                 f"{coordinator.void} rounds in a row had too few replies: the last one {len(closed.counted)} "
-                f"of {called}, where round.least={terms.least:g} wants {terms.needed(called)} within "
+                f"of {called}, where round.least={terms.least:g} wants {coordinator.needed(called)} within "
                 f"{terms.deadline:g} seconds; faults.jsonl says why replies were refused"
             )
 
