@@ -10,7 +10,6 @@ Settings are read from fedcom.toml beside the file, with `settings` of the run's
 import base64
 import hashlib
 import logging
-import os
 import re
 import shlex
 import time
@@ -26,6 +25,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedcom.codecs.wire import Data
 from fedcom.config import Config, read
 from fedcom.deployment.job import Job
+from fedcom.engines.remote.stored import usual_folder
 from fedcom.errors import ConfigError, WireError
 
 log = logging.getLogger("fedcom")
@@ -92,9 +92,8 @@ def client_number(node: Mapping[str, Any]) -> int:
 
 
 def state_folder(node: Mapping[str, Any]) -> Path:
-    """Where clients' state is kept: `state` of the node's config, FEDCOM_STATE, or ~/.fedcom/state."""
-    told = node.get("state") or os.environ.get("FEDCOM_STATE") or "~/.fedcom/state"
-    return Path(str(told)).expanduser()
+    """Where clients' state is kept: `state` of the node's config, or the usual folder."""
+    return Path(str(node["state"])).expanduser() if node.get("state") else usual_folder()
 
 
 def fingerprint(public_key: bytes) -> str | None:
