@@ -1,6 +1,7 @@
 """Checks that need Flower's own classes, run in the environment that has it; prints what it finds as JSON."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedcom.codecs import Int, TopK
-from fedcom.deployment.flower.apps import _reply
+from fedcom.deployment.flower.apps import FlowerTransport, _reply
 from fedcom.deployment.flower.plug import Compressed, compression
 from fedcom.errors import ConfigError
 
@@ -75,6 +76,54 @@ def plugged(damage: bool = False) -> dict[str, float]:
     }
 
 
+class Nodes:
+    """A grid whose nodes say that they are the clients in `says`, and answer calls with their own key."""
+
+    def __init__(self, keys: dict[int, bytes], says: dict[int, int]) -> None:
+        self.keys, self.says, self.called = keys, says, list[int]()
+        self._replies: dict[str, Message] = {}
+
+    def get_nodes(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(node_id=node, public_key=key) for node, key in self.keys.items()]
+
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        (message,) = messages
+        node = message.metadata.dst_node_id
+        values: dict[str, int | bytes] = {"client": self.says[node]}
+        if message.metadata.message_type == "train":
+            self.called.append(node)
+            values = {"reply": b"a reply"}
+        name = str(len(self._replies))
+        self._replies[name] = _reply(message, values)
+        return [name]
+
+    def pull_messages(self, names: list[str]) -> list[Message]:
+        return [self._replies[name] for name in names]
+
+
+def admitted() -> dict[str, object]:
+    """Which of two nodes that say that they are client 0 is called, and what the coordinator is asked."""
+    keys = {node: b"-----BEGIN PUBLIC KEY-----\n%s\n-----END PUBLIC KEY-----\n" % part
+            for node, part in {11: b"YQ==", 12: b"Yg=="}.items()}  # fmt: skip
+    grid, asked, refused = Nodes(keys, {11: 0, 12: 0}), list[tuple[int, str]](), set[str]()
+    transport, heard = FlowerTransport(grid, 1), list[int]()  # type: ignore[arg-type]
+
+    def admit(client: int, key: str) -> bool:
+        asked.append((client, key))
+        return key not in refused
+
+    def carry() -> None:
+        heard.clear()
+        transport.carry([(0, b"")], lambda j, _: heard.append(j), heard.append, lambda: [0], 9.0, admit)
+
+    carry()
+    refused.add(asked[0][1])
+    carry()
+    random = FlowerTransport(Nodes({11: bytes(32)}, {11: 0}), 1)  # type: ignore[arg-type]
+    random.carry([(0, b"")], lambda j, _: heard.append(j), heard.append, lambda: [0], 9.0, admit)
+    return {"called": grid.called, "asked": asked, "heard": heard}
+
+
 def refused() -> str:
     try:
         compression(TopK(0.1))
@@ -86,4 +135,5 @@ def refused() -> str:
 TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 2**63, 2**63, 1
 torch.set_num_threads(1)
 found = {"overhead": overhead(), "whole": plugged(), "damaged": plugged(True), "refused": refused()}
+found["admitted"] = admitted()
 print(json.dumps(found))

@@ -1,5 +1,6 @@
 """Real Flower: a SuperLink and SuperNodes on loopback give the model of the same clients in one process."""
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -42,7 +43,7 @@ class Losing:
         self.clients = {j: job.participant(j, folder / str(j)) for j in range(CLIENTS)}
         self.lost, self.round = lost, 0
 
-    def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float) -> None:
+    def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float, admit: Any) -> None:
         for client, call in calls:
             if client not in self.lost.get(self.round, []):
                 assert hear(client, self.clients[client].answer(call)) is None
@@ -88,6 +89,7 @@ def test_killed_nodes_and_a_killed_server_lose_nothing(tmp_path: Path) -> None:
     """20 rounds; a SuperNode is killed and started again, and so is the ServerApp."""
     app, out = tmp_path / "digits", tmp_path / "out"
     settings = "run.rounds=20 round.deadline=20 round.least=0.25 uplink.bits=4"
+    settings += " round.rebind=true"  # a SuperNode that is given no key has a new one when it starts again
     new(app, CLIENTS)
     with federation(tmp_path / "fed", CLIENTS) as fed:
         for client in range(CLIENTS):
@@ -112,7 +114,9 @@ def test_killed_nodes_and_a_killed_server_lose_nothing(tmp_path: Path) -> None:
     assert equal(load_file(out / "model.safetensors"), mine)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == list(range(21))
-    assert "state lost" not in (out / "faults.jsonl").read_text()
+    faults = (out / "faults.jsonl").read_text()
+    assert "state lost" not in faults
+    assert "handed_over" in faults
 
 
 def test_what_flower_adds_to_a_reply_and_compression_alone() -> None:
@@ -130,6 +134,13 @@ def test_what_flower_adds_to_a_reply_and_compression_alone() -> None:
     assert found["damaged"]["mean"] == pytest.approx(0.12, abs=1e-3)  # the other node's alone
     assert found["whole"]["steps"] == found["damaged"]["steps"] == 3
     assert "biased" in found["refused"]
+    one, other = (hashlib.sha256(key).hexdigest() for key in (b"a", b"b"))
+    assert found["admitted"]["asked"] in (
+        [[0, one], [0, one], [0, other]],
+        [[0, other], [0, other], [0, one]],
+    )
+    assert sorted(found["admitted"]["called"]) == [11, 12]
+    assert found["admitted"]["heard"] == [0, 0]  # the second node of the two, and one without a key
 
 
 @pytest.mark.skipif(not LONG, reason="takes a minute: make deploy-test")

@@ -43,7 +43,7 @@ class Here:
         self.clients = {j: job.participant(j, folder / str(j)) for j in range(3)}
         self.stop, self.carried = stop, 0
 
-    def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float) -> None:
+    def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float, admit: Any) -> None:
         if self.carried == self.stop:
             raise KeyboardInterrupt
         for client, call in calls:

@@ -98,7 +98,7 @@ _PARAGRAPHS = (
     "latency (s), spread (of clients' speeds), compute (s per local step)",
     "round, for real clients (fedcom flower): deadline (s), least (share of clients that must reply), clip "
     "(largest norm that the server hears), restarts (how often a client may lose its state), void (rounds "
-    "without enough replies that end a run)",
+    "without enough replies that end a run), rebind (a client's number may pass to another node's key)",
     "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions. To use your own "
     "code, write package.module:Name; it is imported, also from the current folder, and run.",
 )

@@ -165,6 +165,11 @@ def default_downlink_memory(algorithm: Algorithm) -> DownlinkMemory:
     return "none" if algorithm.corrects_downlink else "error-feedback"
 
 
+def fewest(algorithm: Algorithm) -> int:
+    """How many clients a round needs: tracking learns from the differences between them."""
+    return 2 if algorithm.feedback else 1
+
+
 def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> None:
     """Refuse an algorithm, codecs and numbers of clients that do not go together.
 
@@ -177,7 +182,7 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
         raise takes_no_codec(a, f"got uplink {links.uplink.name!r}")
     if a.compresses is not None and memory != "none":
         raise takes_no_codec(a, f"got uplink.memory {memory!r}")
-    if a.feedback and n < 2:
+    if n < fewest(a):
         raise ConfigError(
             f"{a.name} tracks differences between clients and needs two per round; got {n} of {m}"
         )

@@ -55,6 +55,7 @@ class Chaos:
         give_up: Callable[[int], None],
         missing: Callable[[], Sequence[int]],
         deadline: float,
+        admit: Callable[[int, str], bool],
     ) -> None:
         arriving, self._delayed = self._delayed, []
         for client, call in calls:

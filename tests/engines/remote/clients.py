@@ -33,6 +33,7 @@ class Perfect:
         give_up: Callable[[int], None],
         missing: Callable[[], Sequence[int]],
         deadline: float,
+        admit: Callable[[int, str], bool],
     ) -> None:
         replies = {client: self.clients[client].answer(call) for client, call in calls}
         for client in self.order(list(replies)):

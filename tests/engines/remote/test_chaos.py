@@ -4,6 +4,7 @@ FEDCOM_CHAOS=1 (make chaos) plays 60 rounds with 20 seeds.
 """
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,11 +14,11 @@ import torch
 
 from fedcom import FedPAQ, Int, Links, Rotated, Simulation, TopK
 from fedcom.config import Config, read
+from fedcom.engines.remote.coordinator import Coordinator
 from fedcom.engines.remote.participant import Participant
 from fedcom.engines.remote.terms import Terms
 from fedcom.runs.prepare import build_task
 from tests.engines.remote.chaos import play, settled, weighted
-from tests.engines.remote.clients import deployed
 from tests.engines.test_checkpoints import algorithm, small_task
 
 LONG = bool(os.environ.get("FEDCOM_CHAOS"))
@@ -115,18 +116,37 @@ def test_wiped_disks_make_all_start_anew_and_sums_hold(tmp_path: Path, case: str
     assert played.engine.coordinator.generation > 0  # type: ignore[attr-defined]
 
 
+METHODS = {
+    "fedcomgate": ["algorithm.name=fedcomgate"],
+    "scaffold": ["algorithm.name=scaffold"],
+    "top-k": ["algorithm.name=fedpaq", "algorithm.eta=0.2", "uplink.name=topk", "uplink.ratio=0.1",
+              "uplink.memory=error-feedback"],
+    "diana": ["algorithm.name=diana", "algorithm.eta=0.3"],  # not with 0.4 and 0.5: docs/deployment.md
+    "exact": ["algorithm.name=fedcomgate-exact"],
+}  # fmt: skip
+
+
 @pytest.mark.skipif(not LONG, reason="takes minutes: make chaos")
-@pytest.mark.parametrize("method", ["fedcomgate", "scaffold"])
+@pytest.mark.parametrize("method", METHODS)
 def test_accuracy_is_within_a_point_of_a_run_without_faults(tmp_path: Path, method: str) -> None:
-    """With 15% of calls and of replies lost, others late, and crashes: 57% of the clients are counted."""
-    table = read(None, [f"algorithm.name={method}", "model.hidden=16"])
-    config = Config.of(table)
+    """10% of calls lost, 10% of replies lost, 10% late, crashes, a wiped disk: 68% of those called count."""
+    config = Config.of(read(None, [*METHODS[method], "model.hidden=16"]))
     task, _ = build_task(config)
     settings = {"algorithm": config.algorithm, "links": config.links, "rounds": 60, "participation": 0.5}
-    whole, _ = deployed(task, settings, tmp_path / "whole")
-    for _ in range(60):
-        whole.step()
-    accuracy = whole.row()["test_accuracy"]
-    terms, faults = Terms(least=0.3, void=1000), {**FAULTS, "losses": 0.15}
-    found = [play(task, settings, tmp_path / f"{seed}", seed, terms, **faults)[0] for seed in range(3)]
-    assert sum(played.row()["test_accuracy"] for played in found) / 3 >= accuracy - 0.01
+    terms, faults, counted = Terms(least=0.3), {"losses": 0.1, "crash": 0.05, "stop": 0.01}, list[int]()
+
+    def check(played: Simulation, clients: dict[int, Participant]) -> None:
+        now: Coordinator = played.engine.coordinator  # type: ignore[attr-defined]
+        counted.append(int((now.counted == played.round - 1).sum()))
+        if played.round == 30:
+            shutil.rmtree(clients[3]._vault.folder)
+
+    without, among = [], []
+    for seed in range(3):
+        given = {**settings, "seed": seed}
+        without.append(Simulation(task, **given, eval_every=60, device="cpu").run()[-1]["test_accuracy"])
+        played, _ = play(task, given, tmp_path / str(seed), seed, terms, check, **faults)
+        among.append(played.row()["test_accuracy"])
+        assert int(played.engine.coordinator.losses[3]) == 1  # type: ignore[attr-defined]
+    assert 6 <= sum(counted) / len(counted) <= 7.5
+    assert sum(among) / 3 >= sum(without) / 3 - 0.01

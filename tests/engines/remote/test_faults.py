@@ -35,7 +35,7 @@ class Hostile(Perfect):
 
     forge: Callable[[bytes], list[bytes]]
 
-    def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float) -> None:
+    def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float, admit: Any) -> None:
         self.reasons = []
         replies = {client: self.clients[client].answer(call) for client, call in calls}
         for client, reply in replies.items():
@@ -227,7 +227,7 @@ class Deaf(Perfect):
 
     heard = 2
 
-    def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float) -> None:
+    def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float, admit: Any) -> None:
         for client, call in list(calls)[: self.heard]:
             hear(client, self.clients[client].answer(call))
 
@@ -249,6 +249,67 @@ def test_a_round_with_too_few_replies_is_void_and_many_of_them_end_the_run(tmp_p
     played.step()
     with pytest.raises(TooFewReplies, match=r"3 rounds in a row.*the last one 0 of 12.*least=0.25 wants 3"):
         played.step()
+
+
+@pytest.mark.parametrize(("name", "counted"), [("fedcomgate", 0), ("fedcom", 1)])
+def test_tracking_needs_two_clients_in_a_round_whatever_the_terms(
+    tmp_path: Path, name: str, counted: int
+) -> None:
+    task, given = small_task(torch.float64), settings(name)
+    transport = Deaf(participants(task, given, tmp_path / "clients"))
+    played, _ = deployed(task, given, tmp_path, transport, Terms(least=0))
+    transport.heard = 1
+    played.step()
+    assert played.row()["counted"] == counted
+
+
+class Keyed(Perfect):
+    """A transport whose nodes have keys; a node that is not admitted is not called.
+
+    Attributes:
+        keys: of some clients' nodes; those of the others are their numbers.
+        silent: clients that do not reply.
+    """
+
+    keys: dict[int, str]
+    silent: set[int]
+
+    def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float, admit: Any) -> None:
+        for client, call in calls:
+            reply = self.clients[client].answer(call)
+            if admit(client, self.keys.get(client, str(client))) and client not in self.silent:
+                hear(client, reply)
+
+
+def test_a_client_is_the_node_that_was_first_counted_as_it(tmp_path: Path) -> None:
+    task, given = small_task(torch.float64), {**settings(), "rounds": 20}
+    transport = Keyed(participants(task, given, tmp_path / "clients"))
+
+    def counted(terms: Terms, node: str, silent: tuple[int, ...] = ()) -> int:
+        """How many are counted in the next round, by a coordinator that was started again."""
+        transport.keys, transport.silent = {BAD: node}, set(silent)
+        played, _ = deployed(task, given, tmp_path, transport, terms)
+        if (tmp_path / "checkpoints").exists():
+            played.restore(tmp_path / "checkpoints")
+        played.step()
+        played.save(tmp_path / "checkpoints")
+        return int(played.row()["counted"])
+
+    strict, mild = Terms(), Terms(rebind=True)
+    assert counted(strict, "thief", (BAD,)) == CLIENTS - 1  # it was called, but never counted
+    assert counted(strict, "old") == CLIENTS
+    assert counted(strict, "thief") == CLIENTS - 1
+    assert counted(strict, "old", (BAD,)) == CLIENTS - 1
+    assert counted(strict, "thief") == CLIENTS - 1  # though the client is silent
+    assert counted(strict, "old") == CLIENTS
+    assert counted(mild, "new") == CLIENTS
+    assert counted(strict, "old") == CLIENTS - 1
+    assert counted(strict, "new") == CLIENTS
+    lines = [json.loads(line) for line in (tmp_path / "faults.jsonl").read_text().splitlines()]
+    refused = [(line["round"], line["client"]) for line in lines if line.get("refused") == "another node"]
+    assert refused == [(2, BAD), (4, BAD), (7, BAD)]
+    assert [line["handed_over"] for line in lines if "handed_over" in line] == ["new"]
+    assert "the key thief says that it is this client, whose key is old" in str(lines)
 
 
 def test_clipped_clients_are_told_and_sums_hold(tmp_path: Path) -> None:

@@ -7,10 +7,13 @@
 Settings are read from fedcom.toml beside the file, with `settings` of the run's config laid over it.
 """
 
+import base64
+import hashlib
 import logging
-import os
+import re
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +25,13 @@ from flwr.serverapp import Grid, ServerApp
 from fedcom.codecs.wire import Data
 from fedcom.config import Config, read
 from fedcom.deployment.job import Job
+from fedcom.engines.remote.stored import usual_folder
 from fedcom.errors import ConfigError, WireError
 
 log = logging.getLogger("fedcom")
 _RECORD = "fedcom"
 _POLL = 0.2  # seconds between two looks for replies
+_PEM = re.compile(rb"-----BEGIN PUBLIC KEY-----(.*)-----END PUBLIC KEY-----", re.DOTALL)
 _QUERY = 60.0  # seconds that a node has to say which client it is
 
 
@@ -87,9 +92,14 @@ def client_number(node: Mapping[str, Any]) -> int:
 
 
 def state_folder(node: Mapping[str, Any]) -> Path:
-    """Where clients' state is kept: `state` of the node's config, FEDCOM_STATE, or ~/.fedcom/state."""
-    told = node.get("state") or os.environ.get("FEDCOM_STATE") or "~/.fedcom/state"
-    return Path(str(told)).expanduser()
+    """Where clients' state is kept: `state` of the node's config, or the usual folder."""
+    return Path(str(node["state"])).expanduser() if node.get("state") else usual_folder()
+
+
+def fingerprint(public_key: bytes) -> str | None:
+    """The SHA-256 of a node's key, as docs/deployment.md shows it; None in simulation: nodes have no keys."""
+    found = _PEM.fullmatch(public_key.strip())
+    return None if found is None else hashlib.sha256(base64.b64decode(found[1])).hexdigest()
 
 
 def _reply(message: Message, values: dict[str, Any]) -> Message:
@@ -108,7 +118,7 @@ class FlowerTransport:
         self.grid, self.clients, self._wait = grid, clients, wait
         self._claims: dict[int, int | None] = {}  # which client each node says it is, in the order of asking
         self._queries: dict[str, int] = {}  # nodes that have not said it yet, by message
-        self._silent: set[int] = set()  # nodes that did not answer their last call
+        self._silences: Counter[int] = Counter()  # how many calls in a row each node left without an answer
         self._nodes: dict[int, int] = {}  # by client
 
     def carry(
@@ -118,9 +128,10 @@ class FlowerTransport:
         give_up: Callable[[int], None],
         missing: Callable[[], Sequence[int]],
         deadline: float,
+        admit: Callable[[int, str], bool],
     ) -> None:
         """Push the calls one by one; pull replies one by one, so that a few lie in memory at a time."""
-        self._find()
+        self._find(admit)
         end, waiting = time.monotonic() + deadline, dict[str, int]()
         for client, call in calls:
             node = self._nodes.get(client)
@@ -138,31 +149,32 @@ class FlowerTransport:
                 if isinstance(content, bytes):
                     hear(client, content)
                     del waiting[identity]
-                    self._silent.discard(self._nodes[client])
+                    self._silences.pop(self._nodes[client], None)
                 else:
                     log.warning("client %d sent no reply: %s", client, _error(reply))
                     give_up(client)
             time.sleep(_POLL)
-        self._silent.update(self._nodes[client] for client in waiting.values())
+        self._silences.update(self._nodes[client] for client in waiting.values())
 
-    def _find(self) -> None:
+    def _find(self, admit: Callable[[int, str], bool]) -> None:
         """Find out which client each node is; before the first round, wait for all of them."""
         end = time.monotonic() + (0 if self._claims else self._wait)
         while True:
-            present = set(self.grid.get_node_ids())
-            for node in present - self._claims.keys() - set(self._queries.values()):
+            present = {node.node_id: node.public_key for node in self.grid.get_nodes()}
+            for node in present.keys() - self._claims.keys() - set(self._queries.values()):
                 self._queries[self._push(node, "query", {}, _QUERY)] = node
             self._collect_claims()
-            self._nodes = {}
-            for node, client in self._claims.items():
-                if client is None or node not in present:
-                    continue
-                # The first node that says so is the client, unless it is silent and another says so too.
-                if client not in self._nodes or self._nodes[client] in self._silent:
-                    self._nodes[client] = node
-            if len(self._nodes) >= self.clients or time.monotonic() >= end:
-                return
+            claims = [(client, node) for node, client in self._claims.items() if node in present]
+            if len({client for client, _ in claims} - {None}) >= self.clients or time.monotonic() >= end:
+                break
             time.sleep(_POLL)
+        self._nodes = {}
+        for client, node in sorted(claims, key=lambda claim: self._silences[claim[1]]):
+            # The first node that says so is the client, unless it is silent and another says so too.
+            if client is not None and client not in self._nodes:
+                key = fingerprint(present[node])
+                if key is None or admit(client, key):
+                    self._nodes[client] = node
 
     def _collect_claims(self) -> None:
         """Take in which clients nodes say they are; nobody waits for those that say nothing."""

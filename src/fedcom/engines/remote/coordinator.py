@@ -34,7 +34,7 @@ from fedcom.rounds.round import (
     server_hears,
     server_work,
 )
-from fedcom.rounds.rules import ServerSide
+from fedcom.rounds.rules import ServerSide, fewest
 from fedcom.rounds.state import RunState
 from fedcom.traffic.channel import Channel, Inbox, Mail
 from fedcom.traffic.ledger import Ledger
@@ -91,6 +91,7 @@ class Coordinator:
         known: the round at whose beginning each client had the server's vectors; NEVER, or _FORGOTTEN.
         owed: which clients are still to be told the end of the round in which they were last counted.
         losses: how often each client has said that its state is lost.
+        keys: of the node that each client is; not of clients that were never counted.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Coordinator:
         m = run.cohort.clients
         self.counted, self.known = torch.full((m,), NEVER), torch.full((m,), NEVER)
         self.owed, self.losses = torch.zeros(m, dtype=torch.bool), torch.zeros(m, dtype=torch.int64)
+        self.keys: dict[int, str] = {}
         self._factors: dict[int, tuple[float, ...]] = {}
         self._ends: dict[int, int] = {}  # the rounds whose end is in the archive, and their bytes
         self._since = 0  # the ends of all rounds from this one on are in the archive
@@ -120,6 +122,7 @@ class Coordinator:
             "generation": self.generation,
             "void": self.void,
             "job": self._job.hex(),
+            "keys": {str(client): key for client, key in self.keys.items()},
             "factors": {str(client): factors for client, factors in self._factors.items()},
             "ends": {str(r): size for r, size in self._ends.items()},
             "since": self._since,
@@ -135,6 +138,7 @@ class Coordinator:
         """Go on from a checkpoint; a round that was open begins again."""
         self.round, self.generation, self.void = facts["round"], facts["generation"], facts["void"]
         self._job, self._session, self._open = bytes.fromhex(facts["job"]), 0, None
+        self.keys = {int(client): key for client, key in facts.get("keys", {}).items()}
         self._factors = {int(client): tuple(factors) for client, factors in facts["factors"].items()}
         self._ends = {int(r): size for r, size in facts["ends"].items()}
         self._since, self._spared = facts["since"], set(self._ends)
@@ -165,6 +169,21 @@ class Coordinator:
         self.faults.next_round()
         self._open = _Open(self.run, self.round, self._left())
         return self._calls(self._open)
+
+    def admit(self, client: int, key: str) -> bool:
+        """Whether a node may be a client: the node that was first counted as it, unless the terms are milder.
+
+        Args:
+            key: what identifies the node for as long as the job lasts.
+        """
+        assert self._open is not None
+        known = self.keys.get(client, key)
+        if key != known and not self.terms.rebind:
+            detail = f"the node with the key {key} says that it is this client, whose key is {known}"
+            self.faults.refuse(self.round, client, "another node", detail, 0, self.run.ledger)
+            return False
+        self._open.keys[client] = key
+        return True
 
     def hear(self, client: int, data: Data) -> Reason | None:
         """Take in a reply; returns why it is refused, or None.
@@ -217,11 +236,12 @@ class Coordinator:
         self._open = None
         if absent := sorted(set(now.called) - set(now.counted)):
             self.faults.note(self.round, missing=absent)
-        void = len(now.counted) < self.terms.needed(len(now.called))
+        void = len(now.counted) < self.needed(len(now.called))
         q, alpha = torch.zeros(()), torch.zeros(())
         for client in now.counted:  # their replies show that they were told all they were owed
             self.known[client], self.owed[client] = self.round, False
             self._factors.pop(client, None)
+            self._bind(client, now.keys.get(client))
         if void:
             self.void += 1
             self.faults.note(self.round, void=True)
@@ -231,6 +251,17 @@ class Coordinator:
         restarted = self._mourn(now)
         self.round += 1
         return Closed(() if void else tuple(now.counted), q, alpha, void, restarted)
+
+    def _bind(self, client: int, key: str | None) -> None:
+        """Remember the node that was counted as a client."""
+        if key is not None and self.keys.get(client, key) != key:
+            self.faults.note(self.round, client=client, handed_over=key)
+        if key is not None:
+            self.keys[client] = key
+
+    def needed(self, called: int) -> int:
+        """How many of the called clients must be counted; with fewer the round is void."""
+        return max(self.terms.needed(called), fewest(self.run.rules.algorithm))
 
     # Calls
 
@@ -469,6 +500,7 @@ class _Open:
         aside: clients whose replies came before their turn.
         share: the weight of its clients among all.
         p: the weight of each of them in the mean.
+        keys: of the nodes that were called.
     """
 
     def __init__(self, run: RunState, round_index: int, called: list[int]) -> None:
@@ -478,6 +510,7 @@ class _Open:
         self.share, self.p = float(share), dict(zip(called, p[0], strict=True))
         self.mean, self.qs = Mean(), list[float]()
         self.counted, self.factors = list[int](), dict[int, tuple[float, ...]]()
+        self.keys = dict[int, str]()
 
     @property
     def next(self) -> int | None:

@@ -30,6 +30,7 @@ class Transport(Protocol):
         give_up: Callable[[int], None],
         missing: Callable[[], Sequence[int]],
         deadline: float,
+        admit: Callable[[int, str], bool],
     ) -> None:
         """Deliver the calls of a round, and replies as they come, until none is missing or time is up.
 
@@ -39,6 +40,8 @@ class Transport(Protocol):
             give_up: takes the number of a client that cannot be reached.
             missing: returns the clients of which a reply is still awaited.
             deadline: seconds from now.
+            admit: takes a client's number and the key of a node that says it is this client, before it is
+                called; whether it may be. A transport whose nodes have no keys does not ask.
         """
 
 
@@ -80,7 +83,12 @@ class RemoteEngine:
         coordinator, terms = self.coordinator, self.coordinator.terms
         calls = coordinator.open()
         self.transport.carry(
-            calls, coordinator.hear, coordinator.give_up, lambda: coordinator.missing, terms.deadline
+            calls,
+            coordinator.hear,
+            coordinator.give_up,
+            lambda: coordinator.missing,
+            terms.deadline,
+            coordinator.admit,
         )
         called = len(coordinator.called)
         closed = coordinator.close()
@@ -94,7 +102,7 @@ class RemoteEngine:
         if coordinator.void >= terms.void:
             raise TooFewReplies(
                 f"{coordinator.void} rounds in a row had too few replies: the last one {len(closed.counted)} "
-                f"of {called}, where round.least={terms.least:g} wants {terms.needed(called)} within "
+                f"of {called}, where round.least={terms.least:g} wants {coordinator.needed(called)} within "
                 f"{terms.deadline:g} seconds; faults.jsonl says why replies were refused"
             )
 

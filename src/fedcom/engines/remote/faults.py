@@ -23,6 +23,7 @@ Reason = Literal[
     "wrong round",
     "state lost",
     "failed",
+    "another node",
 ]
 
 
@@ -54,9 +55,7 @@ class Faults:
         ledger.add("uplink", "refused", {reason: nbytes})
         if (client, reason) not in self._logged:
             self._logged.add((client, reason))
-            log.warning(
-                "round %d: the reply of client %d is refused: %s (%s)", round_index, client, reason, detail
-            )
+            log.warning("round %d: client %d is refused: %s (%s)", round_index, client, reason, detail)
             self.note(round_index, client=client, refused=reason, detail=detail, bytes=nbytes)
 
     def note(self, round_index: int, **facts: Any) -> None:

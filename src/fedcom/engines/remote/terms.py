@@ -19,6 +19,7 @@ class Terms:
         restarts: how often a client may say that its state is lost, for which all others start anew; the next
             time it is left out of the rest of the job.
         void: so many void rounds in a row end the run.
+        rebind: whether a client's number may pass to a node with another key, as when a machine is replaced.
     """
 
     deadline: float = 600.0
@@ -26,6 +27,7 @@ class Terms:
     clip: float | None = None
     restarts: int = 3
     void: int = 10
+    rebind: bool = False
 
     def __post_init__(self) -> None:
         settings.check(self)
