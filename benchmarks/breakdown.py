@@ -45,6 +45,7 @@ STAGES = ("batching", "gradients", "steps", "codec", "mean", "state", "rest")
 METHODS = {
     "FedAvg": (fedcom.FedAvg, fedcom.Identity()),
     "FedCOMGATE int 8": (fedcom.FedCOMGATE, fedcom.Int(8)),
+    "FedCOMGATE rotated .25": (fedcom.FedCOMGATE, fedcom.Rotated(0.25)),
 }
 
 
