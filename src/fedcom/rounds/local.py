@@ -1,0 +1,60 @@
+"""A client's local steps, quicker where the method's step is the plain one, w - eta * direction."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from fedcom.algorithms.base import Algorithm, Oracle, Round
+from fedcom.rounds.cohort import Steps
+from fedcom.vectors import Piece, Vectors, descend
+
+
+@runtime_checkable
+class OracleInPieces(Oracle, Protocol):
+    """An oracle that can give its gradient piece by piece."""
+
+    def pieces(self, w: Tensor) -> Iterator[Piece]:
+        """The minibatch gradient at w; a piece does not depend on what is written over earlier ones' w."""
+
+
+def local_steps(
+    algorithm: Algorithm, w: Tensor, client: Any, down: Vectors, oracle: Oracle, steps: Steps, rnd: Round
+) -> Tensor:
+    """The clients' models after all their local steps.
+
+    Args:
+        w: their models before, which are left as they are.
+    """
+    plain = type(algorithm).local_step is Algorithm.local_step and "local_step" not in vars(algorithm)
+    if plain and steps.per_client is None and isinstance(oracle, OracleInPieces) and not w.is_cuda:
+        new = torch.empty_like(w, memory_format=torch.contiguous_format)
+        for c in range(steps.most):
+            _step_in_pieces(algorithm, w if c == 0 else new, client, down, oracle.at(c), rnd, new)
+        return new
+    for c in range(steps.most):
+        moved = algorithm.local_step(w, client, down, oracle.at(c), rnd)
+        w = moved if steps.per_client is None else torch.where(c < steps.per_client, moved, w)
+    return w
+
+
+def _step_in_pieces(
+    algorithm: Algorithm, w: Tensor, client: Any, down: Vectors, oracle: Any, rnd: Round, new: Tensor
+) -> None:
+    """Write the models after one local step to `new`, each piece while the processor's cache holds it.
+
+    Args:
+        new: may be w itself.
+    """
+    d, eta = w.shape[-1], rnd.eta
+    for rows, place, g in oracle.pieces(w):
+
+        def cut(x: Tensor, rows: slice = rows, place: slice = place) -> Tensor:
+            x = x[rows] if x.dim() > 1 else x
+            return x[..., place] if x.shape[-1] == d else x
+
+        state = type(client)(*map(cut, client))
+        rate = eta[rows] if isinstance(eta, Tensor) and eta.dim() else eta
+        direction = algorithm.direction(g, state, {name: cut(x) for name, x in down.items()})
+        descend(cut(w), rate, direction, out=cut(new))
