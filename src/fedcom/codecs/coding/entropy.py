@@ -206,7 +206,7 @@ def _normalise(counts: Reals, frequencies: Ints) -> None:
 
 @jit
 def _tally(codes: Codes, low: int, shift: int, counts: NDArray[np.int64]) -> None:
-    """Count symbols in several tables in turn, so that a repeated symbol need not wait for its own counter."""
+    """Count symbols in tables that take turns: a repeated symbol need not wait for its own counter."""
     first, bits, last = U(low), U(shift), U(counts.shape[2] - 1)
     for r in range(len(codes)):
         row, tables = codes[r], counts[r].reshape(-1)
