@@ -17,7 +17,8 @@ breakdown.json and, if matplotlib is installed, breakdown.png.
 
 import argparse
 import json
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,17 +35,21 @@ import fedcom
 from fedcom.draws import Draw
 from fedcom.engines.local.eager import Collected
 from fedcom.engines.local.threads import one_thread
+from fedcom.rounds.cohort import Steps
+from fedcom.rounds.local import local_steps
 from fedcom.rounds.round import Mean
 from fedcom.rounds.rules import relative_error
 from fedcom.tasks.oracle import DataOracle
 from fedcom.traffic.channel import Channel
 from fedcom.traffic.ledger import Ledger
+from fedcom.vectors import Piece, handfuls
 
 Work = Callable[[], object]
 STAGES = ("batching", "gradients", "steps", "codec", "mean", "state", "rest")
 METHODS = {
     "FedAvg": (fedcom.FedAvg, fedcom.Identity()),
     "FedCOMGATE int 8": (fedcom.FedCOMGATE, fedcom.Int(8)),
+    "FedCOMGATE rotated .25": (fedcom.FedCOMGATE, fedcom.Rotated(0.25)),
 }
 
 
@@ -53,9 +58,19 @@ class KnownGradient(NamedTuple):
 
     gradient: Tensor
 
+    def at(self, step: int) -> "KnownGradient":
+        """The same at every step."""
+        return self
+
     def batch(self, w: Tensor) -> Tensor:
         """The known gradient, at any w."""
         return self.gradient
+
+    full = batch
+
+    def pieces(self, w: Tensor) -> Iterator[Piece]:
+        """The known gradient, some rows at a time."""
+        return (Piece(rows, slice(None), self.gradient[rows]) for rows in handfuls(*w.shape))
 
 
 def simulate(method: str, job: Job, device: str) -> Any:
@@ -79,8 +94,17 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
     draw = Draw(engine.inputs.key[engine.stack.run_of_row[rows]]).fold(clients)
     oracle = DataOracle.of(task, clients, draw, algorithm)
     w = first.down["w"].expand(len(clients), -1).contiguous()
-    differentiate = partial(task.objective.gradients, w, *oracle.minibatch(job.batch, w.dtype))
-    known, state = KnownGradient(differentiate()), done.work.state
+    minibatch = oracle.minibatch(job.batch, w.dtype)
+    known, state = KnownGradient(task.objective.gradients(w, *minibatch)), done.work.state
+
+    def differentiate() -> object:
+        if w.is_cuda:
+            return task.objective.gradients(w, *minibatch)
+        return deque(task.objective.pieces(w, *minibatch), maxlen=0)
+
+    def step() -> Tensor:
+        return local_steps(algorithm, w, state, first.down, known, Steps(1), first.rnd)
+
     upload = partial(algorithm.upload, state, first.down, w - ETA * known.gradient, first.rnd)
     mean = Mean()
     engine.add([mean], begun, done)
@@ -89,7 +113,7 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
     return [
         ("batching", lambda: oracle.at(1).minibatch(job.batch, w.dtype), steps * groups),
         ("gradients", differentiate, steps * groups),
-        ("steps", lambda: algorithm.local_step(w, state, first.down, known, first.rnd), steps * groups),
+        ("steps", step, steps * groups),
         ("steps", upload, groups),
         ("codec", partial(send, rules, upload()["D"], draw), groups),
         ("mean", lambda: engine.add([Mean()], begun, done), groups),
@@ -114,20 +138,36 @@ def on_cpu(work: Work, times: int = 3) -> float:
     return 1e3 * (thread_time() - started) / times
 
 
-def breakdown(method: str, job: Job, device: str, repeats: int) -> dict[str, float]:
-    """Milliseconds per round of each stage, and of the whole round: medians over repeats."""
+def breakdowns(job: Job, device: str, repeats: int) -> dict[str, dict[str, float]]:
+    """Milliseconds per round of each stage, and of the whole round, by method: medians over repeats.
+
+    The methods take turns in each repeat, so that other programs slow all of them alike.
+    """
+    measures = {method: measure_of(method, job, device) for method in METHODS}
+    runs = [{method: measure() for method, measure in measures.items()} for _ in range(repeats)]
+    bars = {}
+    for method in METHODS:
+        bar = {name: spread([run[method][name] for run in runs])[0] for name in runs[0][method]}
+        bars[method] = bar | {"rest": bar["round"] - sum(bar[stage] for stage in STAGES)}
+        ratio = spread([run["FedAvg"]["round"] / run[method]["round"] for run in runs])[0]
+        print(f"rounds of {method} per round of FedAvg in the same time: {ratio:.2f}")
+    return bars
+
+
+def measure_of(method: str, job: Job, device: str) -> Callable[[], dict[str, float]]:
+    """A function that times the stages and the round of one method once."""
     simulation = simulate(method, job, device)
     on_gpu, parts = device == "cuda", stages(simulation, job)
     clock = milliseconds if on_gpu else on_cpu
     works = [(stage, graph(work) if on_gpu else work, count) for stage, work, count in parts]
-    runs = []
-    for _ in range(repeats):
+
+    def measure() -> dict[str, float]:
         run = dict.fromkeys(STAGES, 0.0) | {"round": clock(simulation.step)}
         for stage, work, count in works:
             run[stage] += count * clock(work)
-        runs.append(run)
-    bar = {name: spread([run[name] for run in runs])[0] for name in runs[0]}
-    return bar | {"rest": bar["round"] - sum(bar[stage] for stage in STAGES)}
+        return run
+
+    return measure
 
 
 def digits(bar: dict[str, float]) -> int:
@@ -208,7 +248,8 @@ def main() -> None:
     job = JOBS[args.job]
     where = "GPU" if args.device == "cuda" else "CPU"
     with one_thread():
-        bars = {f"{name}, {where}": breakdown(name, job, args.device, args.repeats) for name in METHODS}
+        found = breakdowns(job, args.device, args.repeats)
+    bars = {f"{name}, {where}": bar for name, bar in found.items()}
     for path in args.add:
         bars |= json.loads(path.read_text())
     show(bars)

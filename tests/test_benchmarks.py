@@ -50,7 +50,7 @@ def test_ranks_and_transports_are_measured_and_agree_with_one_process() -> None:
 def test_the_breakdown_adds_up_and_is_drawn(tmp_path: Path) -> None:
     run("breakdown", "--job", "tiny", "--repeats", "1", "--out", str(tmp_path))
     bars = json.loads((tmp_path / "breakdown.json").read_text())
-    assert len(bars) == 2
+    assert len(bars) == 3
     for bar in bars.values():
         whole = bar.pop("round")
         assert abs(sum(bar.values()) - whole) < 1e-6 * whole

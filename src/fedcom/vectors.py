@@ -4,11 +4,13 @@ import math
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 Vectors = dict[str, Tensor]  # by name
+_CACHED = 1 << 18  # numbers: one MiB in float32
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,22 @@ def load(module: nn.Module, w: Tensor) -> None:
                 parameter.copy_(tensors[name])
 
 
-def descend(w: Tensor, eta: float | Tensor, g: Tensor) -> Tensor:
-    """w - eta g in one operation."""
-    return torch.addcmul(w, eta, g, value=-1) if isinstance(eta, Tensor) else torch.sub(w, g, alpha=eta)
+def descend(w: Tensor, eta: float | Tensor, g: Tensor, out: Tensor | None = None) -> Tensor:
+    """w - eta g in one operation; written to `out`, if given."""
+    if isinstance(eta, Tensor):
+        return torch.addcmul(w, eta, g, value=-1, out=out)
+    return torch.sub(w, g, alpha=eta, out=out)
+
+
+def handfuls(rows: int, size: int) -> list[slice]:
+    """Some rows at a time, as many of this size as fit in a core's cache; at least one."""
+    step = max(1, _CACHED // size)
+    return [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
+
+
+class Piece(NamedTuple):
+    """A part of stacked vectors: some coordinates of some rows."""
+
+    rows: slice
+    place: slice  # of the coordinates
+    values: Tensor

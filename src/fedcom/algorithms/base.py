@@ -166,7 +166,11 @@ class Algorithm:
 
     def local_step(self, w: Tensor, client: Any, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
         """The client's model after one more local step; w is its model before."""
-        return descend(w, rnd.eta, oracle.batch(w))
+        return descend(w, rnd.eta, self.direction(oracle.batch(w), client, down))
+
+    def direction(self, g: Tensor, client: Any, down: Vectors) -> Tensor:
+        """What a local step subtracts eta times, given the minibatch gradient; each coordinate by itself."""
+        return g
 
     def upload(self, client: Any, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         """What the client means to send: D = (w - w_j)/eta, scaled to tau steps if it took another number.

@@ -5,8 +5,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedcom.algorithms.base import Algorithm, Auto, Oracle, Round
-from fedcom.vectors import Vectors, descend
+from fedcom.algorithms.base import Algorithm, Auto, Round
+from fedcom.vectors import Vectors
 
 
 class Tracker(NamedTuple):
@@ -45,8 +45,8 @@ class FedGATE(Algorithm):
     def init_client(self, w: Tensor) -> Any:
         return Tracker(delta=w.new_zeros(w.shape))
 
-    def local_step(self, w: Tensor, client: Any, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
-        return descend(w, rnd.eta, oracle.batch(w) - client.delta)
+    def direction(self, g: Tensor, client: Tracker, down: Vectors) -> Tensor:
+        return g - client.delta
 
     def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
         return client._replace(delta=client.delta + rnd.alpha * (sent["D"] - mean["D"]) / rnd.tau)

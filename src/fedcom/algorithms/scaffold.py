@@ -5,9 +5,9 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedcom.algorithms.base import Algorithm, Auto, Oracle, Round
+from fedcom.algorithms.base import Algorithm, Auto, Round
 from fedcom.errors import ConfigError
-from fedcom.vectors import Vectors, descend
+from fedcom.vectors import Vectors
 
 
 class Control(NamedTuple):
@@ -53,8 +53,8 @@ class Scaffold(Algorithm):
     def broadcast(self, server: ScaffoldServer) -> Vectors:
         return {"w": server.w, "c": server.c}
 
-    def local_step(self, w: Tensor, client: Control, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
-        return descend(w, rnd.eta, oracle.batch(w) - client.c + down["c"])
+    def direction(self, g: Tensor, client: Control, down: Vectors) -> Tensor:
+        return g - client.c + down["c"]
 
     def upload(self, client: Control, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         D = super().upload(client, down, w, rnd)["D"]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs.base import Codec, Parts, check_range, float32_above
+from fedcom.codecs.kernels import cpu
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
@@ -70,28 +71,56 @@ class Int(Codec):
         ]
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        low, step = self._scales(x, layout)
+        if self._loops(x, layout, draw):
+            codes = cpu.integers(x, self._affine(low, step, layout), draw if self.unbiased else None)
+        else:
+            z = (x - self._spread(low, layout)) / self._spread(step, layout)
+            u = draw.dither(x.shape[-1], x.dtype) if self.unbiased else 0.5
+            floor = z.floor()
+            codes = (floor + (u < z - floor)).clamp_(0, self.top).to(torch.int32)
+        return {"low": self._moved(low, step, draw).to(torch.float32), "step": step, "codes": codes}
+
+    def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
+        low, step, codes = parts["low"].to(layout.dtype), parts["step"].to(layout.dtype), parts["codes"]
+        if torch.compiler.is_compiling():
+            return codes * self._spread(step, layout) + self._spread(low, layout)
+        if self._loops(codes, layout, draw):
+            return cpu.values(codes, low, step, self.blocks(layout).sizes)
+        x = codes.to(layout.dtype, copy=True)
+        for k, block in enumerate(self.blocks(layout).split(x)):  # in place: messages may be large
+            block.mul_(step[..., k : k + 1]).add_(low[..., k : k + 1])
+        return x
+
+    def quantise(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
+        if not self._loops(x, layout, draw):
+            return super().quantise(x, layout, draw)
+        low, step = self._scales(x, layout)
+        affine, moved = self._affine(low, step, layout), self._moved(low, step, draw)
+        return cpu.heard(x, affine, draw if self.unbiased else None, moved)
+
+    def _loops(self, x: Tensor, layout: Layout, draw: Draw) -> bool:
+        """Whether compiled loops serve a vector, or the codes of one."""
+        known = x.dtype in (torch.float32, torch.int32) and layout.dtype == torch.float32
+        return known and draw.strata is None and cpu.ready(x, draw)
+
+    def _scales(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """The smallest value of each block, and its step."""
         blocks = self.blocks(layout).split(x)
         low = torch.stack([block.amin(-1) for block in blocks], -1)
         high = torch.stack([block.amax(-1) for block in blocks], -1)
         low = -float32_above(-low) if x.dtype == torch.float64 else low
-        step = float32_above((high - low) / self.top)
-        z = (x - self._spread(low, layout)) / self._spread(step, layout)
-        u = draw.dither(x.shape[-1], x.dtype) if self.unbiased else 0.5
-        floor = z.floor()
-        codes = (floor + (u < z - floor)).clamp_(0, self.top).to(torch.int32)
-        if self.zero_point_noise:
-            r = self.zero_point_noise
-            low = low + step * (draw.fold("zero-point").integers(2 * r + 1, len(blocks)) - r)
-        return {"low": low.to(torch.float32), "step": step, "codes": codes}
+        return low, float32_above((high - low) / self.top)
 
-    def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
-        low, step = parts["low"].to(layout.dtype), parts["step"].to(layout.dtype)
-        if torch.compiler.is_compiling():
-            return parts["codes"] * self._spread(step, layout) + self._spread(low, layout)
-        x = parts["codes"].to(layout.dtype, copy=True)
-        for k, block in enumerate(self.blocks(layout).split(x)):  # in place: messages may be large
-            block.mul_(step[..., k : k + 1]).add_(low[..., k : k + 1])
-        return x
+    def _affine(self, low: Tensor, step: Tensor, layout: Layout) -> cpu.Affine:
+        return cpu.Affine(low, step, self.blocks(layout).sizes, self.top)
+
+    def _moved(self, low: Tensor, step: Tensor, draw: Draw) -> Tensor:
+        """The smallest value of each block as it travels: moved by the noise, if any."""
+        r = self.zero_point_noise
+        if not r:
+            return low
+        return low + step * (draw.fold("zero-point").integers(2 * r + 1, low.shape[-1]) - r)
 
     def _spread(self, scales: Tensor, layout: Layout) -> Tensor:
         """The scale of every coordinate, given one per block."""

@@ -131,9 +131,14 @@ def _codes(x: Tensor, quantiser: Quantiser, draw: Draw) -> tuple[Tensor, Tensor,
     """
     y = hadamard.rotate(x, draw)
     power = rotation.power_of(y, draw)
-    codes = quantiser.codes(y, _deviation(power, y.shape[-1]))
-    image = rotation.image(codes, quantiser.coder.low, quantiser.centres, y.dtype)
+    sigma = _deviation(power, y.shape[-1])
     fast = y.dtype == torch.float32 and cpu.ready(y, draw)
+    if fast and isinstance(quantiser, Uniform):
+        centres, coder = placed(quantiser.centres, y.device, y.dtype), quantiser.coder
+        codes, overlap = cpu.quantised(y, sigma * quantiser.step, coder.low, coder.high, centres)
+        return codes, power, overlap
+    codes = quantiser.codes(y, sigma)
+    image = rotation.image(codes, quantiser.coder.low, quantiser.centres, y.dtype)
     return codes, power, cpu.product(y, image) if fast else (y.double() * image).sum(-1, keepdim=True)
 
 

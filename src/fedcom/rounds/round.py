@@ -21,6 +21,7 @@ from fedcom.algorithms.base import Oracle, Round
 from fedcom.codecs import Codec, Identity, compact
 from fedcom.draws import Draw
 from fedcom.rounds.cohort import Steps
+from fedcom.rounds.local import local_steps
 from fedcom.rounds.rules import Rules, ServerSide
 from fedcom.traffic.channel import SEED_BYTES, Channel, Inbox
 from fedcom.vectors import Layout, Vectors
@@ -149,9 +150,7 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     algorithm, rnd = rules.algorithm, _own_path(rules, given)
     state = algorithm.begin(given.state, given.down, given.oracle, rnd)
     w = given.down["w"].expand(len(given.clients), -1)
-    for c in range(given.steps.most):
-        moved = algorithm.local_step(w, state, given.down, given.oracle.at(c), rnd)
-        w = moved if given.steps.per_client is None else torch.where(c < given.steps.per_client, moved, w)
+    w = local_steps(algorithm, w, state, given.down, given.oracle, given.steps, rnd)
     meant = algorithm.upload(state, given.down, w, rnd)
     memory, sent, errors = {}, {}, []
     for name, x in meant.items():

@@ -1,12 +1,12 @@
 """Gradients of fully connected networks, written out as matrix products instead of left to autograd."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from fedcom.vectors import Layout
+from fedcom.vectors import Layout, Piece, handfuls
 
 
 @dataclass(frozen=True)
@@ -40,24 +40,48 @@ class Dense:
 
     def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """The gradients of clients' weighted losses; `Objective.gradients` explains the parameters."""
+        # A compiler joins the pieces itself; otherwise each is written straight into the gradient.
+        gradient = None if torch.compiler.is_compiling() else w.new_empty(w.shape)
+        places: Sequence[tuple[Tensor | None, Tensor | None]] = [(None, None)] * len(self.biases)
+        places = places if gradient is None else self._layers(gradient)
+        pieces: list[Tensor] = []
+        for i, (inputs, errors) in enumerate(self._factors(w, x, y, weight)):
+            pieces.append(torch.bmm(errors.mT, inputs, out=places[i][0]).flatten(1))
+            if self.biases[i]:
+                pieces.append(torch.sum(errors, -2, out=places[i][1]))
+        return torch.cat(pieces, -1) if gradient is None else gradient
+
+    def pieces(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Iterator[Piece]:
+        """The same gradients in pieces that fit in a processor's cache, the next one in the same memory.
+
+        They do not depend on what is written to w meanwhile.
+        """
+        parts = iter(zip(self.layout.shapes, self.layout.sizes, strict=True))
+        start = 0
+        for has_bias, (inputs, errors) in zip(self.biases, self._factors(w, x, y, weight), strict=True):
+            shape, size = next(parts)
+            some, place = handfuls(len(w), size), slice(start, start + size)
+            room = w.new_empty(some[0].stop, *shape)
+            for rows in some:
+                product = torch.bmm(errors[rows].mT, inputs[rows], out=room[: rows.stop - rows.start])
+                yield Piece(rows, place, product.flatten(1))
+            start += size
+            if has_bias:
+                _, size = next(parts)
+                yield Piece(slice(None), slice(start, start + size), errors.sum(-2))
+                start += size
+
+    def _factors(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The inputs and the errors of each layer; the gradient of its matrix is their product."""
         layers, inputs = self._layers(w), [x.flatten(2)]
         for matrix, bias in layers:
             outputs = _affine(inputs[-1], matrix, bias)
             inputs.append(outputs.relu())
         hot = torch.arange(outputs.shape[-1], device=y.device) == y.unsqueeze(-1)
-        error = (outputs.softmax(-1) - hot.to(w.dtype)) * weight.unsqueeze(-1)
-        # A compiler joins the pieces itself; otherwise each is written straight into the gradient.
-        gradient = None if torch.compiler.is_compiling() else w.new_empty(w.shape)
-        places: Sequence[tuple[Tensor | None, Tensor | None]] = [(None, None)] * len(layers)
-        places = places if gradient is None else self._layers(gradient)
-        pieces: list[Tensor] = []
-        for i, (matrix, bias) in reversed(list(enumerate(layers))):
-            if bias is not None:
-                pieces.append(torch.sum(error, -2, out=places[i][1]))
-            pieces.append(torch.bmm(error.mT, inputs[i], out=places[i][0]).flatten(1))
-            if i:
-                error = torch.bmm(error, matrix) * (inputs[i] > 0)
-        return torch.cat(pieces[::-1], -1) if gradient is None else gradient
+        errors = [(outputs.softmax(-1) - hot.to(w.dtype)) * weight.unsqueeze(-1)]
+        for i in range(len(layers) - 1, 0, -1):
+            errors.append(torch.bmm(errors[-1], layers[i][0]) * (inputs[i] > 0))
+        return list(zip(inputs, reversed(errors), strict=False))
 
     def _layers(self, w: Tensor) -> list[tuple[Tensor, Tensor | None]]:
         """The matrices and biases of each layer, stacked: one per client."""

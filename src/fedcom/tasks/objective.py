@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import torch
@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, vmap
 from fedcom.errors import ConfigError, DataError
 from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
-from fedcom.vectors import Layout, flatten
+from fedcom.vectors import Layout, Piece, flatten
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -57,9 +57,9 @@ class Objective:
         self.loss, self.seed = loss, seed
         self.layout = Layout.of(module, dtype)
         self.start = flatten(module, dtype)
-        dense = Dense.of(module, self.layout) if loss is None else None
-        self._gradients = dense.gradients if dense else vmap(grad(self._weighted_loss))
-        self.same_in_any_stack = dense is not None
+        self._dense = Dense.of(module, self.layout) if loss is None else None
+        self._gradients = self._dense.gradients if self._dense else vmap(grad(self._weighted_loss))
+        self.same_in_any_stack = self._dense is not None
 
     def inputs(self, x: Tensor) -> Tensor:
         """Samples in the model's dtype; whole numbers stay whole if the module has an embedding."""
@@ -107,6 +107,16 @@ class Objective:
             return cast(Tensor, self._gradients(w, x, y, weight))
         except RuntimeError as error:
             raise translated(error) or error from None
+
+    def pieces(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Iterator[Piece]:
+        """The same gradients in pieces, each to be used before the next is asked for.
+
+        They do not depend on what is written to w meanwhile.
+        """
+        if self._dense is None:
+            yield Piece(slice(None), slice(None), self.gradients(w, x, y, weight))
+        else:
+            yield from self._dense.pieces(w, x, y, weight)
 
     def rehearse(self, x: Tensor, y: Tensor, classes: int) -> int:
         """Try the module and the loss on the first sample; refuse data that does not suit them.

@@ -9,6 +9,7 @@ from torch import Tensor
 from fedcom.algorithms import Algorithm
 from fedcom.draws import Draw
 from fedcom.tasks.task import Task
+from fedcom.vectors import Piece
 
 _FULL_BLOCK = 256  # samples per client that a full gradient computes at once
 
@@ -51,6 +52,17 @@ class DataOracle:
             return self.full(w)
         x, y, weight = self.minibatch(self.batch_size, w.dtype)
         return self._decayed(w, self.task.objective.gradients(w, x, y, weight))
+
+    def pieces(self, w: Tensor) -> Iterator[Piece]:
+        """The gradients of `batch` in pieces, each to be used before the next is asked for.
+
+        They do not depend on what is written to the coordinates of earlier pieces meanwhile.
+        """
+        if self.batch_size is None:
+            yield Piece(slice(None), slice(None), self.full(w))
+            return
+        for rows, place, g in self.task.objective.pieces(w, *self.minibatch(self.batch_size, w.dtype)):
+            yield Piece(rows, place, self._decayed(w[rows, place], g))
 
     def minibatch(self, b: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """x and y of each client's minibatch of b samples, and the weight of each sample in the mean loss."""

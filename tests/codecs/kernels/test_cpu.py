@@ -1,11 +1,16 @@
 """The fused loops make the bytes and the numbers that torch makes without them."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from fedcom.codecs import Codec, Dithered, Peaks, Rotated
+from fedcom.codecs import Codec, Dithered, Int, Peaks, Rotated
 from fedcom.codecs.coding import hadamard, integer_stream
 from fedcom.codecs.kernels import butterflies, cpu, jit
 from fedcom.draws import Draw
@@ -20,6 +25,9 @@ CODECS: list[Codec] = [
     Dithered(q=1e-10),
     *map(Rotated, (0.5, 2.0, 7.9)),
     Peaks(50.0),
+    *map(Int, (1, 8, 16)),
+    Int(5, rounding="nearest"),
+    Int(8, zero_point_noise=9),
 ]
 SIZES = (1, 5, 97, 5000, 199210)
 CASES = [
@@ -81,6 +89,32 @@ def test_stacks(d: int, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert same(hadamard.rotate(x, draw), turned)
     assert same(hadamard.unrotate(turned, d, draw), back)
     assert torch.allclose(back, x, atol=1e-5)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_integers_of_any_tensors(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4), "sizes")
+    where = Layout(tuple(map(str, range(len(sizes)))), tuple((size,) for size in sizes))
+    rows = data.draw(st.sampled_from([(), (1,), (3,), (2, 2)]), "leading axes")
+    shape = (*rows, where.size)
+    numbers = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1.0, math.nan, math.inf, -math.inf])
+    finite = st.floats(-10, 10, width=32)
+    values = data.draw(arrays(np.float32, shape, elements=data.draw(st.sampled_from([finite, numbers]))), "x")
+    x, own = torch.from_numpy(values), data.draw(st.booleans(), "own keys")
+    draw = Draw.seeded(7).fold(torch.arange(math.prod(rows)).reshape(rows)) if own else Draw.seeded(7)
+    codec = Int(
+        data.draw(st.integers(1, 16), "bits"),
+        rounding=data.draw(st.sampled_from(["stochastic", "nearest"])),
+        scale=data.draw(st.sampled_from(["tensor", "vector"])),
+        zero_point_noise=data.draw(st.sampled_from([0, 3])),
+    )
+    parts, heard = codec.compress(x, where, draw), codec.quantise(x, where, draw)
+    assert same(codec.expand(parts, where, draw), heard)
+    with pytest.MonkeyPatch.context() as patch:
+        plainly(patch)
+        assert all(same(part, parts[name]) for name, part in codec.compress(x, where, draw).items())
+        assert same(codec.quantise(x, where, draw), heard)
 
 
 def test_codes_of_any_size_are_cut_as_torch_cuts_them() -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.codecs.kernels.arrays import Codes, Ints, Reals, Symbols
-from fedcom.codecs.kernels.jit import jit, placed
+from fedcom.codecs.kernels.jit import COMPILED, jit, placed
 from fedcom.codecs.wire import Field
 from fedcom.errors import WireError
 
@@ -70,9 +70,17 @@ class SymbolCoder:
 
     def nbytes(self, codes: Tensor) -> Tensor:
         """The bytes of each row, from how often each symbol occurs; within a few bytes of the real size."""
-        counts = histogram((codes - self.low) >> self.shift, len(self.frequencies))
         raw = self._raw(codes.shape[-1]).nbytes if self.shift else 0
-        return raw + stream_bytes(counts, self.frequencies)
+        return raw + stream_bytes(self._counts(codes), self.frequencies)
+
+    def _counts(self, codes: Tensor) -> Tensor:
+        """How often each symbol occurs in each row."""
+        size = len(self.frequencies)
+        if not COMPILED or codes.is_cuda:
+            return histogram((codes - self.low) >> self.shift, size)
+        counts = np.zeros((codes[..., 0].numel(), _LANES, size), np.int64)
+        _tally(codes.numpy().reshape(len(counts), codes.shape[-1]), self.low, self.shift, counts)
+        return torch.from_numpy(counts.sum(1)).reshape(*codes.shape[:-1], size)
 
     def _raw(self, n: int) -> Field:
         return Field("raw", n, max(self.shift, 1))
@@ -194,6 +202,18 @@ def _normalise(counts: Reals, frequencies: Ints) -> None:
             pay = min(excess, frequency[top] // 2)
             frequency[top] -= pay
             excess -= pay
+
+
+@jit
+def _tally(codes: Codes, low: int, shift: int, counts: NDArray[np.int64]) -> None:
+    """Count symbols in tables that take turns: a repeated symbol need not wait for its own counter."""
+    first, bits, last = U(low), U(shift), U(counts.shape[2] - 1)
+    for r in range(len(codes)):
+        row, tables = codes[r], counts[r].reshape(-1)
+        for i in range(0, len(row), _LANES):
+            some = row[i : i + _LANES]
+            for j in range(len(some)):
+                tables[W(j) * W(counts.shape[2]) + W(min(U(U(some[j]) - first) >> bits, last))] += 1
 
 
 @jit

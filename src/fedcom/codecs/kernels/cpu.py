@@ -5,7 +5,7 @@ the torch lines, bit for bit; only sums, which are in float64, are added in anot
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from fedcom.codecs.kernels import butterflies
 from fedcom.codecs.kernels.arrays import Codes, Floats, Ints, Keys
 from fedcom.codecs.kernels.jit import COMPILED, bits, jit, sum_jit
 from fedcom.draws import Draw
+
+# low, step, ends of the pieces, the largest code, keys, whether to round at random
+_Scales = tuple[Floats, Floats, Ints, F, Keys, bool]
 
 
 def ready(x: Tensor, draw: Draw) -> bool:
@@ -40,6 +43,36 @@ def undithered(codes: Tensor, step: Tensor, draw: Draw) -> Tensor:
     return x
 
 
+class Affine(NamedTuple):
+    """Affine integers: one pair of scales for each piece of each row."""
+
+    low: Tensor  # the value of code 0
+    step: Tensor
+    sizes: list[int]  # of the pieces
+    top: int  # the largest code
+
+
+def integers(x: Tensor, affine: Affine, draw: Draw | None) -> Tensor:
+    """The codes (x - low)/step, clamped to 0..top, rounded at random; without a draw, to the nearest."""
+    codes = torch.empty(x.shape, dtype=torch.int32)
+    _integers(_rows(x), _scales(x, affine, draw), _rows(codes))
+    return codes
+
+
+def values(codes: Tensor, low: Tensor, step: Tensor, sizes: list[int]) -> Tensor:
+    """The vector codes * step + low; `Affine` explains the parameters."""
+    x = torch.empty(codes.shape)
+    _values(_rows(codes), _rows(low), _rows(step), _ends(sizes), _rows(x))
+    return x
+
+
+def heard(x: Tensor, affine: Affine, draw: Draw | None, low: Tensor) -> Tensor:
+    """The values of the codes of x, where `low` is the value of code 0 as the receiver sees it."""
+    out = torch.empty(x.shape)
+    _heard(_rows(x), _scales(x, affine, draw), _rows(low), _rows(out))
+    return out
+
+
 def power(x: Tensor) -> Tensor:
     """The sum of squares of each row, in float64, as a column."""
     return product(x, x)
@@ -57,6 +90,15 @@ def levels(y: Tensor, step: Tensor, low: int, high: int) -> Tensor:
     codes = torch.empty(y.shape, dtype=torch.int32)
     _levels(_rows(y), _each(y, step), F(low), F(high), _rows(codes))
     return codes
+
+
+def quantised(y: Tensor, step: Tensor, low: int, high: int, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """The codes of `levels`, and the inner product of each row with their centres, as `product` gives it."""
+    codes = torch.empty(y.shape, dtype=torch.int32)
+    sums = torch.empty(*y.shape[:-1], 1, dtype=torch.float64)
+    scales = _each(y, step), F(low), F(high)
+    _quantised(_rows(y), *scales, centres.numpy(), _rows(codes), sums.view(-1).numpy())
+    return codes, sums
 
 
 def image(codes: Tensor, low: int, centres: Tensor) -> Tensor:
@@ -95,6 +137,17 @@ def peaks(y: Tensor, start: int, count: int, size: int) -> tuple[Tensor, Tensor]
     return codes, tops
 
 
+def _scales(x: Tensor, affine: Affine, draw: Draw | None) -> "_Scales":
+    low, step, sizes, top = affine
+    keys = np.zeros(math.prod(x.shape[:-1]), np.int64) if draw is None else _keys(x, draw)
+    return _rows(low), _rows(step), _ends(sizes), F(top), keys, draw is not None
+
+
+def _ends(sizes: list[int]) -> Ints:
+    """Where pieces of these sizes end, after a zero."""
+    return np.cumsum([0, *sizes])
+
+
 def _blocks(x: Tensor, b: int) -> Floats:
     """x as an array [clients, R, b]."""
     blocks: Floats = x.numpy()
@@ -119,9 +172,15 @@ def _each(x: Tensor, values: Tensor) -> NDArray[Any]:
 
 
 @jit
+def _uniform(i: int, low: U, high: U) -> F:
+    """u of coordinate i, uniform in [0, 1)."""
+    return F(np.int32(bits(i, low, high) >> U(8))) * F(2.0**-24)
+
+
+@jit
 def _dither(i: int, low: U, high: U) -> F:
     """u of coordinate i, uniform in [-1/2, 1/2)."""
-    return F(np.int32(bits(i, low, high) >> U(8))) * F(2.0**-24) - F(0.5)
+    return _uniform(i, low, high) - F(0.5)
 
 
 @jit
@@ -142,6 +201,50 @@ def _undithered(codes: Codes, step: Floats, keys: Keys, x: Floats) -> None:
             out[i] = (F(row[i]) - _dither(i, low, high)) * size
 
 
+@jit
+def _integer(x: F, low: F, step: F, top: F, u: F) -> np.int32:
+    """The code of a number, rounded up if u is less than what rounding down leaves."""
+    z = F(x - low) / step
+    floor = np.floor(z)
+    v = floor + F(1) if u < z - floor else floor
+    return np.int32(v if v != v else min(max(v, F(0)), top))
+
+
+@jit
+def _integers(x: Floats, scales: _Scales, codes: Codes) -> None:
+    low, step, ends, top, keys, random = scales
+    for r in range(len(x)):
+        for k in range(len(ends) - 1):
+            row, out = x[r, ends[k] : ends[k + 1]], codes[r, ends[k] : ends[k + 1]]
+            one, two, a, b = U(U(keys[r]) + U(ends[k])), U(keys[r] >> 32), low[r, k], step[r, k]
+            for i in range(len(row)):
+                u = _uniform(i, one, two) if random else F(0.5)
+                out[i] = _integer(row[i], a, b, top, u)
+
+
+@jit
+def _values(codes: Codes, low: Floats, step: Floats, ends: Ints, x: Floats) -> None:
+    for r in range(len(x)):
+        for k in range(len(ends) - 1):
+            row, out = codes[r, ends[k] : ends[k + 1]], x[r, ends[k] : ends[k + 1]]
+            a, b = low[r, k], step[r, k]
+            for i in range(len(row)):
+                out[i] = F(F(row[i]) * b) + a
+
+
+@jit
+def _heard(x: Floats, scales: _Scales, first: Floats, heard: Floats) -> None:
+    low, step, ends, top, keys, random = scales
+    for r in range(len(x)):
+        for k in range(len(ends) - 1):
+            row, out = x[r, ends[k] : ends[k + 1]], heard[r, ends[k] : ends[k + 1]]
+            one, two, a, b = U(U(keys[r]) + U(ends[k])), U(keys[r] >> 32), low[r, k], step[r, k]
+            c = first[r, k]
+            for i in range(len(row)):
+                u = _uniform(i, one, two) if random else F(0.5)
+                out[i] = F(F(_integer(row[i], a, b, top, u)) * b) + c
+
+
 @sum_jit
 def _product(x: Floats, y: Floats, sums: NDArray[np.float64]) -> None:
     for r in range(len(x)):
@@ -154,11 +257,32 @@ def _product(x: Floats, y: Floats, sums: NDArray[np.float64]) -> None:
 @jit
 def _levels(y: Floats, step: Floats, low: F, high: F, codes: Codes) -> None:
     for r in range(len(y)):
-        row, out, size = y[r], codes[r], step[r]
-        for i in range(len(row)):
-            v = np.rint(row[i] / size)
-            v = F(0) if v != v else v
-            out[i] = np.int32(min(max(v, low), high))
+        _level(y[r], step[r], low, high, codes[r])
+
+
+@jit
+def _level(y: Floats, step: F, low: F, high: F, codes: Codes) -> None:
+    for i in range(len(y)):
+        v = np.rint(y[i] / step)
+        v = F(0) if v != v else v
+        codes[i] = np.int32(min(max(v, low), high))
+
+
+@jit
+def _quantised(
+    y: Floats, step: Floats, low: F, high: F, centres: Floats, codes: Codes, sums: NDArray[np.float64]
+) -> None:
+    for r in range(len(y)):  # two loops are quicker than one: the first is free of look-ups
+        _level(y[r], step[r], low, high, codes[r])
+        sums[r] = _overlap(y[r], codes[r], np.int32(low), centres)
+
+
+@sum_jit
+def _overlap(y: Floats, codes: Codes, low: np.int32, centres: Floats) -> float:
+    total = 0.0
+    for i in range(len(y)):
+        total += np.float64(y[i]) * np.float64(centres[U(codes[i] - low)])
+    return total
 
 
 @jit

@@ -37,6 +37,11 @@ def sum_jit(function: Loop) -> Loop:
     return _compiled(function, {"reassoc", "contract"})
 
 
+def fma_jit(function: Loop) -> Loop:
+    """The same, for products that are added before they are rounded, as torch's vectorised loops do it."""
+    return _compiled(function, {"contract"})
+
+
 def _compiled(function: Loop, fastmath: bool | set[str]) -> Loop:
     if not COMPILED:
         return function

@@ -7,6 +7,7 @@ A round computes with tensors only. What changes from round to round (keys, rate
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from fedcom.engines.base import Gauge, Options
 from fedcom.engines.local.gauges import Gauges
 from fedcom.engines.local.groups import Groups
 from fedcom.engines.local.inputs import Inputs
-from fedcom.engines.local.stack import Stack
+from fedcom.engines.local.stack import Stack, map_tensors
 from fedcom.engines.state.parking import Parking, Waiting
 from fedcom.engines.state.placement import ClientCounts, make_store
 from fedcom.errors import ConfigError
@@ -46,7 +47,7 @@ from fedcom.traffic.channel import Channel, Mail
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.network import clock_of
 from fedcom.traffic.receipts import Receipts
-from fedcom.vectors import Vectors
+from fedcom.vectors import Vectors, handfuls
 
 
 class Begun(NamedTuple):
@@ -309,13 +310,21 @@ class EagerEngine:
         """Update what the clients keep."""
 
         def one(waiting: tuple[slice, Waiting]) -> None:
-            rows, work = waiting
-            places = self.stack.places(self.inputs.client[rows], rows)
-            self.store.put(rows, places, *self.finished(answers, work()))
+            group, work = waiting[0], waiting[1]()
+            places = self.stack.places(self.inputs.client[group], group)
+            for some in self._at_once(len(work.q)):
+                rows = slice(group.start + some.start, group.start + some.stop)
+                part = Work(*(map_tensors(x, itemgetter(some)) for x in work))
+                self.store.put(rows, places[some], *self.finished(answers, part))
 
         for _ in self.groups.map(one, self._waiting):
             pass
         self._waiting = []
+
+    def _at_once(self, rows: int) -> list[slice]:
+        """How the rows of a group are cut for work that passes over their vectors only."""
+        w = self.runs[0].server.w
+        return handfuls(rows, len(w)) if len(self.runs) == 1 and not w.is_cuda else [slice(0, rows)]
 
     def finished(self, answers: Sequence[Answer], work: Work) -> tuple[Any, Vectors]:
         """The state and memory of some rows after the round."""
