@@ -169,7 +169,7 @@ def test_torchrun_starts_a_run_again_where_it_was(tmp_path: Path) -> None:
     with subprocess.Popen(
         command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as job:
-        for rows in (8, 20):
+        for rows in (8, 20, 32):
             wait_for_rows(folder / "metrics.jsonl", rows)
             victim = json.loads((folder / ".lock").read_text())["pid"]
             os.kill(victim, signal.SIGKILL)
