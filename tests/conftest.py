@@ -1,5 +1,6 @@
 """What every test may use: small tasks in float64, the draws behind them, and the rules for all tests."""
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -22,12 +23,14 @@ settings.load_profile("fedcom")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests marked `gpu` where torch sees no GPU."""
-    if torch.cuda.is_available():
-        return
+    """Skip the tests marked `gpu` where torch sees no GPU, and `thorough` ones unless all are wanted."""
+    reasons = {} if torch.cuda.is_available() else {"gpu": "needs a GPU that torch sees"}
+    if os.environ.get("FEDCOM_CHAOS", "0") in ("", "0"):
+        reasons["thorough"] = "takes long; make chaos runs it"
     for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs a GPU that torch sees"))
+        for marker, reason in reasons.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -36,6 +38,7 @@ def test_rounds_and_a_sweep_are_timed() -> None:
     assert all(float(cell) > 0 for line in lines for cell in line[1:])
 
 
+@pytest.mark.thorough
 def test_ranks_and_transports_are_measured_and_agree_with_one_process() -> None:
     out = run("ranks", "--job", "tiny", "--rounds", "1", "--repeats", "1", "--methods", "fedavg")
     lines = [
@@ -65,6 +68,7 @@ def test_checkpoints_are_timed_beside_runs_without() -> None:
     assert "and writer: median " in out
 
 
+@pytest.mark.thorough
 def test_auto_rates_are_put_beside_a_grid(tmp_path: Path) -> None:
     short = ("--data", "digits", "--rounds", "2", "--device", "cpu", "--out", str(tmp_path))
     out = run("auto_rates", "--methods", "local-sgd", *short)

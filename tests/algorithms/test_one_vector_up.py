@@ -92,7 +92,7 @@ def test_scafcom_with_one_local_step_is_ef21_with_momentum_written_out(beta: flo
     assert close(w, ef21_sgdm(task, codec, 0.05 * 2.0, beta, 20))
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.thorough), 0.5])
 @pytest.mark.parametrize(
     ("algorithm", "codec"),
     [

@@ -169,7 +169,7 @@ def test_torchrun_starts_a_run_again_where_it_was(tmp_path: Path) -> None:
     with subprocess.Popen(
         command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as job:
-        for rows in (8, 20, 32):
+        for rows in (8, 20, 32) if os.environ.get("FEDCOM_CHAOS") else (8,):
             wait_for_rows(folder / "metrics.jsonl", rows)
             victim = json.loads((folder / ".lock").read_text())["pid"]
             os.kill(victim, signal.SIGKILL)
@@ -236,6 +236,7 @@ def test_a_signal_stops_all_ranks_of_a_sweep_and_the_same_command_goes_on(
     assert files(tmp_path / "a") == files(swept)
 
 
+@pytest.mark.thorough
 def test_runs_of_a_comparison_are_shared_out(tmp_path: Path) -> None:
     runs = ("compare", "model.hidden=8", "algorithm.tau=2", "run.rounds=6", "-q", "--methods")
     methods = ("fedavg,fedcomgate,scaffold", "methods.fedavg.eta=1e30", "--out")

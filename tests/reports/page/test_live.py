@@ -97,8 +97,15 @@ def test_a_taken_port_and_options_that_do_not_go_together_say_so(tmp_path: Path)
     assert "no folder" in str(CliRunner().invoke(app, ["report", "--live", str(tmp_path / "b")]).exception)
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        (1280, False),
+        (390, True),
+        pytest.param(1280, True, marks=pytest.mark.thorough),
+        pytest.param(390, False, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_browser_follows_a_run_and_keeps_what_was_chosen(
     browser: Page, tmp_path: Path, width: int, dark: bool
 ) -> None:
