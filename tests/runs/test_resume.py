@@ -546,12 +546,24 @@ def test_too_little_memory_is_told_in_one_line(tmp_path: Path) -> None:
     assert summary(tmp_path / "a")["status"] == "failed"
 
 
+def test_so_is_a_failure_before_the_first_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("fedcom.runs.record._similarity", fail)
+    simulation = prepare(Config.of(read(None, [*SMALL, "run.rounds=3"])), "cpu")[0]
+    with pytest.raises(OutOfMemory, match="out of memory"):
+        record(simulation, tmp_path / "a", quiet=True)
+    assert summary(tmp_path / "a")["status"] == "failed"
+
+
 @pytest.mark.parametrize(
     "error",
     [
         MemoryError(),
         torch.OutOfMemoryError("CUDA out of memory."),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
         OSError(12, "Cannot allocate memory"),
     ],
 )

@@ -112,6 +112,8 @@ def record(
         try:
             recorder.prepare(resume=start == "resume")
         except Exception as error:
+            if start != "resume":
+                recorder.fail(error)
             raise out_of_memory(error) or error from None
         return recorder.play(quiet, callbacks)
 
@@ -186,12 +188,17 @@ class _Recorder:
             self._write_results()
             return Outcome(self.curve(status), error)
         except BaseException as error:
-            with suppress(Exception):  # the first error matters more
-                self._summarise("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
+            self.fail(error)
+            with suppress(Exception):
                 self._write_results()
             raise out_of_memory(error) or error from None
         self._summarise("done")
         return Outcome(self.curve("done"), None)
+
+    def fail(self, error: BaseException) -> None:
+        """Write that an error ended the run, if it can be written: the error matters more."""
+        with suppress(Exception):
+            self._summarise("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
 
     def _play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> None:
         with stops.deferred(), progress(self.simulation.rounds, self.label, quiet) as show:
@@ -350,7 +357,7 @@ def out_of_memory(error: BaseException) -> OutOfMemory | None:
     """The error for the user, if another one says that there was too little memory; None if it does not."""
     short = (
         isinstance(error, MemoryError | torch.OutOfMemoryError)
-        or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+        or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
     )
     if not short:

@@ -2,15 +2,20 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedcom.errors import Stopped
 
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 8.0  # seconds a round may go on after a signal; some systems kill after ten
+AGAIN = 0.05  # seconds after which Stopped is raised once more, if C code has dropped it
 _deferring = False
 _asked: int | None = None
 _left: dict[int, Any] = {}  # what was done on the signals that are left to others
@@ -25,9 +30,19 @@ def listening() -> Iterator[None]:
     heard = [number for number, handler in before.items() if handler != signal.SIG_IGN]
     for number in heard:
         signal.signal(number, _obey)
+    hook = sys.unraisablehook
+
+    def raise_later(dropped: "UnraisableHookArgs") -> None:
+        if isinstance(dropped.exc_value, Stopped):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        else:
+            hook(dropped)
+
+    sys.unraisablehook = raise_later  # a signal may come while C code, a compiler say, is calling back
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         signal.setitimer(signal.ITIMER_REAL, 0)
         _asked = None
         for number in heard:

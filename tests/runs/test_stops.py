@@ -1,0 +1,40 @@
+"""Signals that ask a process to stop, at the moments at which Python cannot raise."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from fedcom.errors import Stopped
+from fedcom.runs import stops
+
+
+def test_a_signal_while_c_code_calls_back_still_stops(capfd: pytest.CaptureFixture[str]) -> None:
+    """ctypes drops what is raised in a callback and prints it; here it is raised again, and not printed."""
+
+    @ctypes.CFUNCTYPE(None)
+    def called() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)  # where the signal is heard
+
+    with stops.listening(), pytest.raises(Stopped) as stopped:
+        called()
+        time.sleep(60)
+    assert stopped.value.signal == signal.SIGTERM
+    assert capfd.readouterr().err == ""
+
+
+def test_other_errors_there_are_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[object]()
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: told.append(dropped.exc_type))
+
+    @ctypes.CFUNCTYPE(None)
+    def called() -> None:
+        raise ValueError
+
+    with stops.listening():
+        called()
+    assert told == [ValueError]
