@@ -36,7 +36,7 @@ from fedcom.draws import Draw
 from fedcom.engines.local.eager import Collected
 from fedcom.engines.local.threads import one_thread
 from fedcom.rounds.cohort import Steps
-from fedcom.rounds.local import local_steps
+from fedcom.rounds.local import local_work
 from fedcom.rounds.round import Mean
 from fedcom.rounds.rules import relative_error
 from fedcom.tasks.oracle import DataOracle
@@ -102,10 +102,10 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
             return task.objective.gradients(w, *minibatch)
         return deque(task.objective.pieces(w, *minibatch), maxlen=0)
 
-    def step() -> Tensor:
-        return local_steps(algorithm, w, state, first.down, known, Steps(1), first.rnd)
+    def step() -> object:
+        return local_work(algorithm, w, state, first.down, known, Steps(steps), first.rnd)
 
-    upload = partial(algorithm.upload, state, first.down, w - ETA * known.gradient, first.rnd)
+    upload = algorithm.upload(state, first.down, w - ETA * known.gradient, first.rnd)
     mean = Mean()
     engine.add([mean], begun, done)
     answer = partial(engine.server_answer, 0, first, Collected(mean.vectors, done.work.q.mean()))
@@ -113,9 +113,8 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
     return [
         ("batching", lambda: oracle.at(1).minibatch(job.batch, w.dtype), steps * groups),
         ("gradients", differentiate, steps * groups),
-        ("steps", step, steps * groups),
-        ("steps", upload, groups),
-        ("codec", partial(send, rules, upload()["D"], draw), groups),
+        ("steps", step, groups),
+        ("codec", partial(send, rules, upload["D"], draw), groups),
         ("mean", lambda: engine.add([Mean()], begun, done), groups),
         ("mean", answer, 1),
         ("state", lambda: engine.store.take(rows, clients), groups),

@@ -20,8 +20,9 @@ from torch import Tensor
 from fedcom.algorithms.base import Oracle, Round
 from fedcom.codecs import Codec, Identity, compact
 from fedcom.draws import Draw
+from fedcom.rounds import loops
 from fedcom.rounds.cohort import Steps
-from fedcom.rounds.local import local_steps
+from fedcom.rounds.local import local_work
 from fedcom.rounds.rules import Rules, ServerSide
 from fedcom.traffic.channel import SEED_BYTES, Channel, Inbox
 from fedcom.vectors import Layout, Vectors
@@ -150,8 +151,7 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     algorithm, rnd = rules.algorithm, _own_path(rules, given)
     state = algorithm.begin(given.state, given.down, given.oracle, rnd)
     w = given.down["w"].expand(len(given.clients), -1)
-    w = local_steps(algorithm, w, state, given.down, given.oracle, given.steps, rnd)
-    meant = algorithm.upload(state, given.down, w, rnd)
+    meant = local_work(algorithm, w, state, given.down, given.oracle, given.steps, rnd)
     memory, sent, errors = {}, {}, []
     for name, x in meant.items():
         through = partial(_send_up, rules, name, given.clients, channel, given.draw.fold("uplink", name))
@@ -386,10 +386,18 @@ def _send_mean(
     return heard, remembered if rules.downlink.remembers else {}
 
 
-def client_finish(rules: Rules, work: Work, answer: Answer) -> tuple[Any, Vectors]:
-    """The clients' state and memory after the round."""
-    rnd, unit = answer.rnd, rules.algorithm.unit
-    state = rules.algorithm.client_step(work.state, work.meant, work.sent, answer.mean, rnd)
+def client_finish(
+    rules: Rules, work: Work, answer: Answer, in_place: bool = False
+) -> tuple[Any, Vectors]:
+    """The clients' state and memory after the round.
+
+    Args:
+        in_place: whether the state may be written over the one before.
+    """
+    algorithm, rnd, unit = rules.algorithm, answer.rnd, rules.algorithm.unit
+    state = loops.client_step(algorithm, work.state, work.sent, answer.mean, rnd) if in_place else None
+    if state is None:
+        state = algorithm.client_step(work.state, work.meant, work.sent, answer.mean, rnd)
     memory = work.memory
     if rules.uplink.needs_mean:
         settle = rules.uplink.settle

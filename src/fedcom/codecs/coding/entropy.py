@@ -24,6 +24,7 @@ PRECISION = 14
 TOTAL = 1 << PRECISION  # the sum of the frequencies
 _LOW = 1 << 16  # a state is at least this
 _LANES = 4  # the number of states
+_FEW = 6  # so many symbols, or fewer, are counted one by one
 _COUNTERS = 1 << 12  # for each row on a GPU
 STATES = 4 * _LANES  # the bytes of the final states
 _INVERSE = 46  # the bits after the point of 1/f
@@ -205,11 +206,29 @@ def _normalise(counts: Reals, frequencies: Ints) -> None:
 
 
 @jit
+def _count(codes: Codes, wanted: np.int32) -> np.int32:
+    """How often a code occurs."""
+    found = np.int32(0)
+    for i in range(len(codes)):
+        found = np.int32(found + np.int32(codes[i] == wanted))
+    return found
+
+
+@jit
 def _tally(codes: Codes, low: int, shift: int, counts: NDArray[np.int64]) -> None:
-    """Count symbols in tables that take turns: a repeated symbol need not wait for its own counter."""
+    """Count symbols in tables that take turns: a repeated symbol need not wait for its own counter.
+
+    A few symbols are counted one after the other, which needs no tables and is quicker.
+    """
     first, bits, last = U(low), U(shift), U(counts.shape[2] - 1)
     for r in range(len(codes)):
         row, tables = codes[r], counts[r].reshape(-1)
+        if counts.shape[2] <= _FEW and shift == 0:
+            tables[last] = len(row)
+            for s in range(last):
+                tables[s] = _count(row, np.int32(low + s))
+                tables[last] -= tables[s]
+            continue
         for i in range(0, len(row), _LANES):
             some = row[i : i + _LANES]
             for j in range(len(some)):

@@ -57,6 +57,12 @@ def unrotate(
 def look_up(codes: Codes, low: int, centres: Floats, y: Floats) -> None:
     """Fill y with the centres of codes, of which low is the first."""
     last = U(len(centres) - 1)  # no code of a forged message reaches beyond the table
+    if len(centres) == 3:  # choices instead of look-ups: several codes at once
+        a, b, c = centres[0], centres[1], centres[2]
+        first, second = np.int32(low), np.int32(low + 1)
+        for i in range(len(codes)):
+            y[i] = a if codes[i] == first else (b if codes[i] == second else c)
+        return
     for i in range(len(codes)):
         y[i] = centres[min(U(codes[i] - low), last)]
 

@@ -202,12 +202,12 @@ def _undithered(codes: Codes, step: Floats, keys: Keys, x: Floats) -> None:
 
 
 @jit
-def _integer(x: F, low: F, step: F, top: F, u: F) -> np.int32:
+def _integer(x: F, low: F, step: F, top: F, u: F) -> F:
     """The code of a number, rounded up if u is less than what rounding down leaves."""
     z = F(x - low) / step
     floor = np.floor(z)
     v = floor + F(1) if u < z - floor else floor
-    return np.int32(v if v != v else min(max(v, F(0)), top))
+    return min(max(v, F(0)), top)
 
 
 @jit
@@ -219,7 +219,7 @@ def _integers(x: Floats, scales: _Scales, codes: Codes) -> None:
             one, two, a, b = U(U(keys[r]) + U(ends[k])), U(keys[r] >> 32), low[r, k], step[r, k]
             for i in range(len(row)):
                 u = _uniform(i, one, two) if random else F(0.5)
-                out[i] = _integer(row[i], a, b, top, u)
+                out[i] = np.int32(_integer(row[i], a, b, top, u))
 
 
 @jit
@@ -242,7 +242,7 @@ def _heard(x: Floats, scales: _Scales, first: Floats, heard: Floats) -> None:
             c = first[r, k]
             for i in range(len(row)):
                 u = _uniform(i, one, two) if random else F(0.5)
-                out[i] = F(F(_integer(row[i], a, b, top, u)) * b) + c
+                out[i] = F(_integer(row[i], a, b, top, u) * b) + c
 
 
 @sum_jit
@@ -280,6 +280,12 @@ def _quantised(
 @sum_jit
 def _overlap(y: Floats, codes: Codes, low: np.int32, centres: Floats) -> float:
     total = 0.0
+    if len(centres) == 3:  # choices instead of look-ups: several codes at once
+        a, b, c = np.float64(centres[0]), np.float64(centres[1]), np.float64(centres[2])
+        second, third = np.int32(low + 1), np.int32(low + 2)
+        for i in range(len(y)):
+            total += np.float64(y[i]) * (c if codes[i] == third else (b if codes[i] == second else a))
+        return total
     for i in range(len(y)):
         total += np.float64(y[i]) * np.float64(centres[U(codes[i] - low)])
     return total

@@ -327,8 +327,9 @@ class EagerEngine:
         return handfuls(rows, len(w)) if len(self.runs) == 1 and not w.is_cuda else [slice(0, rows)]
 
     def finished(self, answers: Sequence[Answer], work: Work) -> tuple[Any, Vectors]:
-        """The state and memory of some rows after the round."""
-        return self.stack.finished(partial(client_finish, self.runs[0].rules), work, answers)
+        """The state and memory of some rows after the round; the state may be written over the one before."""
+        finish = partial(client_finish, self.runs[0].rules, in_place=True)
+        return self.stack.finished(finish, work, answers)
 
     def _spread(self) -> Strata:
         """How the clients of each run spread the numbers they round with; ranks are new in every round."""

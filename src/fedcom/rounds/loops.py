@@ -1,0 +1,112 @@
+"""Some lines of the algorithms as compiled loops: one pass over vectors where torch takes several.
+
+They serve float32 vectors on a CPU, and only where they have the bits of torch, which is tried once.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from numpy import float32 as F
+from torch import Tensor
+
+from fedcom.algorithms import FedGATE
+from fedcom.algorithms.base import Algorithm, Round
+from fedcom.codecs.kernels.arrays import Floats
+from fedcom.codecs.kernels.jit import COMPILED, fma_jit, jit
+from fedcom.vectors import Piece, Vectors, descend
+
+Step = Callable[[Tensor, Piece, Tensor], None]  # (w, a piece of the gradient, the models after the step)
+
+
+def local_step(algorithm: Algorithm, client: Any, w: Tensor, rnd: Round) -> Step | None:
+    """A loop that takes one piece of a local step; None if there is none for this method."""
+    subtracted = _SUBTRACTED.get(type(algorithm).direction)
+    if subtracted is None or not _serve(w, rnd.eta):
+        return None
+    delta, eta = subtracted(client).contiguous().numpy(), F(float(rnd.eta))
+
+    def step(w: Tensor, piece: Piece, new: Tensor) -> None:
+        rows, place = (cut.indices(size)[:2] for cut, size in zip(piece[:2], w.shape, strict=True))
+        _descend(w.numpy(), eta, piece.values.numpy(), delta, new.numpy(), *rows, *place)
+
+    return step
+
+
+def upload(algorithm: Algorithm, down: Vectors, w: Tensor, rnd: Round) -> Vectors | None:
+    """What clients mean to send, written over their models w; None if there is no loop for this method."""
+    plain = type(algorithm).upload is Algorithm.upload and "upload" not in vars(algorithm)
+    if not (plain and w.is_contiguous() and down["w"].dim() == 1 and _serve(w, rnd.path)):
+        return None
+    _update(down["w"].numpy(), w.numpy(), F(rnd.tau), F(float(rnd.path)))
+    return {"D": w}
+
+
+def client_step(algorithm: Algorithm, client: Any, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
+    """The clients' state after the round, written over the one before; None if there is no loop for it."""
+    delta = getattr(client, "delta", None)
+    known = type(algorithm).client_step is FedGATE.client_step and "client_step" not in vars(algorithm)
+    if not (known and delta is not None and delta.dim() == 2 and mean["D"].dim() == 1):
+        return None
+    if not (delta.is_contiguous() and sent["D"].is_contiguous() and _serve(delta, rnd.alpha)):
+        return None
+    _track(delta.numpy(), sent["D"].numpy(), mean["D"].numpy(), F(float(rnd.alpha)), F(rnd.tau))
+    return client
+
+
+# What a local step subtracts from the gradient, for the directions g - x that a loop can take.
+_SUBTRACTED: Mapping[Callable[..., Tensor], Callable[[Any], Tensor]] = {
+    FedGATE.direction: lambda client: client.delta
+}
+
+
+def _serve(x: Tensor, rate: float | Tensor) -> bool:
+    """Whether the loops can take the place of torch for stacked vectors x, with the same rate for all."""
+    one_rate = not isinstance(rate, Tensor) or not rate.dim()
+    return COMPILED and one_rate and x.dtype == torch.float32 and not x.is_cuda and _have_bits_of_torch()
+
+
+@lru_cache(maxsize=1)
+def _have_bits_of_torch() -> bool:
+    """Whether the loops have the bits of torch on this processor: most fuse products and sums alike."""
+    w, g, delta, w0 = torch.randn(4, 1, 4099, generator=torch.Generator().manual_seed(0))
+    rnd = Round(0.1, 7, torch.tensor(0.7, dtype=torch.float64), 1.0, alpha=torch.tensor(0.3))
+    stepped, sent, moved = torch.empty_like(w), w.clone(), delta.clone()
+    _descend(w.numpy(), F(0.1), g.numpy(), delta.numpy(), stepped.numpy(), 0, 1, 0, w.shape[1])
+    _update(w0[0].numpy(), sent.numpy(), F(7), F(0.7))
+    _track(moved.numpy(), g.numpy(), w0[0].numpy(), F(0.3), F(7))
+    gate, old = FedGATE(), FedGATE().init_client(delta)._replace(delta=delta)
+    pairs = [(stepped, descend(w, eta, g - delta)) for eta in (0.1, torch.tensor(0.1, dtype=torch.float64))]
+    pairs += [(sent, gate.upload(old, {"w": w0[0]}, w, rnd)["D"])]
+    pairs += [(moved, gate.client_step(old, {}, {"D": g}, {"D": w0[0]}, rnd).delta)]
+    return all(torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
+@fma_jit
+def _descend(
+    w: Floats, eta: F, g: Floats, delta: Floats, new: Floats, first: int, last: int, start: int, stop: int
+) -> None:
+    """Fill some coordinates of some rows of `new` with w - eta (g - delta); g has only those."""
+    for r in range(first, last):
+        a, b, c, out = w[r, start:stop], g[r - first], delta[r, start:stop], new[r, start:stop]
+        for i in range(len(out)):
+            out[i] = a[i] - eta * (b[i] - c[i])
+
+
+@jit
+def _update(w0: Floats, w: Floats, tau: F, path: F) -> None:
+    """Replace each row of w by tau (w0 - w) / path."""
+    for r in range(len(w)):
+        row = w[r]
+        for i in range(len(row)):
+            row[i] = F(tau * F(w0[i] - row[i])) / path
+
+
+@jit
+def _track(delta: Floats, sent: Floats, mean: Floats, alpha: F, tau: F) -> None:
+    """Add alpha (sent - mean) / tau to each row of delta."""
+    for r in range(len(delta)):
+        row, heard = delta[r], sent[r]
+        for i in range(len(row)):
+            row[i] += F(alpha * F(heard[i] - mean[i])) / tau
