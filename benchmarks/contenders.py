@@ -36,6 +36,13 @@ def fedcom_fedcomgate(job: Job, device: str, total: int, tick: Tick, **options: 
     _fedcom(fedcom.FedCOMGATE, fedcom.Links(fedcom.Int(8)), job, device, total, tick, **options)
 
 
+def fedcom_rotated(job: Job, device: str, total: int, tick: Tick, **options: Any) -> None:
+    """FedCOMGATE with 1/4 bit per coordinate: rotated, quantised, the entropy coder's bytes counted."""
+    import fedcom
+
+    _fedcom(fedcom.FedCOMGATE, fedcom.Links(fedcom.Rotated(0.25)), job, device, total, tick, **options)
+
+
 def fedcom_compiled(job: Job, device: str, total: int, tick: Tick, **options: Any) -> None:
     """The same with kernels fused by torch.compile."""
     fedcom_fedcomgate(job, device, total, tick, engine="compiled", **options)
@@ -297,6 +304,7 @@ def _kept(job: Job) -> tuple[Tensor, Tensor, nn.Module]:
 CONTENDERS: dict[str, Callable[..., None]] = {
     "fedcom-fedavg": fedcom_fedavg,
     "fedcom-fedcomgate": fedcom_fedcomgate,
+    "fedcom-rotated": fedcom_rotated,
     "fedcom-fedavg-ranks": fedcom_fedavg,
     "fedcom-fedcomgate-ranks": fedcom_fedcomgate,
     "fedcom-compiled": fedcom_compiled,

@@ -35,6 +35,7 @@ FIELD = {  # the contenders on each device
     "cpu": (
         "fedcom-fedavg",
         "fedcom-fedcomgate",
+        "fedcom-rotated",
         "fedcom-fedavg-ranks",
         "fedcom-fedcomgate-ranks",
         "loop",
@@ -49,6 +50,7 @@ FIELD = {  # the contenders on each device
         "fedcom-fedavg",
         "fedcom-fedavg-compiled",
         "fedcom-fedcomgate",
+        "fedcom-rotated",
         "fedcom-compiled",
         "loop",
         "pfl",

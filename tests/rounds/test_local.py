@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 from fedcom import Links, Simulation, Task, vectors
-from fedcom.algorithms import ALGORITHMS
+from fedcom.algorithms import ALGORITHMS, FedCOMGATE
 from fedcom.codecs import Identity, Int, Rotated, TopK
 from fedcom.codecs.kernels import cpu
+from fedcom.codecs.kernels.jit import COMPILED
 from fedcom.engines.simulation import stack_runs
-from fedcom.rounds import local
+from fedcom.rounds import local, loops
 from fedcom.vectors import handfuls
 
 DENSE = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 5, bias=False), nn.ReLU(), nn.Linear(5, 4))
@@ -38,6 +39,7 @@ def plainly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(local, "OracleInPieces", type(None))
     patch.setattr(vectors, "_CACHED", 10**9)
     patch.setattr(cpu, "ready", lambda *_: False)
+    patch.setattr(loops, "_serve", lambda *_: False)
 
 
 def simulate(
@@ -103,6 +105,29 @@ def test_plain_steps_are_really_taken_in_pieces(monkeypatch: pytest.MonkeyPatch)
     simulate().step()
     with pytest.raises(AssertionError, match="a whole gradient"):
         simulate(kind=ALGORITHMS["vr-diana"], links=Links(Identity())).step()
+
+
+def test_loops_are_used_where_they_have_the_bits_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not (COMPILED and loops._have_bits_of_torch()):
+        pytest.skip("this processor rounds otherwise, or numba is not installed")
+
+    simulation = simulate()
+    calls = []
+    for loop in ("_descend", "_update", "_track"):
+        known = getattr(loops, loop)
+        monkeypatch.setattr(loops, loop, lambda *a, name=loop, known=known: (calls.append(name), known(*a)))
+    simulation.step()
+    assert set(calls) == {"_descend", "_update", "_track"}
+
+
+@pytest.mark.parametrize("line", ["direction", "upload", "client_step"])
+def test_a_method_with_a_line_of_its_own_keeps_it(line: str) -> None:
+    def own(*_: Any) -> None:
+        raise AssertionError("its own line was asked")
+
+    simulation = simulate(kind=type("Own", (FedCOMGATE,), {line: own}))
+    with pytest.raises(AssertionError, match="its own line was asked"):
+        simulation.step()
 
 
 def test_handfuls_are_all_rows_in_order() -> None:

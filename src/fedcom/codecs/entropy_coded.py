@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from fedcom.codecs.base import Codec, Sizes, check_range
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
-from fedcom.vectors import Layout, handfuls
+from fedcom.vectors import Layout
 
 LOWEST_RATE = 0.05  # bits per coordinate, the least that an entropy coder can be set to
 
@@ -36,15 +35,8 @@ class EntropyCoded(Codec):
         return False
 
     def transmit(self, x: Tensor, layout: Layout, draw: Draw) -> tuple[Tensor, Sizes]:
-        if x.is_cuda or x.dim() != 2 or not draw.key.dim():
-            parts = self.compress(x, layout, draw)
-            return self.expand(parts, layout, draw), self.itemise(parts, layout)
-        heard, sizes = torch.empty_like(x), list[Sizes]()
-        for rows in handfuls(*x.shape):  # each while the processor's cache holds it
-            parts = self.compress(x[rows], layout, draw[rows])
-            heard[rows] = self.expand(parts, layout, draw[rows])
-            sizes.append(self.itemise(parts, layout))
-        return heard, {name: _joined([each[name] for each in sizes]) for name in sizes[0]}
+        parts = self.compress(x, layout, draw)
+        return self.expand(parts, layout, draw), self.itemise(parts, layout)
 
     def has_rate(self, bits: float) -> bool:
         """Whether the codec can be set to so many bits per coordinate."""
@@ -68,9 +60,3 @@ class EntropyCoded(Codec):
             self.check_rate(bits)
         else:
             object.__setattr__(self, *default)
-
-
-def _joined(sizes: list[int | Tensor]) -> int | Tensor:
-    """The sizes of all messages, given those of some at a time."""
-    tensors = [size for size in sizes if isinstance(size, Tensor)]
-    return torch.cat(tensors) if tensors else sizes[0]

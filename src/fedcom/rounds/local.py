@@ -28,7 +28,7 @@ def local_work(
     Args:
         w: their models before, which are left as they are.
     """
-    plain = type(algorithm).local_step is Algorithm.local_step and "local_step" not in vars(algorithm)
+    plain = loops.has(algorithm, "local_step", Algorithm)
     if plain and steps.per_client is None and isinstance(oracle, OracleInPieces) and not w.is_cuda:
         new = torch.empty_like(w, memory_format=torch.contiguous_format)
         for c in range(steps.most):

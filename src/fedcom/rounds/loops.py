@@ -3,7 +3,7 @@
 They serve float32 vectors on a CPU, and only where they have the bits of torch, which is tried once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -22,10 +22,9 @@ Step = Callable[[Tensor, Piece, Tensor], None]  # (w, a piece of the gradient, t
 
 def local_step(algorithm: Algorithm, client: Any, w: Tensor, rnd: Round) -> Step | None:
     """A loop that takes one piece of a local step; None if there is none for this method."""
-    subtracted = _SUBTRACTED.get(type(algorithm).direction)
-    if subtracted is None or not _serve(w, rnd.eta):
+    if not (has(algorithm, "direction", FedGATE) and _serve(w, rnd.eta)):
         return None
-    delta, eta = subtracted(client).contiguous().numpy(), F(float(rnd.eta))
+    delta, eta = client.delta.contiguous().numpy(), F(float(rnd.eta))
 
     def step(w: Tensor, piece: Piece, new: Tensor) -> None:
         rows, place = (cut.indices(size)[:2] for cut, size in zip(piece[:2], w.shape, strict=True))
@@ -36,7 +35,7 @@ def local_step(algorithm: Algorithm, client: Any, w: Tensor, rnd: Round) -> Step
 
 def upload(algorithm: Algorithm, down: Vectors, w: Tensor, rnd: Round) -> Vectors | None:
     """What clients mean to send, written over their models w; None if there is no loop for this method."""
-    plain = type(algorithm).upload is Algorithm.upload and "upload" not in vars(algorithm)
+    plain = has(algorithm, "upload", Algorithm)
     if not (plain and w.is_contiguous() and down["w"].dim() == 1 and _serve(w, rnd.path)):
         return None
     _update(down["w"].numpy(), w.numpy(), F(rnd.tau), F(float(rnd.path)))
@@ -45,20 +44,18 @@ def upload(algorithm: Algorithm, down: Vectors, w: Tensor, rnd: Round) -> Vector
 
 def client_step(algorithm: Algorithm, client: Any, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
     """The clients' state after the round, written over the one before; None if there is no loop for it."""
-    delta = getattr(client, "delta", None)
-    known = type(algorithm).client_step is FedGATE.client_step and "client_step" not in vars(algorithm)
-    if not (known and delta is not None and delta.dim() == 2 and mean["D"].dim() == 1):
+    if not (has(algorithm, "client_step", FedGATE) and _serve(client.delta, rnd.alpha)):
         return None
-    if not (delta.is_contiguous() and sent["D"].is_contiguous() and _serve(delta, rnd.alpha)):
+    delta, heard, mean_heard = client.delta, sent["D"], mean["D"]
+    if not (delta.dim() == 2 and mean_heard.dim() == 1 and delta.is_contiguous() and heard.is_contiguous()):
         return None
-    _track(delta.numpy(), sent["D"].numpy(), mean["D"].numpy(), F(float(rnd.alpha)), F(rnd.tau))
+    _track(delta.numpy(), heard.numpy(), mean_heard.numpy(), F(float(rnd.alpha)), F(rnd.tau))
     return client
 
 
-# What a local step subtracts from the gradient, for the directions g - x that a loop can take.
-_SUBTRACTED: Mapping[Callable[..., Tensor], Callable[[Any], Tensor]] = {
-    FedGATE.direction: lambda client: client.delta
-}
+def has(algorithm: Algorithm, line: str, kind: type[Algorithm]) -> bool:
+    """Whether an algorithm has a line as a class of algorithms has it, and no other of its own."""
+    return getattr(type(algorithm), line) is getattr(kind, line) and line not in vars(algorithm)
 
 
 def _serve(x: Tensor, rate: float | Tensor) -> bool:

@@ -386,9 +386,7 @@ def _send_mean(
     return heard, remembered if rules.downlink.remembers else {}
 
 
-def client_finish(
-    rules: Rules, work: Work, answer: Answer, in_place: bool = False
-) -> tuple[Any, Vectors]:
+def client_finish(rules: Rules, work: Work, answer: Answer, in_place: bool = False) -> tuple[Any, Vectors]:
     """The clients' state and memory after the round.
 
     Args:

@@ -253,3 +253,13 @@ def test_the_bytes_of_a_stream() -> None:
 def test_a_gpus_way_of_counting_counts(size: int, n: int) -> None:
     symbols = torch.randint(0, size, (4, n), dtype=torch.int32)
     assert torch.equal(_histogram_on_gpu(symbols, size), histogram(symbols, size))
+
+
+@pytest.mark.parametrize("shift", [0, 2])
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 7, 300])
+def test_a_cpus_ways_of_counting_count(size: int, shift: int) -> None:
+    """A few symbols are counted in another way than many."""
+    low = -(size << shift) // 2
+    codes = torch.randint(low, low + (size << shift), (4, 901), dtype=torch.int32)
+    coder = SymbolCoder(low, shift, torch.ones(size, dtype=torch.int64))
+    assert torch.equal(coder._counts(codes), histogram((codes - low) >> shift, size))

@@ -147,6 +147,18 @@ def test_the_loops_are_right_without_a_compiler() -> None:
 def test_codes_without_a_centre_have_the_last() -> None:
     codes = torch.tensor([-(2**31), -3, -2, 1, 2, 2**31 - 1], dtype=torch.int32)
     assert cpu.image(codes, -2, torch.arange(4.0)).tolist() == [3, 3, 0, 3, 3, 3]
+    assert cpu.image(codes, -2, torch.arange(3.0)).tolist() == [2, 2, 0, 2, 2, 2]
+
+
+@pytest.mark.parametrize("points", [2, 3, 4])
+def test_codes_are_multiplied_by_their_own_centres(points: int) -> None:
+    """Three centres have a loop of their own."""
+    y, centres, low = gaussian(4099).unsqueeze(0), torch.tensor([-1.5, 0.25, 2.0, 7.0])[:points], -1
+    codes, overlap = cpu.quantised(y, torch.tensor([[0.7]]), low, low + points - 1, centres)
+    assert set(codes.unique().tolist()) == set(range(low, low + points))
+    image = centres[(codes - low).long()]
+    assert torch.equal(cpu.image(codes, low, centres), image)
+    assert torch.allclose(overlap, (y.double() * image).sum(-1, keepdim=True), rtol=1e-12)
 
 
 def test_stray_raw_bits() -> None:
