@@ -25,6 +25,20 @@ def test_contenders_are_measured_side_by_side(tmp_path: Path) -> None:
     assert all(result["seconds"] > 0 and result["bytes"] > 1e7 for result in measured.values())
 
 
+@pytest.mark.parametrize("job", ["tiny-cnn", "tiny-transformer"])
+def test_other_models_are_measured_too(job: str) -> None:
+    out = run("peers", "--only", "fedcom-fedavg,loop-single", "--job", job, "--rounds", "1", "--repeats", "1")
+    assert "| fedcom-fedavg |" in out
+    assert "| loop-single |" in out
+
+
+def test_bounds_are_told_for_every_method() -> None:
+    out = run("bounds", "--job", "tiny", "--rounds", "1", "--repeats", "1")
+    rows = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("| Fed")]
+    assert len(rows) == 3
+    assert all(float(row[-1]) > 0 for row in rows)
+
+
 def test_scaling_prints_one_line_per_point() -> None:
     out = run("scaling", "--sizes", "3,4", "--job", "tiny", "--rounds", "1", "--repeats", "1")
     points = [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("|")]

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -15,6 +16,11 @@ from fedcom.tasks.dense import Dense
 from fedcom.vectors import Layout, Piece, flatten
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+# Attention on a CPU is computed client by client, which costs little; nobody can do anything about it.
+warnings.filterwarnings(
+    "ignore", "There is a performance drop because we have not yet implemented the batching"
+)
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
