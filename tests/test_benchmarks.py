@@ -1,6 +1,7 @@
 """The benchmarks run, on jobs too small to measure anything."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,27 @@ def test_other_models_are_measured_too(job: str) -> None:
     out = run("peers", "--only", "fedcom-fedavg,loop-single", "--job", job, "--rounds", "1", "--repeats", "1")
     assert "| fedcom-fedavg |" in out
     assert "| loop-single |" in out
+
+
+def test_fused_steps_are_those_of_torch() -> None:
+    pytest.importorskip("triton", reason="triton comes with torch for CUDA")
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.fused_steps",
+        "--clients",
+        "3",
+        "--batch",
+        "7",
+        "--sizes",
+        "37,20,18,5",
+    ]
+    interpreted = {**os.environ, "TRITON_INTERPRET": "1"}
+    out = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=ROOT, env=interpreted
+    ).stdout
+    assert all(float(line.split()[-1]) < 1e-5 for line in out.splitlines())
+    assert len(out.splitlines()) == 2
 
 
 def test_bounds_are_told_for_every_method() -> None:
