@@ -110,6 +110,11 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
     engine.add([mean], begun, done)
     answer = partial(engine.server_answer, 0, first, Collected(mean.vectors, done.work.q.mean()))
     answered = answer()
+
+    def finish() -> None:
+        engine._waiting = [] if engine.store.empty else [(rows, lambda: done.work)]
+        engine.finish([answered])
+
     return [
         ("batching", lambda: oracle.at(1).minibatch(job.batch, w.dtype), steps * groups),
         ("gradients", differentiate, steps * groups),
@@ -118,7 +123,7 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
         ("mean", lambda: engine.add([Mean()], begun, done), groups),
         ("mean", answer, 1),
         ("state", lambda: engine.store.take(rows, clients), groups),
-        ("state", lambda: engine.store.put(rows, clients, *engine.finished([answered], done.work)), groups),
+        ("state", finish, groups),
     ]
 
 

@@ -46,7 +46,7 @@ def speed() -> None:
         axes.set_yticks(range(len(lines)), [name for name, _ in lines], color=INK)
         axes.set_title(where, loc="left", size=11, weight="bold", color=INK)
         axes.set_xlabel("client steps per second", color=PALE, loc="left")
-        axes.margins(x=0.35)
+        axes.margins(x=0.45)
         axes.set_xticks([])
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
@@ -64,7 +64,7 @@ def speed() -> None:
 def breakdown() -> None:
     """Where a round's time goes."""
     rows = table("benchmarks.md", "## Where a round's time goes", "ms per round")
-    heads = ["FedAvg, CPU", "FedCOMGATE int 8, CPU"]
+    heads = ["FedAvg, CPU", "FedCOMGATE int 8, CPU", "FedCOMGATE rotated .25, CPU"]
     bars = {head: {row[0]: number(row[1 + i]) for row in rows} for i, head in enumerate(heads)}
     draw_figure(
         bars, DOCS / "figures" / "breakdown.png", "100 clients, 10 local steps, batch 50, random data"
