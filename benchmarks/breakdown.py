@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
 from time import thread_time
 from typing import Any, NamedTuple
@@ -34,17 +35,18 @@ from torch import Tensor
 import fedcom
 from fedcom.draws import Draw
 from fedcom.engines.local.eager import Collected
+from fedcom.engines.local.stack import map_tensors
 from fedcom.engines.local.threads import one_thread
 from fedcom.rounds.cohort import Steps
 from fedcom.rounds.local import local_work
-from fedcom.rounds.round import Mean
+from fedcom.rounds.round import Mean, Work
 from fedcom.rounds.rules import relative_error
 from fedcom.tasks.oracle import DataOracle
 from fedcom.traffic.channel import Channel
 from fedcom.traffic.ledger import Ledger
 from fedcom.vectors import Piece, handfuls
 
-Work = Callable[[], object]
+Task = Callable[[], object]
 STAGES = ("batching", "gradients", "steps", "codec", "mean", "state", "rest")
 METHODS = {
     "FedAvg": (fedcom.FedAvg, fedcom.Identity()),
@@ -83,7 +85,7 @@ def simulate(method: str, job: Job, device: str) -> Any:
     return simulation
 
 
-def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
+def stages(simulation: Any, job: Job) -> list[tuple[str, Task, float]]:
     """The stages of a round, each with its work on one group of clients and how often a round does that."""
     engine, rules, task = simulation.engine, simulation.rules, simulation.task
     algorithm, steps = rules.algorithm, job.steps
@@ -112,8 +114,9 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
     answered = answer()
 
     def finish() -> None:
-        engine._waiting = [] if engine.store.empty else [(rows, lambda: done.work)]
-        engine.finish([answered])
+        for some in [slice(None)] if w.is_cuda else handfuls(*w.shape):
+            part = Work(*(map_tensors(x, itemgetter(some)) for x in done.work))
+            engine.store.put(within(rows, some), clients[some], *engine.finished([answered], part))
 
     return [
         ("batching", lambda: oracle.at(1).minibatch(job.batch, w.dtype), steps * groups),
@@ -127,6 +130,11 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Work, float]]:
     ]
 
 
+def within(rows: slice, some: slice) -> slice:
+    """Some of these rows, among all."""
+    return slice(*(rows.start + end for end in some.indices(rows.stop - rows.start)[:2]))
+
+
 def send(rules: Any, up: Tensor, draw: Draw) -> Tensor:
     """Send one message per client through the codec; returns the measured q."""
     codec = rules.links.uplink
@@ -134,7 +142,7 @@ def send(rules: Any, up: Tensor, draw: Draw) -> Tensor:
     return relative_error(heard, up)
 
 
-def on_cpu(work: Work, times: int = 3) -> float:
+def on_cpu(work: Task, times: int = 3) -> float:
     """Processor milliseconds of this thread, the mean over some calls."""
     started = thread_time()
     for _ in range(times):

@@ -8,6 +8,7 @@ from torch import nn
 
 from fedcom import Links, Simulation, Task, vectors
 from fedcom.algorithms import ALGORITHMS, FedCOMGATE
+from fedcom.algorithms.base import Round
 from fedcom.codecs import Identity, Int, Rotated, TopK
 from fedcom.codecs.kernels import cpu
 from fedcom.codecs.kernels.jit import COMPILED
@@ -128,6 +129,13 @@ def test_a_method_with_a_line_of_its_own_keeps_it(line: str) -> None:
     simulation = simulate(kind=type("Own", (FedCOMGATE,), {line: own}))
     with pytest.raises(AssertionError, match="its own line was asked"):
         simulation.step()
+
+
+def test_a_rate_that_has_decayed_to_nothing_is_left_to_torch() -> None:
+    """torch divides by zero; a compiled loop would raise."""
+    rnd, w = Round(0.0, 2, torch.zeros((), dtype=torch.float64), 1.0), torch.ones(1, 3)
+    assert loops.upload(FedCOMGATE(), {"w": torch.zeros(3)}, w, rnd) is None
+    assert torch.equal(w, torch.ones(1, 3))
 
 
 def test_handfuls_are_all_rows_in_order() -> None:

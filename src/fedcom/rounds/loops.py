@@ -35,10 +35,13 @@ def local_step(algorithm: Algorithm, client: Any, w: Tensor, rnd: Round) -> Step
 
 def upload(algorithm: Algorithm, down: Vectors, w: Tensor, rnd: Round) -> Vectors | None:
     """What clients mean to send, written over their models w; None if there is no loop for this method."""
-    plain = has(algorithm, "upload", Algorithm)
-    if not (plain and w.is_contiguous() and down["w"].dim() == 1 and _serve(w, rnd.path)):
+    plain = has(algorithm, "upload", Algorithm) and down["w"].dim() == 1 and w.is_contiguous()
+    if not (plain and _serve(w, rnd.path)):
         return None
-    _update(down["w"].numpy(), w.numpy(), F(rnd.tau), F(float(rnd.path)))
+    path = F(float(rnd.path))
+    if path == 0:  # a compiled loop may not divide by zero; eta has decayed to nothing
+        return None
+    _update(down["w"].numpy(), w.numpy(), F(rnd.tau), path)
     return {"D": w}
 
 
