@@ -8,6 +8,7 @@ coordinate every client has a part of it to itself. Those of one client are as r
 """
 
 import math
+import sys
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
@@ -77,7 +78,14 @@ class Draw:
         """Mix in what distinguishes this use from others; a tensor of ids gives one key per id."""
         key = self.key
         for part in parts:
-            if isinstance(part, Tensor):
+            if _launches(key):
+                from fedcom import triton_draws
+
+                part = part if isinstance(part, Tensor) else salt(part)
+                key = triton_draws.fold(
+                    key, part.to(key.device, torch.int64) if isinstance(part, Tensor) else part
+                )
+            elif isinstance(part, Tensor):
                 ids = part.to(key.device, torch.int64) + _GOLDEN
                 key = mix(key, mix(torch.zeros_like(ids), ids))
             elif key.dim() or key.device.type != "cpu":
@@ -144,6 +152,12 @@ class Draw:
         """n standard normal numbers per key (Box and Muller); `bits` explains n."""
         radius = torch.sqrt(-2.0 * torch.log(1.0 - self.fold("radius").uniform(n, dtype)))
         return radius * torch.cos(2.0 * math.pi * self.fold("angle").uniform(n, dtype))
+
+
+def _launches(key: Tensor) -> bool:
+    """Whether one Triton kernel folds keys on a GPU; importing Triton takes too long for this alone."""
+    here = key.is_cuda and key.dim() <= 2 and "triton" in sys.modules
+    return here and not torch.compiler.is_compiling()
 
 
 class Strata(NamedTuple):

@@ -127,8 +127,8 @@ class Int(Codec):
         sizes = self.blocks(layout).sizes
         # A compiled look-up is one load; a compiled concatenation compares every coordinate to every piece.
         if torch.compiler.is_compiling() and len(sizes) > 1:
-            place = torch.arange(layout.size, device=scales.device)
-            return scales[..., sum((place >= start).long() for start in accumulate(sizes[:-1]))]
+            place = torch.arange(layout.size, dtype=torch.int32, device=scales.device)
+            return scales[..., sum((place >= start).int() for start in accumulate(sizes[:-1]))]
         pieces = [scales[..., i : i + 1].expand(*scales.shape[:-1], size) for i, size in enumerate(sizes)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from fedcom.algorithms import FedGATE, Scaffold
 from fedcom.algorithms.base import Algorithm, Oracle, Round
 from fedcom.rounds import loops
 from fedcom.rounds.cohort import Steps
@@ -18,6 +19,20 @@ class OracleInPieces(Oracle, Protocol):
 
     def pieces(self, w: Tensor) -> Iterator[Piece]:
         """The minibatch gradient at w; a piece does not depend on what is written over earlier ones' w."""
+
+
+@runtime_checkable
+class WalkingOracle(Oracle, Protocol):
+    """An oracle that may take plain local steps itself."""
+
+    def walk(self, w: Tensor, eta: Tensor, delta: Tensor | None) -> Tensor | None:
+        """The models after steps w - eta (g - delta); None if it cannot take them.
+
+        Args:
+            w: the models before: one row per client, or one vector that all have.
+            eta: [steps, clients]; a client whose eta is zero stays where it is.
+            delta: one row per client; None: zero.
+        """
 
 
 def local_work(
@@ -34,10 +49,37 @@ def local_work(
         for c in range(steps.most):
             _step_in_pieces(algorithm, w if c == 0 else new, client, down, oracle.at(c), rnd, new)
         return loops.upload(algorithm, down, new, rnd) or algorithm.upload(client, down, new, rnd)
+    walked = _walk(algorithm, w, client, down, oracle, steps, rnd) if w.is_cuda else None
+    if walked is not None:
+        return algorithm.upload(client, down, walked, rnd)
     for c in range(steps.most):
         moved = algorithm.local_step(w, client, down, oracle.at(c), rnd)
         w = moved if steps.per_client is None else torch.where(c < steps.per_client, moved, w)
     return algorithm.upload(client, down, w, rnd)
+
+
+def _walk(
+    algorithm: Algorithm, w: Tensor, client: Any, down: Vectors, oracle: Oracle, steps: Steps, rnd: Round
+) -> Tensor | None:
+    """The models after all local steps, if the oracle can take them; None if it cannot."""
+    kind = type(algorithm)
+    if kind.local_step is not Algorithm.local_step or not isinstance(oracle, WalkingOracle):
+        return None
+    if kind.direction is Algorithm.direction:
+        delta = None
+    elif kind.direction is FedGATE.direction:
+        delta = client.delta
+    elif kind.direction is Scaffold.direction:
+        delta = client.c - down["c"]
+    else:
+        return None
+    eta = torch.as_tensor(rnd.eta, dtype=w.dtype, device=w.device).reshape(1, -1)
+    eta = eta.expand(steps.most, len(w))
+    if steps.per_client is not None:
+        every = torch.arange(steps.most, device=w.device).unsqueeze(-1)
+        eta = eta * (every < steps.per_client.reshape(1, -1))
+    shared = down["w"].dim() == 1
+    return oracle.walk(down["w"] if shared else w, eta.contiguous(), delta)
 
 
 def _step_in_pieces(

@@ -38,6 +38,11 @@ class Dense:
             return None
         return cls(layout, tuple(part.bias is not None for part in parts[::2]))
 
+    @property
+    def classes(self) -> int:
+        """How many outputs the last layer has."""
+        return self.layout.shapes[-1][0]
+
     def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """The gradients of clients' weighted losses; `Objective.gradients` explains the parameters."""
         # A compiler joins the pieces itself; otherwise each is written straight into the gradient.

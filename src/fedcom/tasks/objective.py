@@ -45,6 +45,7 @@ class Objective:
     Attributes:
         layout: of the parameters in the flat vector.
         start: the module's parameters as a flat vector.
+        dense: the module as a fully connected network; None: it is none, or has a loss of its own.
         same_in_any_stack: whether, on a CPU, a client's gradient has the same bits in any stack of clients.
     """
 
@@ -63,9 +64,9 @@ class Objective:
         self.loss, self.seed = loss, seed
         self.layout = Layout.of(module, dtype)
         self.start = flatten(module, dtype)
-        self._dense = Dense.of(module, self.layout) if loss is None else None
-        self._gradients = self._dense.gradients if self._dense else vmap(grad(self._weighted_loss))
-        self.same_in_any_stack = self._dense is not None
+        self.dense = Dense.of(module, self.layout) if loss is None else None
+        self._gradients = self.dense.gradients if self.dense else vmap(grad(self._weighted_loss))
+        self.same_in_any_stack = self.dense is not None
 
     def inputs(self, x: Tensor) -> Tensor:
         """Samples in the model's dtype; whole numbers stay whole if the module has an embedding."""
@@ -119,10 +120,10 @@ class Objective:
 
         They do not depend on what is written to w meanwhile.
         """
-        if self._dense is None:
+        if self.dense is None:
             yield Piece(slice(None), slice(None), self.gradients(w, x, y, weight))
         else:
-            yield from self._dense.pieces(w, x, y, weight)
+            yield from self.dense.pieces(w, x, y, weight)
 
     def rehearse(self, x: Tensor, y: Tensor, classes: int) -> int:
         """Try the module and the loss on the first sample; refuse data that does not suit them.

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedcom.algorithms import Algorithm
 from fedcom.draws import Draw
+from fedcom.tasks.kernels import gpu
 from fedcom.tasks.task import Task
 from fedcom.vectors import Piece
 
@@ -24,6 +25,7 @@ class DataOracle:
         batch_size: None: all of a client's data.
         by_epoch: whether minibatches are drawn without replacement, epoch after epoch.
         weight_decay: this times w is added to every gradient.
+        walks: whether `walk` may take local steps, on a GPU and with other roundings than step by step.
         step: the local step; on a GPU a tensor, so that one compiled kernel serves every step.
     """
 
@@ -33,13 +35,16 @@ class DataOracle:
     batch_size: int | None
     by_epoch: bool = False
     weight_decay: float = 0.0
+    walks: bool = False
     step: int | Tensor = 0
 
     @classmethod
-    def of(cls, task: Task, clients: Tensor, draw: Draw, algorithm: Algorithm) -> "DataOracle":
+    def of(
+        cls, task: Task, clients: Tensor, draw: Draw, algorithm: Algorithm, walks: bool = False
+    ) -> "DataOracle":
         """The oracle for an algorithm's settings, at the first local step; the class explains the rest."""
         batch = None if algorithm.batch == "full" else algorithm.batch
-        return cls(task, clients, draw, batch, algorithm.epochs is not None, algorithm.weight_decay)
+        return cls(task, clients, draw, batch, algorithm.epochs is not None, algorithm.weight_decay, walks)
 
     def at(self, step: int) -> "DataOracle":
         """The oracle of another local step."""
@@ -70,6 +75,34 @@ class DataOracle:
         position, valid = pick(b)
         weight = valid.to(dtype)
         return *self.task.samples(self.clients, position), weight / weight.sum(-1, keepdim=True)
+
+    def walk(self, w: Tensor, eta: Tensor, delta: Tensor | None) -> Tensor | None:
+        """The clients' models after local steps w - eta (g - delta); None if no kernels can take them.
+
+        Args:
+            w: their models before: one per client, or one that all have.
+            eta: of each step and client [steps, clients].
+            delta: one row per client; None: zero.
+        """
+        objective, task, b = self.task.objective, self.task, self.batch_size
+        if not self.walks or objective.dense is None or b is None or task.source is not None:
+            return None
+        if not gpu.ready(objective.dense, task.x, task.y, b):
+            return None
+        rows, weight = self._minibatches(b, len(eta), w.dtype)
+        batches = gpu.Minibatches(task.x.flatten(1), task.y, rows, weight)
+        return gpu.local_steps(objective.dense, w, gpu.Walk(eta, delta, self.weight_decay), batches)
+
+    def _minibatches(self, b: int, steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Which of the task's samples are in the minibatches of several steps, and their weights."""
+        task, clients = self.task, self.clients
+        if not self.by_epoch:
+            rows = gpu.drawn(self.draw, task.sizes[clients], task.offsets[clients], steps, b)
+            return rows, torch.full(rows.shape, 1 / b, dtype=dtype, device=rows.device)
+        picked = [self.at(step)._without_replacement(b) for step in range(steps)]
+        position, valid = (torch.stack(x) for x in zip(*picked, strict=True))
+        weight = valid.to(dtype)
+        return task.rows(clients, position), weight / weight.sum(-1, keepdim=True)
 
     def full(self, w: Tensor) -> Tensor:
         """Gradients of the clients' whole losses at w."""

@@ -247,13 +247,21 @@ class Task:
             position: of the samples among each client's, one row per client; past the last one, the last one
                 is repeated.
         """
-        position = position.minimum(self.sizes[clients].unsqueeze(-1) - 1)
         if self.source is not None:
-            x, y = self.source(clients, position)
+            x, y = self.source(clients, position.minimum(self.sizes[clients].unsqueeze(-1) - 1))
             return x.to(self.x.dtype), y.to(self.y.dtype)
-        rows = self.offsets[clients].unsqueeze(-1) + position
+        rows = self.rows(clients, position)
         x = self.x.index_select(0, rows.flatten())  # twice as fast on a CPU as indexing by a table
         return x.reshape(*rows.shape, *x.shape[1:]), self.y[rows]
+
+    def rows(self, clients: Tensor, position: Tensor) -> Tensor:
+        """Which rows of x and y some clients' samples are; `samples` explains the parameters.
+
+        Args:
+            position: may have axes before those of the clients and of their samples.
+        """
+        position = position.minimum(self.sizes[clients].unsqueeze(-1) - 1)
+        return self.offsets[clients].unsqueeze(-1) + position
 
     @cached_property
     def shown_sizes(self) -> Tensor:

@@ -10,24 +10,13 @@ the number of coordinates without padding.
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _fold(key, part):
-    """The key after Draw.fold with one part."""
-    z = key.to(tl.uint64) * 0x9E3779B97F4A7C15 + part.to(tl.uint64)
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
-    return z ^ (z >> 31)
+from fedcom.triton_draws import bits, mix
 
 
 @triton.jit
 def _flip(x, i, key):
     """Multiply coordinates i by random signs: bit i % 32 of number i // 32 of Draw.bits."""
-    z = (i >> 5).to(tl.uint32) + key.to(tl.uint32)
-    z = ((z ^ (z >> 17)) * 0xED5AD4BB) ^ (key >> 32).to(tl.uint32)
-    z = (z ^ (z >> 11)) * 0xAC4C1B51
-    z = (z ^ (z >> 15)) * 0x31848BAB
-    z = z ^ (z >> 14)
+    z = bits(i >> 5, key)
     return tl.where((z >> (i & 31).to(tl.uint32)) & 1 == 1, -x, x)
 
 
@@ -55,7 +44,7 @@ def first(x, y, power, keys, part, d, R, B: tl.constexpr, LEVELS: tl.constexpr, 
     v = tl.load(x + c * d + i, mask=i < d, other=0.0)
     wide = v.to(tl.float64)
     tl.store(power + c * R + r, tl.sum(wide * wide))
-    v = _transform(_flip(v, i, _fold(tl.load(keys + c), part)), B, LEVELS, SCALE)
+    v = _transform(_flip(v, i, mix(tl.load(keys + c), part)), B, LEVELS, SCALE)
     tl.store(y + c * R * B + i, v)
 
 
@@ -65,7 +54,7 @@ def turn(y, z, keys, part, R, B: tl.constexpr, LEVELS: tl.constexpr, SCALE: tl.c
     r, c = tl.program_id(0), tl.program_id(1).to(tl.int64)
     i = r * B + tl.arange(0, B)
     v = tl.load(y + c * R * B + (i % R) * B + i // R)  # the matrix of rows, read column by column
-    v = _transform(_flip(v, i, _fold(tl.load(keys + c), part)), B, LEVELS, SCALE)
+    v = _transform(_flip(v, i, mix(tl.load(keys + c), part)), B, LEVELS, SCALE)
     tl.store(z + c * R * B + i, v)
 
 
@@ -89,7 +78,7 @@ def second(
     r, c = tl.program_id(0), tl.program_id(1).to(tl.int64)
     i = r * B + tl.arange(0, B)
     v = tl.load(y + c * R * B + (i % R) * B + i // R)  # the matrix of rows, read column by column
-    v = _transform(_flip(v, i, _fold(tl.load(keys + c), part)), B, LEVELS, SCALE)
+    v = _transform(_flip(v, i, mix(tl.load(keys + c), part)), B, LEVELS, SCALE)
     z = tl.div_rn(v, tl.load(steps + c))
     z = tl.minimum(tl.maximum(tl.where(z == z, z, 0.0), low), high)
     code = ((z + 12582912.0) - 12582912.0).to(tl.int32)  # 1.5 * 2^23: to the nearest, ties to even
@@ -117,7 +106,7 @@ def unsecond(
     i = r * B + tl.arange(0, B)
     code = tl.load(codes + c * R * B + i) - low
     v = tl.load(centres + tl.minimum(tl.maximum(code, 0), last))
-    v = _flip(_transform(v, B, LEVELS, SCALE), i, _fold(tl.load(keys + c), part))
+    v = _flip(_transform(v, B, LEVELS, SCALE), i, mix(tl.load(keys + c), part))
     tl.store(y + c * R * B + (i % R) * B + i // R, v)
 
 
@@ -127,5 +116,5 @@ def unfirst(y, x, keys, part, d, R, B: tl.constexpr, LEVELS: tl.constexpr, SCALE
     r, c = tl.program_id(0), tl.program_id(1).to(tl.int64)
     i = r * B + tl.arange(0, B)
     v = _transform(tl.load(y + c * R * B + i), B, LEVELS, SCALE)
-    v = _flip(v, i, _fold(tl.load(keys + c), part))
+    v = _flip(v, i, mix(tl.load(keys + c), part))
     tl.store(x + c * d + i, v, mask=i < d)

@@ -33,6 +33,7 @@ class CompiledEngine(GraphEngine):
     def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
         super().__init__(runs, task, options)
         self.compiled: str | None = None
+        self.walks = True
 
     def play(self) -> list[Ledger]:
         """Play or replay the round that the inputs describe; returns the bytes sent, one ledger per run."""
@@ -60,8 +61,7 @@ def compile_rules(engine: EagerEngine) -> str:
             play(Rehearsal(engine))
         except Exception as error:  # whatever the compiler could not do, the plain rules can
             _set_rules(engine, plain)
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            log.warning("torch.compile failed on %s: %s", what, reason)
+            log.warning("torch.compile failed on %s: %s", what, _reason(error))
         else:
             log.info("%s compiled in %.1f s, kept for the next time", what, time.perf_counter() - started)
             return what
@@ -70,14 +70,18 @@ def compile_rules(engine: EagerEngine) -> str:
 
 def _prepare(engine: EagerEngine) -> None:
     """Play a rehearsal first, so that what is computed once and cached is not compiled."""
-    rules, clients = engine.runs[0].rules, engine.inputs.client
-    kind = repr((type(rules.algorithm), rules.links.uplink, rules.layout, clients.device, len(clients)))
-    if kind not in _PREPARED:
+    try:
         play(Rehearsal(engine))
-        _PREPARED.add(kind)
+    except Exception as error:
+        if not engine.walks:
+            raise
+        engine.walks = False
+        log.warning("local steps are taken one by one, their kernels failed: %s", _reason(error))
+        play(Rehearsal(engine))
 
 
-_PREPARED: set[str] = set()
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _set_rules(engine: EagerEngine, rules: list[Rules]) -> None:

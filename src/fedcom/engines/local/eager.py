@@ -84,6 +84,7 @@ class EagerEngine:
     """
 
     needs_gpu: ClassVar[bool] = False
+    walks = False  # whether kernels may take local steps, with other roundings than step by step
     mails = False  # whether messages are kept, to be sent to another process
 
     def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
@@ -253,7 +254,7 @@ class EagerEngine:
             state,
             memory,
             self.stack.vectors_per_row([each.down for each in begun]),
-            DataOracle.of(self.task, places, Draw(who.draw.key), rules.algorithm),
+            DataOracle.of(self.task, places, Draw(who.draw.key), rules.algorithm, self.walks),
             who.steps._replace(most=most or who.steps.most),
             who.rnd,
             who.draw,

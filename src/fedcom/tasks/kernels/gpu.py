@@ -1,0 +1,230 @@
+"""Local steps w - eta (g - delta) of stacked clients with a fully connected network, on a GPU.
+
+One kernel per layer takes a step and, while it holds the new matrix, multiplies it with the next minibatch:
+in each step the models are read once and written once, and gradients never. Products are made of three TF32
+products each, which is about as near as float32, or of one where TF32 is allowed.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
+from importlib.util import find_spec
+from itertools import cycle, pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedcom.draws import Draw, salt
+from fedcom.tasks.dense import Dense
+
+_HAS_TRITON = find_spec("triton") is not None
+_MOST_SAMPLES = 128  # of a minibatch
+_MOST_CLASSES = 128
+PARTS, STREAMS = (
+    8,
+    8,
+)  # some clients are under way on each stream: the kernels of one fill the gaps of another
+
+
+class Minibatches(NamedTuple):
+    """The samples of several local steps."""
+
+    x: Tensor  # all samples there are, one row each
+    y: Tensor  # their classes
+    rows: Tensor  # which samples are in a minibatch [steps, clients, samples]
+    weight: Tensor  # of each in the loss, of the same shape
+
+
+class Walk(NamedTuple):
+    """How clients step."""
+
+    eta: Tensor  # [steps, clients]; a client whose eta is zero stays where it is
+    delta: Tensor | None = None  # subtracted from every gradient [clients, d]
+    decay: float = 0.0  # this times w is added to every gradient
+
+
+class Tiles(NamedTuple):
+    """How a kernel divides its work among programs, and how they run."""
+
+    columns: int
+    inner: int
+    warps: int
+    stages: int
+
+
+TILES = {"layer": Tiles(32, 64, 4, 2), "last": Tiles(16, 64, 4, 3), "back": Tiles(32, 32, 4, 2)}
+
+
+def ready(dense: Dense, x: Tensor, y: Tensor, samples: int) -> bool:
+    """Whether the kernels can take the local steps of a network on some data.
+
+    Args:
+        samples: of a minibatch.
+    """
+    fits = samples <= _MOST_SAMPLES and dense.classes <= _MOST_CLASSES
+    known = x.dtype == torch.float32 and y.dtype == torch.int64 and x.is_contiguous() and y.dim() == 1
+    return _HAS_TRITON and x.is_cuda and known and fits
+
+
+def drawn(draw: Draw, sizes: Tensor, offsets: Tensor, steps: int, samples: int) -> Tensor:
+    """Which samples are in each client's minibatches [steps, clients, samples], drawn with replacement.
+
+    Args:
+        draw: one key per client; the numbers are those of draw.fold("batch", step).integers(sizes, samples).
+        sizes: how many samples each client has.
+        offsets: which is its first.
+    """
+    from fedcom.tasks.kernels import triton_kernels
+
+    rows = torch.empty(steps, len(sizes), samples, dtype=torch.int64, device=sizes.device)
+    known = {"N": samples, "ROWS": _power_of_2(samples)}
+    triton_kernels.draw[rows.shape[:2]](draw.key, salt("batch"), sizes, offsets, rows, len(sizes), **known)
+    return rows
+
+
+def local_steps(dense: Dense, w: Tensor, walk: Walk, batches: Minibatches) -> Tensor:
+    """The clients' models [clients, d] after their local steps.
+
+    Args:
+        w: their models before: one per client, or one that all have.
+    """
+    crowd, (steps, clients, _) = _Crowd(dense, w, walk, batches), batches.rows.shape
+    parts = min(PARTS, clients)
+    bounds = [k * clients // parts for k in range(parts + 1)]
+    with _streams(w.device, STREAMS) as streams:
+        for part, stream in zip(pairwise(bounds), cycle(streams), strict=False):
+            with stream:
+                for turn in range(steps + 1):
+                    crowd.go(turn, range(*part), looks=turn < steps)
+    return crowd.new
+
+
+@contextmanager
+def _streams(device: torch.device, count: int) -> Iterator[list[AbstractContextManager[Any]]]:
+    """This stream and others, which begin after what this one was given before and end before its next."""
+    if device.type != "cuda":
+        yield [nullcontext()] * count
+        return
+    here, others = torch.cuda.current_stream(device), _other_streams(device, count - 1)
+    for stream in others:
+        stream.wait_stream(here)
+    yield [torch.cuda.stream(stream) for stream in (here, *others)]
+    for stream in others:
+        here.wait_stream(stream)
+
+
+@lru_cache(maxsize=8)
+def _other_streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
+    return [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
+
+
+class _Layer(NamedTuple):
+    """A layer in the flat vector."""
+
+    place: int  # where its matrix begins
+    inputs: int
+    outputs: int
+    bias: bool  # whether one follows the matrix
+
+
+class _Crowd:
+    """Clients on their way: their models, and what each layer made of their last two minibatches.
+
+    Attributes:
+        seen: the inputs of each layer.
+        errors: of each layer.
+    """
+
+    def __init__(self, dense: Dense, w: Tensor, walk: Walk, batches: Minibatches) -> None:
+        _, self.clients, self.samples = batches.rows.shape
+        self.w, self.walk, self.batches, self.layers = w, walk, batches, _layers(dense)
+        self.new = w.new_empty(self.clients, dense.layout.size)
+        rooms = [w.new_empty(2, self.clients, self.samples, layer.outputs) for layer in 2 * self.layers]
+        self.errors, self.seen = rooms[: len(self.layers)], [batches.x, *rooms[len(self.layers) : -1]]
+
+    def go(self, turn: int, some: range, looks: bool) -> None:
+        """Let some clients step on minibatch turn - 1, if there is one, and look at minibatch `turn`."""
+        for k in range(len(self.layers)):
+            self._layer(k, turn, some, looks)
+        for k in range(len(self.layers) - 2, 0, -1) if looks else ():
+            self._back(k, turn, some)
+
+    def _layer(self, k: int, turn: int, some: range, looks: bool) -> None:
+        layer, last, (_, y, rows, weight) = self.layers[k], k == len(self.layers) - 1, self.batches
+        tiles = TILES["last" if last else "layer"]
+        if last:  # a program sees all classes
+            tiles = tiles._replace(columns=max(tiles.columns, _power_of_2(layer.outputs)))
+        eta, delta, decay = self.walk
+        self._run(
+            "layer",
+            layer,
+            -(-layer.outputs // tiles.columns),
+            tiles,
+            some,
+            *(self.w if turn <= 1 else self.new, self.new, self.new if delta is None else delta, eta, decay),
+            *(self.seen[k], self.errors[k], self.errors[k] if last else self.seen[k + 1]),
+            *(self.errors[k - 1], rows, y, weight, turn),
+            BIAS=layer.bias,
+            SHARED=turn <= 1 and self.w.dim() == 1,
+            STEP=turn > 0,
+            LOOK=looks,
+            FIRST=k == 0,
+            LAST=last,
+            TRACKS=delta is not None,
+            DECAYS=decay > 0,
+        )
+
+    def _back(self, k: int, turn: int, some: range) -> None:
+        layer, tiles = self.layers[k], TILES["back"]
+        self._run(
+            "back",
+            layer,
+            -(-layer.inputs // tiles.columns),
+            tiles,
+            some,
+            *(self.new if turn else self.w, self.errors[k], self.seen[k], self.errors[k - 1], turn),
+            SHARED=turn == 0 and self.w.dim() == 1,
+        )
+
+    def _run(
+        self, kernel: str, layer: _Layer, programs: int, tiles: Tiles, some: range, *given: Any, **known: bool
+    ) -> None:
+        """Launch a kernel on a layer of some clients.
+
+        Args:
+            programs: of each client.
+        """
+        from fedcom.tasks.kernels import triton_kernels
+
+        getattr(triton_kernels, kernel)[(len(some) * programs,)](
+            *given,
+            self.clients,
+            some.start,
+            D=self.new.shape[1],
+            PLACE=layer.place,
+            N=self.samples,
+            IN=layer.inputs,
+            OUT=layer.outputs,
+            EXACT=not torch.backends.cuda.matmul.allow_tf32,
+            ROWS=max(16, _power_of_2(self.samples)),
+            COLUMNS=tiles.columns,
+            INNER=tiles.inner,
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+            **known,
+        )
+
+
+def _layers(dense: Dense) -> list[_Layer]:
+    layers, parts, place = [], iter(zip(dense.layout.shapes, dense.layout.sizes, strict=True)), 0
+    for bias in dense.biases:
+        (outputs, inputs), size = next(parts)
+        layers.append(_Layer(place, inputs, outputs, bias))
+        place += size + (next(parts)[1] if bias else 0)
+    return layers
+
+
+def _power_of_2(n: int) -> int:
+    """The smallest power of 2 that is n or more."""
+    return 1 << (n - 1).bit_length()
