@@ -102,7 +102,9 @@ class Auto(EntropyCoded):
         parts: Parts = {"choice": choice}
         for i, codec in enumerate(codecs):
             rows = (choice == i).squeeze(-1)
-            if rows.any():
+            if _unseen(choice):
+                parts |= {f"{i} {name}": part for name, part in codec.compress(x, layout, draw).items()}
+            elif rows.any():
                 chosen = codec.compress(x[rows], layout, draw[rows])
                 parts |= {f"{i} {name}": part for name, part in chosen.items()}
         return parts
@@ -132,7 +134,10 @@ class Auto(EntropyCoded):
         x = torch.empty((*choice.shape, layout.size), dtype=layout.dtype, device=choice.device)
         for i, codec in enumerate(self.candidates(layout)):
             rows = choice == i
-            if rows.any():
+            if _unseen(parts["choice"]):
+                heard = codec.expand(_parts_of(parts, i), layout, draw)
+                x = torch.where(rows.unsqueeze(-1), heard, x)
+            elif rows.any():
                 x[rows] = codec.expand(_parts_of(parts, i), layout, draw[rows])
         return x
 
@@ -160,10 +165,18 @@ class Auto(EntropyCoded):
             for part, size in sizes.items():
                 if part != "header":
                     own = torch.zeros_like(choice)
-                    own[choice == i] = size
+                    if _unseen(parts["choice"]):
+                        own = torch.where(choice == i, size, own)
+                    else:
+                        own[choice == i] = size
                     name = f"{codec.name} {part}"  # which two low-rank candidates share
                     items[name] = items.get(name, 0) + own
         return items
+
+
+def _unseen(choice: Tensor) -> bool:
+    """Whether to make all candidates' parts of all rows: on a GPU, where a look at the choice is a wait."""
+    return choice.is_cuda and choice.dim() == 2
 
 
 def _parts_of(parts: Parts, i: int) -> Parts:

@@ -17,7 +17,7 @@ from fedcom.codecs.base import Parts, Sizes
 from fedcom.codecs.coding import integer_stream
 from fedcom.codecs.coding.entropy import STATES
 from fedcom.codecs.entropy_coded import EntropyCoded
-from fedcom.codecs.kernels import cpu
+from fedcom.codecs.kernels import cpu, gpu
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
@@ -130,12 +130,12 @@ class Dithered(EntropyCoded):
         # The coarsest step known to be too fine, and the finest known to be coarse enough.
         fine, coarse = torch.zeros_like(step), torch.full_like(step, torch.inf)
         for i in range(_PASSES):
-            codes = _codes(x, (sigma * step).to(torch.float32), draw)
-            size = wire.HEADER + _STEP.nbytes + 4 + integer_stream.nbytes(codes).reshape(sigma.shape)
+            counted = integer_stream.counted_bytes(*_tally(x, (sigma * step).to(torch.float32), draw))
+            size = wire.HEADER + _STEP.nbytes + 4 + counted.reshape(sigma.shape)
             excess = (8 * size + _SLACK * math.sqrt(d)) / d - (self.bits or 0.0)
             fine, coarse = torch.where(excess > 0, step, fine), torch.where(excess > 0, coarse, step)
             done = (excess <= 0) & ((excess > -_NEAR * rate) | (step <= _FINEST))
-            if done.all():
+            if not x.is_cuda and done.all():  # on a GPU a wait takes longer, and none can be recorded
                 break
             # A step twice as large saves about one bit per coordinate; below one bit, that share of the rate.
             guess = step * torch.exp2(1.5**i * (excess + _NEAR * rate / 2) / min(1.0, rate))
@@ -175,10 +175,18 @@ def _bisected(x: Tensor, sigma: Tensor, rate: float, draw: Draw) -> Tensor:
     fine, coarse = torch.full_like(sigma, _FINEST), torch.full_like(sigma, _COARSEST)
     for _ in range(16):
         middle = (fine * coarse).sqrt()
-        codes = _codes(x, (sigma * middle).to(torch.float32), draw)
-        above = integer_stream.entropy_rate(codes.reshape(-1, x.shape[-1])).reshape(sigma.shape) > rate
+        counted = integer_stream.entropy_rate(*_tally(x, (sigma * middle).to(torch.float32), draw))
+        above = counted.reshape(sigma.shape) > rate
         fine, coarse = torch.where(above, middle, fine), torch.where(above, coarse, middle)
     return coarse
+
+
+def _tally(x: Tensor, step: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+    """How often each symbol occurs in the codes of each row, and how many raw bits these have."""
+    if gpu.ready(x, draw):
+        safe = step.clamp(min=torch.finfo(torch.float32).tiny)
+        return gpu.tally(x, safe, _LARGEST_CODE, integer_stream.MOST, draw)
+    return integer_stream.tally(_codes(x, step, draw).reshape(-1, x.shape[-1]))
 
 
 def _codes(x: Tensor, step: Tensor, draw: Draw) -> Tensor:

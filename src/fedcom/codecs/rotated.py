@@ -90,7 +90,7 @@ class Rotated(EntropyCoded):
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         quantiser = self.quantiser(layout)
-        if isinstance(quantiser, Uniform) and gpu.ready(x, draw, hadamard.block_size(layout.size)):
+        if isinstance(quantiser, Uniform) and gpu.rotates(x, draw, hadamard.block_size(layout.size)):
             codes, power, overlap = _codes_on_gpu(x, quantiser, draw)
         else:
             codes, power, overlap = _codes(x, quantiser, draw)

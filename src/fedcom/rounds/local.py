@@ -1,6 +1,6 @@
 """A client's local steps and what it sends of them, quicker where the step is the plain one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -23,7 +23,10 @@ class OracleInPieces(Oracle, Protocol):
 
 @runtime_checkable
 class WalkingOracle(Oracle, Protocol):
-    """An oracle that may take plain local steps itself."""
+    """An oracle that sees all local steps at once, and may take plain ones itself."""
+
+    def steps(self, count: int, dtype: torch.dtype) -> Sequence[Oracle]:
+        """The oracles of the first local steps, for models of a dtype."""
 
     def walk(self, w: Tensor, eta: Tensor, delta: Tensor | None) -> Tensor | None:
         """The models after steps w - eta (g - delta); None if it cannot take them.
@@ -52,10 +55,17 @@ def local_work(
     walked = _walk(algorithm, w, client, down, oracle, steps, rnd) if w.is_cuda else None
     if walked is not None:
         return algorithm.upload(client, down, walked, rnd)
-    for c in range(steps.most):
-        moved = algorithm.local_step(w, client, down, oracle.at(c), rnd)
+    for c, here in enumerate(_oracles(oracle, steps.most, w.dtype)):
+        moved = algorithm.local_step(w, client, down, here, rnd)
         w = moved if steps.per_client is None else torch.where(c < steps.per_client, moved, w)
     return algorithm.upload(client, down, w, rnd)
+
+
+def _oracles(oracle: Oracle, count: int, dtype: torch.dtype) -> Sequence[Oracle]:
+    """The oracle of each local step."""
+    if isinstance(oracle, WalkingOracle):
+        return oracle.steps(count, dtype)
+    return [oracle.at(c) for c in range(count)]
 
 
 def _walk(

@@ -12,6 +12,7 @@ from fedcom.tasks.kernels import gpu
 from fedcom.tasks.task import Task
 from fedcom.vectors import Piece
 
+_DRAWN_AT_ONCE = 1 << 22  # numbers that are sorted or drawn at once
 _FULL_BLOCK = 256  # samples per client that a full gradient computes at once
 
 
@@ -27,6 +28,8 @@ class DataOracle:
         weight_decay: this times w is added to every gradient.
         walks: whether `walk` may take local steps, on a GPU and with other roundings than step by step.
         step: the local step; on a GPU a tensor, so that one compiled kernel serves every step.
+        picked: the minibatch of this step, if it is drawn already: where each sample is among its client's,
+            and its weight.
     """
 
     task: Task
@@ -37,6 +40,7 @@ class DataOracle:
     weight_decay: float = 0.0
     walks: bool = False
     step: int | Tensor = 0
+    picked: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(
@@ -71,10 +75,26 @@ class DataOracle:
 
     def minibatch(self, b: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """x and y of each client's minibatch of b samples, and the weight of each sample in the mean loss."""
-        pick = self._without_replacement if self.by_epoch else self._with_replacement
-        position, valid = pick(b)
+        position, weight = self.picked or self._pick(b, dtype)
+        return *self.task.samples(self.clients, position), weight
+
+    def steps(self, count: int, dtype: torch.dtype) -> "list[DataOracle]":
+        """The oracles of the first local steps; on a GPU all their minibatches are drawn at once."""
+        room = count * len(self.clients) * (self.task.longest if self.by_epoch else 1)
+        if not self.clients.is_cuda or self.batch_size is None or room > _DRAWN_AT_ONCE:
+            return [self.at(step) for step in range(count)]
+        every = torch.arange(count, device=self.clients.device).reshape(-1, 1, 1)
+        position, weight = replace(self, step=every)._pick(self.batch_size, dtype)
+        return [replace(self, picked=pair) for pair in zip(position, weight, strict=True)]
+
+    def _pick(self, b: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Where the samples of a minibatch are among their clients', and the weight of each.
+
+        For several steps, as [steps, 1, 1], there is one axis more.
+        """
+        position, valid = self._without_replacement(b) if self.by_epoch else self._with_replacement(b)
         weight = valid.to(dtype)
-        return *self.task.samples(self.clients, position), weight / weight.sum(-1, keepdim=True)
+        return position, weight / weight.sum(-1, keepdim=True)
 
     def walk(self, w: Tensor, eta: Tensor, delta: Tensor | None) -> Tensor | None:
         """The clients' models after local steps w - eta (g - delta); None if no kernels can take them.
@@ -99,10 +119,9 @@ class DataOracle:
         if not self.by_epoch:
             rows = gpu.drawn(self.draw, task.sizes[clients], task.offsets[clients], steps, b)
             return rows, torch.full(rows.shape, 1 / b, dtype=dtype, device=rows.device)
-        picked = [self.at(step)._without_replacement(b) for step in range(steps)]
-        position, valid = (torch.stack(x) for x in zip(*picked, strict=True))
-        weight = valid.to(dtype)
-        return task.rows(clients, position), weight / weight.sum(-1, keepdim=True)
+        picked = [step.picked or step._pick(b, dtype) for step in self.steps(steps, dtype)]
+        position, weight = (torch.stack(x) for x in zip(*picked, strict=True))
+        return task.rows(clients, position), weight
 
     def full(self, w: Tensor) -> Tensor:
         """Gradients of the clients' whole losses at w."""
@@ -131,7 +150,8 @@ class DataOracle:
         return self.task.sizes[self.clients].unsqueeze(-1)
 
     def _with_replacement(self, b: int) -> tuple[Tensor, Tensor]:
-        position = self.draw.fold("batch", self.step).integers(self._sizes.squeeze(-1), b)
+        step = self.step.squeeze(-1) if isinstance(self.step, Tensor) and self.step.dim() else self.step
+        position = self.draw.fold("batch", step).integers(self._sizes.squeeze(-1), b)
         return position, torch.ones_like(position)
 
     def _without_replacement(self, b: int) -> tuple[Tensor, Tensor]:

@@ -25,11 +25,11 @@ from fedcom.codecs.wire import Field
 from fedcom.errors import WireError
 
 _EXACT = 16  # magnitudes below this have symbols of their own
-_MOST = 2 * (_EXACT + 4 * 27) - 1  # the number of symbols below 2^31: two signs for each, but one for zero
+MOST = 2 * (_EXACT + 4 * 27) - 1  # the number of symbols below 2^31: two signs for each, but one for zero
 _LARGE = [(4 + quarter) << octave for octave in range(2, 29) for quarter in range(4)]
 _MAGNITUDES = np.array([*range(_EXACT), *_LARGE], np.int32)  # the smallest of each symbol
 _NONE = np.empty(0, np.int64)
-_VALUES = np.stack([-_MAGNITUDES, np.roll(_MAGNITUDES, -1)], 1).flatten()[:_MOST]  # what symbols stand for
+_VALUES = np.stack([-_MAGNITUDES, np.roll(_MAGNITUDES, -1)], 1).flatten()[:MOST]  # what symbols stand for
 
 
 def pack(codes: Tensor) -> bytes:
@@ -67,27 +67,30 @@ def unpack(body: memoryview, n: int) -> Tensor:
 
 def nbytes(codes: Tensor) -> Tensor:
     """The bytes of each row, from how often each symbol occurs; within a few bytes of the real size."""
-    counts, raw = tally(codes.reshape(-1, codes.shape[-1]))
+    return counted_bytes(*tally(codes.reshape(-1, codes.shape[-1]))).reshape(codes.shape[:-1])
+
+
+def counted_bytes(counts: Tensor, raw: Tensor) -> Tensor:
+    """The same, of rows that `tally` has counted."""
     frequencies = normalise(counts)
     used = (counts > 0).long().cumsum(-1).argmax(-1) + 1
     table = 2 + (used * _table(1).bits + 7) // 8
-    sizes = table + 4 + stream_bytes(counts, frequencies) + (raw + 7) // 8
-    return sizes.reshape(codes.shape[:-1])
+    return table + 4 + stream_bytes(counts, frequencies) + (raw + 7) // 8
 
 
-def entropy_rate(codes: Tensor) -> Tensor:
-    """The bits per integer of each row, if its symbols take their entropy and its raw bits are added."""
-    counts, raw = tally(codes)
-    share = counts.double() / codes.shape[-1]
-    return -(share * share.clamp(min=1e-300).log2()).sum(-1) + raw.double() / codes.shape[-1]
+def entropy_rate(counts: Tensor, raw: Tensor) -> Tensor:
+    """The bits per integer of counted rows, if symbols take their entropy and raw bits are added."""
+    n = counts.sum(-1)
+    share = counts.double() / n.unsqueeze(-1)
+    return -(share * share.clamp(min=1e-300).log2()).sum(-1) + raw.double() / n
 
 
 def tally(codes: Tensor) -> tuple[Tensor, Tensor]:
     """How often each symbol occurs in each row, and how many raw bits each row has."""
     if not COMPILED or codes.device.type != "cpu":
         symbols, widths = cut(codes)
-        return histogram(symbols, _MOST), widths.sum(-1)
-    counts = np.zeros((len(codes), _MOST), np.int64)
+        return histogram(symbols, MOST), widths.sum(-1)
+    counts = np.zeros((len(codes), MOST), np.int64)
     raw = [_tally(row, count) for row, count in zip(codes.to(torch.int32).numpy(), counts, strict=True)]
     return torch.from_numpy(counts), torch.tensor(raw)
 
@@ -106,7 +109,7 @@ def _read_table(body: memoryview) -> tuple[Ints, int]:
     """The frequencies at the start of a message, and where they end."""
     size = int.from_bytes(body[:2], "little")
     field = _table(size)
-    if not 1 <= size <= _MOST or len(body) < 2 + field.nbytes + 4:
+    if not 1 <= size <= MOST or len(body) < 2 + field.nbytes + 4:
         raise WireError(f"a table of {size} symbols does not fit in a message of {len(body)} bytes")
     return field.unpack(body[2 : 2 + field.nbytes]).long().numpy(), 2 + field.nbytes
 
@@ -118,7 +121,7 @@ def _table(size: int) -> Field:
 
 def _count(symbols: Symbols) -> Ints:
     """How often each symbol occurs, up to the last one that does."""
-    counts = np.zeros((4, _MOST), np.int64)
+    counts = np.zeros((4, MOST), np.int64)
     _add_counts(symbols, counts)
     total: Ints = counts.sum(0)
     return total[: int(symbols.max()) + 1]

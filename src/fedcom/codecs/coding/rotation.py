@@ -13,7 +13,7 @@ from fedcom.vectors import Layout
 def rotate(x: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
     """The rotated vectors, padded, and the sum of squares of each one, as a column of float64."""
     n, b = hadamard.padded(x.shape[-1]), hadamard.block_size(x.shape[-1])
-    if gpu.ready(x, draw, b):
+    if gpu.rotates(x, draw, b):
         half, power = gpu.first_half(x, n, b, draw)
         return gpu.turn(half, b, draw), power
     y = hadamard.rotate(x, draw)
@@ -39,7 +39,7 @@ def unrotate(codes: Tensor, low: int, centres: Tensor, scale: Tensor, layout: La
     d, b = layout.size, hadamard.block_size(layout.size)
     if layout.dtype == torch.float32 and cpu.ready(codes, draw):
         x = cpu.unrotate(codes, low, placed(centres, codes.device, torch.float32), scale, d, b, draw)
-    elif layout.dtype == torch.float32 and gpu.ready(scale, draw, b):
+    elif layout.dtype == torch.float32 and gpu.rotates(scale, draw, b):
         x = gpu.unrotate(codes, low, placed(centres, codes.device, torch.float32), d, b, draw) * scale
     else:
         y = image(codes, low, centres, layout.dtype)

@@ -1,7 +1,8 @@
-"""Rotation and quantisation of stacks of float32 vectors on a GPU, by two Triton kernels in each direction.
+"""Loops over stacks of float32 vectors on a GPU, as Triton kernels.
 
-Results are those of the torch lines in coding/hadamard.py, bit for bit, because the same numbers are added in
-the same order. Only the sums |x|^2 and <y, y'>, which are in float64, are added in another order.
+A rotation and its quantiser are two kernels in each direction. Results are those of the torch lines in
+coding/hadamard.py, bit for bit, because the same numbers are added in the same order. Only the sums |x|^2 and
+<y, y'>, which are in float64, are added in another order.
 """
 
 from importlib.util import find_spec
@@ -13,17 +14,23 @@ from torch import Tensor
 from fedcom.draws import Draw, salt
 
 _HAS_TRITON = find_spec("triton") is not None
+_SYMBOLS = 256  # what a tally has room for; the last counts the padding
 _LARGEST_BLOCK = 1 << 14  # so many coordinates fit in the registers of one program
 
 
-def ready(x: Tensor, draw: Draw, b: int) -> bool:
-    """Whether the kernels can take the place of torch: for float32 stacks on a GPU with one key per row.
+def ready(x: Tensor, draw: Draw) -> bool:
+    """Whether the kernels can take the place of torch: for float32 stacks on a GPU with one key per row."""
+    stacked = x.dim() == 2 and draw.key.shape == x.shape[:1]
+    return _HAS_TRITON and x.is_cuda and x.dtype == torch.float32 and stacked and draw.strata is None
+
+
+def rotates(x: Tensor, draw: Draw, b: int) -> bool:
+    """Whether the kernels can rotate.
 
     Args:
         b: the coordinates of a row of the rotation.
     """
-    stacked = x.dim() == 2 and draw.key.shape == x.shape[:1]
-    return _HAS_TRITON and x.is_cuda and x.dtype == torch.float32 and stacked and 16 <= b <= _LARGEST_BLOCK
+    return ready(x, Draw(draw.key)) and 16 <= b <= _LARGEST_BLOCK
 
 
 def first_half(x: Tensor, n: int, b: int, draw: Draw) -> tuple[Tensor, Tensor]:
@@ -93,6 +100,27 @@ def unrotate(codes: Tensor, low: int, centres: Tensor, d: int, b: int, draw: Dra
     triton_kernels.unsecond[grid](codes, y, draw.key, salt("second"), centres, low, last, n // b, **_shape(b))
     triton_kernels.unfirst[grid](y, x, draw.key, salt("first"), d, n // b, **_shape(b))
     return x
+
+
+def tally(x: Tensor, step: Tensor, most: int, symbols: int, draw: Draw) -> tuple[Tensor, Tensor]:
+    """How often each symbol of the codes round(x/step + u) occurs in each row, and how many raw bits it has.
+
+    Args:
+        step: one per row.
+        most: the largest code.
+        symbols: how many there are.
+    """
+    from fedcom.codecs.kernels import triton_kernels
+
+    rows, d = x.shape
+    counts = torch.zeros(rows, _SYMBOLS, dtype=torch.int64, device=x.device)
+    raw = torch.zeros(rows, dtype=torch.int64, device=x.device)
+    block = 2048
+    grid = (-(-d // block), rows)
+    triton_kernels.tally[grid](
+        x.contiguous(), step, draw.key, counts, raw, d, float(most), SYMBOLS=_SYMBOLS, BLOCK=block
+    )
+    return counts[:, :symbols], raw
 
 
 def _shape(b: int) -> dict[str, Any]:

@@ -118,3 +118,32 @@ def unfirst(y, x, keys, part, d, R, B: tl.constexpr, LEVELS: tl.constexpr, SCALE
     v = _transform(tl.load(y + c * R * B + i), B, LEVELS, SCALE)
     v = _flip(v, i, mix(tl.load(keys + c), part))
     tl.store(x + c * d + i, v, mask=i < d)
+
+
+@triton.jit
+def tally(x, steps, keys, counts, raw, d, most, SYMBOLS: tl.constexpr, BLOCK: tl.constexpr):
+    """Add the symbols of round(x/step + u) to the counts of each row, and their raw bits to raw.
+
+    coding/integer_stream.py explains symbols and raw bits.
+
+    Args:
+        most: the largest code.
+    """
+    c, i = tl.program_id(1).to(tl.int64), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    u = (bits(i, tl.load(keys + c).to(tl.uint64)) >> 8).to(tl.int32).to(
+        tl.float32
+    ) * 5.9604644775390625e-08 - 0.5
+    z = tl.div_rn(tl.load(x + c * d + i, mask=i < d, other=0.0), tl.load(steps + c)) + u
+    z = tl.minimum(tl.maximum(tl.where(z == z, z, 0.0), -most), most)
+    low = tl.floor(z)
+    up = (z - low > 0.5) | ((z - low == 0.5) & (low * 0.5 != tl.floor(low * 0.5)))  # to the nearest, or even
+    code = tl.where(up, low + 1, low)
+    value = tl.abs(code)
+    whole, octave = value.to(tl.int32), (value.to(tl.int32, bitcast=True) >> 23) - 127
+    width = tl.where(whole < 16, 0, octave - 2)
+    symbol = tl.where(whole < 16, whole, 4 * octave + ((whole >> width) & 3))
+    symbol = tl.where(i < d, 2 * symbol - (code > 0).to(tl.int32), SYMBOLS - 1)
+    k = tl.arange(0, SYMBOLS)
+    found = tl.histogram(symbol, SYMBOLS)
+    tl.atomic_add(counts + c * SYMBOLS + k, found.to(tl.int64), mask=found > 0, sem="relaxed")
+    tl.atomic_add(raw + c, tl.sum(tl.where(i < d, width, 0)).to(tl.int64), sem="relaxed")
