@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from importlib.util import find_spec
-from itertools import cycle, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -21,10 +21,7 @@ from fedcom.tasks.dense import Dense
 _HAS_TRITON = find_spec("triton") is not None
 _MOST_SAMPLES = 128  # of a minibatch
 _MOST_CLASSES = 128
-PARTS, STREAMS = (
-    8,
-    8,
-)  # some clients are under way on each stream: the kernels of one fill the gaps of another
+_STREAMS = 8  # each with some of the clients: the kernels of one fill the gaps of another
 
 
 class Minibatches(NamedTuple):
@@ -90,10 +87,10 @@ def local_steps(dense: Dense, w: Tensor, walk: Walk, batches: Minibatches) -> Te
         w: their models before: one per client, or one that all have.
     """
     crowd, (steps, clients, _) = _Crowd(dense, w, walk, batches), batches.rows.shape
-    parts = min(PARTS, clients)
+    parts = min(_STREAMS, clients)
     bounds = [k * clients // parts for k in range(parts + 1)]
-    with _streams(w.device, STREAMS) as streams:
-        for part, stream in zip(pairwise(bounds), cycle(streams), strict=False):
+    with _streams(w.device, parts) as streams:
+        for part, stream in zip(pairwise(bounds), streams, strict=True):
             with stream:
                 for turn in range(steps + 1):
                     crowd.go(turn, range(*part), looks=turn < steps)
