@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 Vectors = dict[str, Tensor]  # by name
-_CACHED = 1 << 18  # numbers that a core's cache holds: one MiB in float32
-_CACHED_ON_GPU = 1 << 22  # and that a GPU's does, beside some others like them
+_CACHED = 1 << 18  # numbers: one MiB in float32
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,9 @@ def descend(w: Tensor, eta: float | Tensor, g: Tensor, out: Tensor | None = None
     return torch.sub(w, g, alpha=eta, out=out)
 
 
-def handfuls(rows: int, size: int, device: torch.device | None = None) -> list[slice]:
-    """Some rows at a time, as many of this size as fit in the cache of a core, or of a GPU; at least one."""
-    on_gpu = device is not None and device.type == "cuda"
-    step = max(1, (_CACHED_ON_GPU if on_gpu else _CACHED) // size)
+def handfuls(rows: int, size: int) -> list[slice]:
+    """Some rows at a time, as many of this size as fit in a core's cache; at least one."""
+    step = max(1, _CACHED // size)
     return [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
 
 

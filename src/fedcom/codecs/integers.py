@@ -12,7 +12,7 @@ from fedcom.codecs.kernels import cpu
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
-from fedcom.vectors import Layout, handfuls
+from fedcom.vectors import Layout
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,6 @@ class Int(Codec):
         return x
 
     def quantise(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
-        if x.is_cuda and x.dim() == 2 and draw.key.dim() == 1 and not torch.compiler.is_compiling():
-            some = handfuls(
-                len(x), layout.size, x.device
-            )  # of the many passes over memory, most stay in the cache
-            return torch.cat([super(Int, self).quantise(x[rows], layout, draw[rows]) for rows in some])
         if not self._loops(x, layout, draw):
             return super().quantise(x, layout, draw)
         low, step = self._scales(x, layout)
@@ -112,13 +107,8 @@ class Int(Codec):
     def _scales(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """The smallest value of each block, and its step."""
         blocks = self.blocks(layout).split(x)
-        if x.is_cuda:  # one pass
-            low, high = (
-                torch.stack(ends, -1) for ends in zip(*(b.aminmax(dim=-1) for b in blocks), strict=True)
-            )
-        else:
-            low = torch.stack([block.amin(-1) for block in blocks], -1)
-            high = torch.stack([block.amax(-1) for block in blocks], -1)
+        low = torch.stack([block.amin(-1) for block in blocks], -1)
+        high = torch.stack([block.amax(-1) for block in blocks], -1)
         low = -float32_above(-low) if x.dtype == torch.float64 else low
         return low, float32_above((high - low) / self.top)
 

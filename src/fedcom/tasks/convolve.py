@@ -21,15 +21,16 @@ class Unfolded(nn.Conv2d):
         rows, columns = weight.shape[2:]
         height = (x.shape[2] - far_y * (rows - 1) - 1) // down + 1
         width = (x.shape[3] - far_x * (columns - 1) - 1) // right + 1
+        x = x.transpose(0, 1)  # channels first, so that the table is written once, as the product reads it
         patches = [
             x[:, :, i : i + down * (height - 1) + 1 : down, j : j + right * (width - 1) + 1 : right]
             for i in range(0, far_y * rows, far_y)
             for j in range(0, far_x * columns, far_x)
         ]
-        table = torch.stack(patches, 2).permute(1, 2, 0, 3, 4).flatten(0, 1).flatten(1)
+        table = torch.stack(patches, 1).flatten(0, 1).flatten(1)
         y = weight.flatten(1) @ table
         y = y if bias is None else y + bias.unsqueeze(1)
-        return y.reshape(len(weight), len(x), height, width).transpose(0, 1)
+        return y.reshape(len(weight), len(input), height, width).transpose(0, 1)
 
 
 def unfolded(module: nn.Module) -> nn.Module:

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedcom.codecs import Codec, Peaks, Rotated
-from fedcom.codecs.coding import hadamard
+from fedcom.codecs.coding import hadamard, integer_stream
+from fedcom.codecs.coding.entropy import histogram
 from fedcom.codecs.coding.uniform import for_rate
 from fedcom.codecs.kernels import gpu
 from fedcom.draws import Draw
@@ -48,6 +49,38 @@ def test_kernels_interpreted(d: int) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
+
+
+def check_tally(device: str) -> None:
+    """Symbols and raw bits are counted as they are where torch makes the codes."""
+    x = torch.randn(3, 5001, generator=torch.Generator().manual_seed(0))
+    x[0, :3] = torch.tensor([torch.nan, torch.inf, 1e30])
+    x[2] *= 1e6  # so that there are codes of all sizes
+    step, draw = torch.tensor([[0.7], [1e-3], [1e-4]]), Draw.seeded(1).fold(torch.arange(3))
+    most = 2**31 - 128
+    rounded = (x / step + (draw.dither(5001) - 0.5)).round().nan_to_num(0).clamp(-most, most)
+    symbols, widths = integer_stream.cut(rounded.to(torch.int32))
+    there = Draw(draw.key.to(device))
+    counts, raw = gpu.tally(x.to(device), step.to(device), most, integer_stream.MOST, there)
+    assert torch.equal(counts.cpu(), histogram(symbols, integer_stream.MOST))
+    assert torch.equal(raw.cpu(), widths.sum(-1))
+
+
+def test_the_tally_interpreted() -> None:
+    code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_gpu as t"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; t.check_tally('cpu')"],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gpu
+def test_the_tally_on_a_gpu() -> None:
+    check_tally("cuda")
 
 
 @pytest.mark.gpu

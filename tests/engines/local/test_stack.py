@@ -10,7 +10,7 @@ from torch import nn
 
 from fedcom import Links, Simulation, Task
 from fedcom.algorithms import ALGORITHMS, FedCOM, FedCOMGATE, Scaffold
-from fedcom.codecs import Dithered, Int, Peaks, RandK, Rotated, TopK
+from fedcom.codecs import Auto, Dithered, Int, LowRank, Peaks, RandK, Rotated, TopK
 from fedcom.engines.local.eager import EagerEngine, Rehearsal
 from fedcom.engines.local.groups import Groups
 from fedcom.engines.local.threads import map_on_threads
@@ -167,6 +167,7 @@ def test_a_rehearsal_leaves_no_trace() -> None:
 
 SENT = [
     *(Links(codec) for codec in (Int(8), Rotated(2.0), Peaks(0.5), Dithered(q=0.1), TopK(0.2))),
+    *(Links(codec) for codec in (Dithered(bits=4.0), LowRank(2, 8.0), Auto(bits=5.0), Auto(q=0.5))),
     *(Links(codec, correlated=True) for codec in (Int(2), Dithered(q=0.5))),
 ]
 
@@ -202,6 +203,30 @@ def test_compiled_rounds_agree_with_eager_ones(name: str) -> None:
     tau = {} if "tau" in kind.fixed else {"tau": 3}
     runs = [
         Simulation(digits(), kind(eta=0.02, gamma=1.0, **tau), rounds=5, device="cuda", engine=engine)
+        for engine in ("eager", "compiled")
+    ]
+    for run in runs:
+        list(run.run())
+    assert torch.allclose(runs[0].server.w, runs[1].server.w, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch": 20, "participation": 0.5, "weight_decay": 0.1},
+        {"tau": (1, 3, 2, 4, 1, 2, 3, 4)},
+        {"epochs": 1, "batch": 16},
+        {"batch": 200},  # more than the kernels take
+        {"batch": "full"},
+    ],
+    ids=str,
+)
+def test_compiled_local_steps_agree_with_eager_ones(settings: dict[str, Any]) -> None:
+    of_run = {name: settings.pop(name) for name in ("participation",) if name in settings}
+    algorithm = FedCOMGATE(eta=0.02, gamma=1.0, **({} if "epochs" in settings else {"tau": 3}) | settings)
+    runs = [
+        Simulation(digits(), algorithm, rounds=5, device="cuda", engine=engine, **of_run)
         for engine in ("eager", "compiled")
     ]
     for run in runs:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedcom import draws
 from fedcom.engines.base import Options
@@ -104,11 +105,32 @@ _COMPILED = ("local_step", "upload", "client_step")
 def _compiled_rules(rules: Rules, method: bool, codec: bool) -> Rules:
     algorithm, links = rules.algorithm, rules.links
     if method:
-        algorithm = _compiled(algorithm, "local_step", "upload")
+        algorithm = _compiled(algorithm, "upload")
+        object.__setattr__(algorithm, "local_step", _aligned(rules.algorithm.local_step))
         object.__setattr__(algorithm, "client_step", _in_place(rules.algorithm.client_step))
     if codec:
         links = replace(links, uplink=_compiled(links.uplink, "compress", "expand", "quantise"))
     return replace(rules, algorithm=algorithm, links=links, measure=_compile(relative_error))
+
+
+def _aligned(local_step: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A compiled local_step whose models begin at multiples of 128 bytes: products are quicker there."""
+
+    def write(new: Tensor, *given: Any) -> None:
+        new.copy_(local_step(*given))
+
+    compiled = _compile(write)
+
+    def step(w: Tensor, *rest: Any) -> Tensor:
+        clients, d = w.shape
+        new = w.new_empty(clients, -(-d // _ALIGNED) * _ALIGNED)[:, :d]
+        compiled(new, w, *rest)
+        return new
+
+    return step
+
+
+_ALIGNED = 32  # numbers
 
 
 def _in_place(client_step: Callable[..., Any]) -> Callable[..., Any]:
