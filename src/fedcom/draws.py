@@ -8,8 +8,8 @@ coordinate every client has a part of it to itself. Those of one client are as r
 """
 
 import math
-import sys
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
@@ -78,15 +78,11 @@ class Draw:
         """Mix in what distinguishes this use from others; a tensor of ids gives one key per id."""
         key = self.key
         for part in parts:
-            if _launches(key):
-                from fedcom import triton_draws
-
-                part = part if isinstance(part, Tensor) else salt(part)
-                key = triton_draws.fold(
-                    key, part.to(key.device, torch.int64) if isinstance(part, Tensor) else part
-                )
+            part = part.to(key.device, torch.int64) if isinstance(part, Tensor) else part
+            if _fold_on_gpu is not None and key.is_cuda and not torch.compiler.is_compiling():
+                key = _fold_on_gpu(key, part if isinstance(part, Tensor) else salt(part))
             elif isinstance(part, Tensor):
-                ids = part.to(key.device, torch.int64) + _GOLDEN
+                ids = part + _GOLDEN
                 key = mix(key, mix(torch.zeros_like(ids), ids))
             elif key.dim() or key.device.type != "cpu":
                 key = mix(key, salt(part))
@@ -154,10 +150,16 @@ class Draw:
         return radius * torch.cos(2.0 * math.pi * self.fold("angle").uniform(n, dtype))
 
 
-def _launches(key: Tensor) -> bool:
-    """Whether one Triton kernel folds keys on a GPU; importing Triton takes too long for this alone."""
-    here = key.is_cuda and key.dim() <= 2 and "triton" in sys.modules
-    return here and not torch.compiler.is_compiling()
+def fold_on_gpu_with(fold: Callable[[Tensor, int | Tensor], Tensor]) -> None:
+    """Let a function of a key and a salt, or of a key and a tensor of ids, fold keys on a GPU from now on.
+
+    It must give the keys of Draw.fold.
+    """
+    global _fold_on_gpu
+    _fold_on_gpu = fold
+
+
+_fold_on_gpu: Callable[[Tensor, int | Tensor], Tensor] | None = None
 
 
 class Strata(NamedTuple):

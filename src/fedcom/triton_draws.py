@@ -61,20 +61,19 @@ def _fold(
 
 
 def fold(key: Tensor, part: int | Tensor) -> Tensor:
-    """Draw.fold of keys with one part: a salt, or a tensor of numbers; of two axes at most."""
-    ids = part if isinstance(part, Tensor) else key
-    keys, ids = torch.broadcast_tensors(key, ids)
+    """Draw.fold of keys with one part: a salt, or a tensor of numbers."""
+    keys, ids = torch.broadcast_tensors(key, part if isinstance(part, Tensor) else key)
     out = torch.empty(keys.shape, dtype=torch.int64, device=key.device)
-    down_right = [((0, 0), *((0, s) for s in x.stride()[-1:]), x.stride())[x.dim()] for x in (keys, ids)]
-    columns = keys.shape[-1] if keys.dim() else 1
+    if keys.dim() > 2:
+        keys, ids = keys.flatten(), ids.flatten()
     _fold[(-(-keys.numel() // _BLOCK),)](
         keys,
         ids if isinstance(part, Tensor) else part,
         out,
         keys.numel(),
-        columns,
-        *down_right[0],
-        *down_right[1],
+        keys.shape[-1] if keys.dim() else 1,
+        *(0, 0, *keys.stride())[-2:],
+        *(0, 0, *ids.stride())[-2:],
         IDS=isinstance(part, Tensor),
         BLOCK=_BLOCK,
     )

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -64,6 +65,7 @@ def compile_rules(engine: EagerEngine) -> str:
             _set_rules(engine, plain)
             log.warning("torch.compile failed on %s: %s", what, _reason(error))
         else:
+            _quick_keys()
             log.info("%s compiled in %.1f s, kept for the next time", what, time.perf_counter() - started)
             return what
     return "nothing"
@@ -79,6 +81,14 @@ def _prepare(engine: EagerEngine) -> None:
         engine.walks = False
         log.warning("local steps are taken one by one, their kernels failed: %s", _reason(error))
         play(Rehearsal(engine))
+
+
+def _quick_keys() -> None:
+    """Fold keys by one Triton kernel, now that Triton has been imported and found to work."""
+    if find_spec("triton") is not None:
+        from fedcom import triton_draws
+
+        draws.fold_on_gpu_with(triton_draws.fold)
 
 
 def _reason(error: Exception) -> str:

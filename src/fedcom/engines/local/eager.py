@@ -255,7 +255,7 @@ class EagerEngine:
             memory,
             self.stack.vectors_per_row([each.down for each in begun]),
             DataOracle.of(self.task, places, Draw(who.draw.key), rules.algorithm, self.walks),
-            who.steps._replace(most=most or who.steps.most),
+            who.steps._replace(most=min(most or who.steps.most, who.steps.most)),
             who.rnd,
             who.draw,
         )
@@ -349,7 +349,7 @@ class EagerEngine:
 
 
 class Rehearsal:
-    """A round of one local step that leaves no trace, to find out whether a round can be played."""
+    """A round of few local steps that leaves no trace, to find out whether a round can be played."""
 
     def __init__(self, engine: EagerEngine) -> None:
         self.engine = engine
@@ -361,9 +361,12 @@ class Rehearsal:
         return self.engine.begin()
 
     def work(self, begun: Sequence[Begun]) -> Iterator[Done]:
-        """One local step of every row, on copies of the clients' state: a compiled step writes in place."""
+        """Some local steps of every row, on copies of the clients' state: a compiled step writes in place.
+
+        Three steps, since kernels may tell the first and the last one from others.
+        """
         for rows in self.engine.groups.cut(len(self.engine.stack)):
-            done = self.engine.group_work(begun, rows, most=1)
+            done = self.engine.group_work(begun, rows, most=3)
             state = type(done.work.state)(*(field.clone() for field in done.work.state))
             yield done._replace(work=done.work._replace(state=state))
 

@@ -41,7 +41,7 @@ class Walk(NamedTuple):
     decay: float = 0.0  # this times w is added to every gradient
 
 
-class Tiles(NamedTuple):
+class _Tiles(NamedTuple):
     """How a kernel divides its work among programs, and how they run."""
 
     columns: int
@@ -50,7 +50,7 @@ class Tiles(NamedTuple):
     stages: int
 
 
-TILES = {"layer": Tiles(32, 64, 4, 2), "last": Tiles(16, 64, 4, 3), "back": Tiles(32, 32, 4, 2)}
+_TILES = {"layer": _Tiles(32, 64, 4, 2), "last": _Tiles(16, 64, 4, 3), "back": _Tiles(32, 32, 4, 2)}
 
 
 def ready(dense: Dense, x: Tensor, y: Tensor, samples: int) -> bool:
@@ -86,7 +86,9 @@ def local_steps(dense: Dense, w: Tensor, walk: Walk, batches: Minibatches) -> Te
     Args:
         w: their models before: one per client, or one that all have.
     """
-    crowd, (steps, clients, _) = _Crowd(dense, w, walk, batches), batches.rows.shape
+    delta = walk.delta if walk.delta is None else walk.delta.contiguous()
+    crowd = _Crowd(dense, w.contiguous(), walk._replace(delta=delta), batches)
+    steps, clients, _ = batches.rows.shape
     parts = min(_STREAMS, clients)
     bounds = [k * clients // parts for k in range(parts + 1)]
     with _streams(w.device, parts) as streams:
@@ -149,7 +151,7 @@ class _Crowd:
 
     def _layer(self, k: int, turn: int, some: range, looks: bool) -> None:
         layer, last, (_, y, rows, weight) = self.layers[k], k == len(self.layers) - 1, self.batches
-        tiles = TILES["last" if last else "layer"]
+        tiles = _TILES["last" if last else "layer"]
         if last:  # a program sees all classes
             tiles = tiles._replace(columns=max(tiles.columns, _power_of_2(layer.outputs)))
         eta, delta, decay = self.walk
@@ -173,7 +175,7 @@ class _Crowd:
         )
 
     def _back(self, k: int, turn: int, some: range) -> None:
-        layer, tiles = self.layers[k], TILES["back"]
+        layer, tiles = self.layers[k], _TILES["back"]
         self._run(
             "back",
             layer,
@@ -185,7 +187,14 @@ class _Crowd:
         )
 
     def _run(
-        self, kernel: str, layer: _Layer, programs: int, tiles: Tiles, some: range, *given: Any, **known: bool
+        self,
+        kernel: str,
+        layer: _Layer,
+        programs: int,
+        tiles: _Tiles,
+        some: range,
+        *given: Any,
+        **known: bool,
     ) -> None:
         """Launch a kernel on a layer of some clients.
 
