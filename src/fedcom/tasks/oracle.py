@@ -80,7 +80,7 @@ class DataOracle:
 
     def steps(self, count: int, dtype: torch.dtype) -> "list[DataOracle]":
         """The oracles of the first local steps; on a GPU all their minibatches are drawn at once."""
-        room = count * len(self.clients) * (self.task.longest if self.by_epoch else 1)
+        room = count * len(self.clients) * (self.task.longest if self.by_epoch else self.batch_size or 0)
         if not self.clients.is_cuda or self.batch_size is None or room > _DRAWN_AT_ONCE:
             return [self.at(step) for step in range(count)]
         every = torch.arange(count, device=self.clients.device).reshape(-1, 1, 1)
