@@ -61,7 +61,7 @@ def distance(
 
 def check_draws(device: str) -> None:
     """Keys and minibatches are those of Draw."""
-    from fedcom import triton_draws
+    from fedcom.codecs.kernels import triton_draws
 
     here = Draw.seeded(3).fold(torch.arange(7))
     for key in (torch.tensor(-5), here.key):

@@ -10,7 +10,7 @@ the number of coordinates without padding.
 import triton
 import triton.language as tl
 
-from fedcom.triton_draws import bits, mix
+from fedcom.codecs.kernels.triton_draws import bits, mix
 
 
 @triton.jit

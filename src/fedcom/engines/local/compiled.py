@@ -86,7 +86,7 @@ def _prepare(engine: EagerEngine) -> None:
 def _quick_keys() -> None:
     """Fold keys by one Triton kernel, now that Triton has been imported and found to work."""
     if find_spec("triton") is not None:
-        from fedcom import triton_draws
+        from fedcom.codecs.kernels import triton_draws
 
         draws.fold_on_gpu_with(triton_draws.fold)
 

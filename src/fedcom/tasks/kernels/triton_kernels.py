@@ -13,7 +13,7 @@ are kept: those of even turns first, then those of odd ones. Programs are of the
 import triton
 import triton.language as tl
 
-from fedcom.triton_draws import bits, mix, mix_id
+from fedcom.codecs.kernels.triton_draws import bits, mix, mix_id
 
 
 @triton.jit(do_not_specialize=["salt", "clients"])
