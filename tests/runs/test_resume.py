@@ -265,7 +265,7 @@ def test_a_second_signal_ends_a_round_that_would_take_forever(tmp_path: Path) ->
     ) as command:
         assert command.until(lambda: lines(tmp_path / "a" / "metrics.jsonl") >= 1)
         command.send(signal.SIGINT)
-        command.process.join(0.2)
+        command.process.join(0.2)  # Python sees two signals as one if it is busy: then it stops after 8 s
         command.send(signal.SIGINT)
         code, _, err = command.result()
     assert code == 130
