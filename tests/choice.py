@@ -14,8 +14,10 @@ def some(family: Sequence[pytest.Item]) -> list[pytest.Item]:
     marker = next((mark for item in family for mark in item.iter_markers("covers")), None)
     if marker is None:
         return family
-    values = tuple(tuple(item.callspec.indices.values()) for item in family)  # type: ignore[attr-defined]
-    return [family[i] for i in cover(values, *marker.args)]
+    given = [item.callspec.params.values() for item in family]  # type: ignore[attr-defined]
+    numbers: dict[int, int] = {}  # of the values, which are the same objects in all cases
+    cases = tuple(tuple(numbers.setdefault(id(value), len(numbers)) for value in case) for case in given)
+    return [family[i] for i in cover(cases, *marker.args)]
 
 
 @cache

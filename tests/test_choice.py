@@ -6,6 +6,9 @@ from itertools import combinations, product
 import pytest
 
 from tests.choice import cover
+from tests.conftest import CHAOS
+
+pytest_plugins = ["pytester"]
 
 SIZES = [(50, 2, 4), (3, 3, 3, 3), (2, 2), (7,)]
 
@@ -34,3 +37,25 @@ def test_few_are_chosen_and_all_values_about_as_often() -> None:
 
 def test_cases_need_not_be_a_product() -> None:
     assert cover(((0, 0), (1, 1), (1, 0), (2, 1)), 1) == [0, 1, 3]
+
+
+def test_a_test_says_how_many_of_its_cases_are_chosen(pytester: pytest.Pytester) -> None:
+    """In a suite of its own, by the hook of this one."""
+    pytester.makeconftest("from tests.conftest import pytest_collection_modifyitems")
+    pytester.makeini("[pytest]\nmarkers =\n    covers\n    thorough\n    gpu\n    xdist_group")
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.mark.covers(1)
+        @pytest.mark.parametrize("x", range(3))
+        @pytest.mark.parametrize("y", [0.5, 0.5, "z"])
+        def test_few(x, y): pass
+
+        @pytest.mark.parametrize("x", [1, pytest.param(2, marks=pytest.mark.thorough)])
+        def test_one(x): pass
+
+        def test_plain(): pass
+    """)
+    counts = pytester.runpytest_inprocess("-p", "no:xdist").parseoutcomes()
+    assert counts == ({"passed": 12} if CHAOS else {"passed": 5, "deselected": 7})
+    assert pytester.runpytest_inprocess("-k", "few and 1", "-p", "no:xdist").parseoutcomes()["passed"] >= 1

@@ -29,11 +29,11 @@ def test_integers_of_any_width_come_back(bits: int, data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("bits", range(1, 33))
-@pytest.mark.parametrize("count", [1, 3, 7, 8, 9, 1001])
-def test_the_ends_of_every_width_come_back(bits: int, count: int) -> None:
-    values = torch.arange(count) % 2 * (2**bits - 1)
-    field = Field("codes", count, bits)
-    assert torch.equal(field.unpack(memoryview(field.pack(values))), values)
+def test_the_ends_of_every_width_come_back(bits: int) -> None:
+    for count in (1, 3, 7, 8, 9, 1001):
+        values = torch.arange(count) % 2 * (2**bits - 1)
+        field = Field("codes", count, bits)
+        assert torch.equal(field.unpack(memoryview(field.pack(values))), values)
 
 
 @pytest.mark.parametrize("bits", [b for b in range(1, 33) if b not in (8, 16, 32)])

@@ -74,6 +74,7 @@ def test_same_bytes_and_same_vectors(codec: Codec, d: int, monkeypatch: pytest.M
         assert same(codec.decode(fast[name], where, draw), x), name
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("d", SIZES[:-1])
 @pytest.mark.parametrize("shared", [False, True])
 def test_stacks(d: int, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
