@@ -102,6 +102,7 @@ def test_options_1_and_2_differ_only_in_downlink_bytes() -> None:
     assert two.ledger.total("downlink") - one.ledger.total("downlink") == 6 * (5 - 1) * model_bytes
 
 
+@pytest.mark.covers(2)
 @pytest.mark.parametrize(
     ("damping", "memory"), [("auto", "none"), (1.0, "none"), ("auto", "error-feedback"), (0.3, "paper")]
 )
@@ -119,6 +120,7 @@ def test_the_weighted_sum_of_delta_is_zero(
     assert close(simulation.weights @ delta, torch.zeros_like(delta[0]))
 
 
+@pytest.mark.covers(2)
 @pytest.mark.parametrize("method", [Diana, VRDiana])
 @pytest.mark.parametrize("weights", ["uniform", "size"])
 @pytest.mark.parametrize("participation", [1.0, 0.5])

@@ -34,6 +34,7 @@ METHODS = [Scallion(), Scafcom(), Scafcom(beta=1.0)]
 UNEQUAL = [5, 9, 12, 20, 7, 30]
 
 
+@pytest.mark.covers(2)
 @pytest.mark.parametrize(
     "method", [Scallion(), Scafcom(), Scafcom(beta=1.0)], ids=["scallion", "scafcom", "beta 1"]
 )

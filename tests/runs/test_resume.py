@@ -29,9 +29,9 @@ from fedcom.runs.record import CHECKPOINTS, FILES, record
 from fedcom.studies.compare import FILES as COMPARISON
 from fedcom.studies.compare import PLAN
 from fedcom.studies.sweep import FILES as SWEEP
+from tests.conftest import CHAOS
 from tests.processes import Command, Result, finished, started
 
-CHAOS = os.environ.get("FEDCOM_CHAOS", "0") not in ("", "0")
 SMALL = ("model.hidden=16", "algorithm.tau=2", "algorithm.decay=1")
 OFTEN = ("run.checkpoint_rounds=2",)
 SAMPLED = (*SMALL, "run.participation=0.25", "run.store=disk", *OFTEN)

@@ -54,6 +54,7 @@ def agree(codec: Codec, counted: int, real: int, messages: int) -> bool:
     return abs(counted - real) <= (0 if codec.exact_size else max(0.002 * real, 12 * messages))
 
 
+@pytest.mark.covers(2)
 @pytest.mark.filterwarnings("ignore:downlink .* without memory")
 @pytest.mark.parametrize("memory", ["error-feedback", "none"])
 @pytest.mark.parametrize("method", METHODS)

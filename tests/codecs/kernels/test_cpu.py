@@ -56,6 +56,7 @@ def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"fedcom.codecs.{module}.COMPILED", False)
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize(
     ("codec", "d"), CASES, ids=lambda case: label(case) if isinstance(case, Codec) else None
 )
