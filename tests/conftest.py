@@ -1,7 +1,7 @@
 """What every test may use: small tasks in float64, the draws behind them, and the rules for all tests."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -29,9 +29,15 @@ settings.register_profile(
 settings.load_profile("fedcom")
 
 
-@pytest.hookimpl(trylast=True)  # after -k and -m have made their choice
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the cases to run, and let one worker run all tests that share a fixture of a file or folder."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Let one worker run all tests that share a fixture of a file or folder, and choose the cases to run."""
+    for item in items:
+        if not torch.cuda.is_available() and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU that torch sees"))
+        if shared := shared_by(item):
+            item.add_marker(pytest.mark.xdist_group(shared))
+    yield  # to what obeys -k and -m, and to xdist
     if not CHAOS:
         families: dict[object, list[pytest.Item]] = {}
         for item in items:
@@ -39,11 +45,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = {item for family in families.values() for item in some(family)}
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = [item for item in items if item in chosen]
-    for item in items:
-        if not torch.cuda.is_available() and item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs a GPU that torch sees"))
-        if shared := shared_by(item):
-            item.add_marker(pytest.mark.xdist_group(shared))
 
 
 @pytest.fixture
