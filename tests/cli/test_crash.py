@@ -1,6 +1,5 @@
 """Unexpected errors, in real processes with a part replaced by one that fails, and pipes that are closed."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,20 +8,15 @@ import pytest
 import torch
 
 import fedcom
-from tests.cli.test_cli import PATIENCE, Result
+from tests.processes import PATIENCE, Result, finished
 
 SMALL = ("run", "model.hidden=8", "algorithm.tau=1", "run.rounds=1", "-q", "--device", "cpu")
 BROKEN = """
-import sys
-from fedcom import cli
 from fedcom.runs import record as running, run
 
 def broken(*_, **__):
     raise ZeroDivisionError("one line\\nand another")
 
-{breaks}
-sys.argv = ["fedcom", *{arguments!r}]
-cli.main()
 """
 PROC = Path("/proc")
 EARLY, LATE = "run.execute = broken", "running._Recorder._write_results = broken"
@@ -34,16 +28,7 @@ def crashed(folder: Path, breaks: str, *arguments: str, **environment: str) -> R
     Args:
         breaks: Python code that replaces the part, such as EARLY or LATE.
     """
-    program = BROKEN.format(breaks=breaks, arguments=arguments)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
+    return finished(folder, *arguments, environment=environment, prelude=BROKEN + breaks)
 
 
 def errors(folder: Path) -> list[Path]:
@@ -95,7 +80,9 @@ def test_what_a_user_can_fix_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [("list", "codecs"), ("list", "codecs", "--json")])
+@pytest.mark.parametrize(
+    "arguments", [("list", "codecs"), pytest.param(("list", "codecs", "--json"), marks=pytest.mark.thorough)]
+)
 def test_a_reader_that_closes_the_pipe_is_no_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     running = subprocess.Popen(
         [sys.executable, "-m", "fedcom", *arguments],
