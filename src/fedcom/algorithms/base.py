@@ -43,7 +43,7 @@ class Round(NamedTuple):
     share: float | Tensor  # the weight of the sampled clients among all: n/m for uniform weights
     coin: float | Tensor = 0.0  # one random number in [0, 1) that all clients of this round share
     alpha: float | Tensor = 1.0  # how far tracking or shifts move; set once the server has all messages
-    q: float | Tensor = 0.0  # the mean over clients of their measured q, set with alpha; zero if nobody told
+    q: float | Tensor = 0.0  # measured by clients, the mean of the coarsest budget; zero if nobody told
 
 
 class Stateless(NamedTuple):

@@ -152,12 +152,10 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     state = algorithm.begin(given.state, given.down, given.oracle, rnd)
     w = given.down["w"].expand(len(given.clients), -1)
     meant = local_work(algorithm, w, state, given.down, given.oracle, given.steps, rnd)
-    memory, sent, errors = {}, {}, []
+    memory, sent, errors, uplink = {}, {}, [], rules.uplink_of(given.clients)
     for name, x in meant.items():
         through = partial(_send_up, rules, name, given.clients, channel, given.draw.fold("uplink", name))
-        delivery = rules.uplink.send(
-            x, given.memory.get(name, x[..., :0]), algorithm.unit(name, rnd), through
-        )
+        delivery = uplink.send(x, given.memory.get(name, x[..., :0]), algorithm.unit(name, rnd), through)
         sent[name], memory[name] = delivery.heard, delivery.memory
         lossless = rules.links.uplink.lossless
         errors.append(
@@ -191,10 +189,10 @@ def server_hears(rules: Rules, senders: Senders, w: Tensor, inbox: Inbox) -> tup
         w: the model; only its shape and dtype matter.
     """
     clients, rnd = senders.clients, _own_path(rules, senders)
-    sent, blank = {}, w.expand(len(clients), -1)
+    sent, blank, uplink = {}, w.expand(len(clients), -1), rules.uplink_of(clients)
     for name in rules.algorithm.uploads:
         decoded = _send_up(rules, name, clients, inbox, senders.draw.fold("uplink", name), blank)
-        sent[name] = rules.uplink.hear(decoded, rules.algorithm.unit(name, rnd))
+        sent[name] = uplink.hear(decoded, rules.algorithm.unit(name, rnd))
     q = w.new_zeros(len(clients))
     return sent, _send_q(rules, next(iter(sent)), clients, inbox, senders.draw, q) if rules.sends_q else q
 
@@ -308,7 +306,7 @@ def server_work(
     Args:
         server_side: what the server keeps before the round.
         mean: of what the server heard.
-        q: the mean over clients of their measured q; a column where servers of several runs are stacked.
+        q: what clients measured, as Rules.coarsest_q gives it; a column where servers of several runs are stacked.
         channel: the downlink.
         draw: the round's key.
         receivers: how many hear each message; None: all clients of the round.

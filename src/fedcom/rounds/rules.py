@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -75,6 +75,21 @@ class Rules:
         """The stages around what clients send."""
         return stages.uplink(self.links, memory_of(self.algorithm, self.links), self.layout, self.clients)
 
+    def uplink_of(self, clients: Tensor) -> Pipeline:
+        """The stages around what some clients send: each contracts by what its own codec needs."""
+        if self.links.budgets is None or self.uplink.contraction is None:
+            return self.uplink
+        kept = self._kept[clients.cpu()].to(clients.device, self.layout.dtype)
+        return replace(self.uplink, contraction=kept.unsqueeze(-1))
+
+    @cached_property
+    def _kept(self) -> Tensor:
+        """The share of x that a message of each client carries, by the promise of its codec."""
+        kept = torch.empty(self.clients, dtype=torch.float64)
+        for codec, rows in self.links.uplinks(torch.arange(self.clients)):
+            kept[rows] = codec.kept(self.layout)
+        return kept
+
     @cached_property
     def downlink(self) -> Pipeline:
         """The stages around the mean that the server sends."""
@@ -126,13 +141,24 @@ class Rules:
         wanted = self.algorithm.smoothing() == "auto" and not self.uplink.contracts
         return wanted and self.links.uplink.unbiased
 
+    def coarsest_q(self, q: Tensor, clients: Tensor) -> Tensor:
+        """The q that alpha follows: the mean over clients, or over those of the coarsest budget.
+
+        Args:
+            q: measured by each client, in the last axis.
+            clients: their numbers.
+        """
+        if self.links.budgets is None:
+            return q.mean(-1)
+        return torch.stack([q[..., rows].mean(-1) for _, rows in self.links.uplinks(clients)]).amax(0)
+
     def alpha(self, q: Tensor, q_down: Tensor | None = None) -> float | Tensor:
         """How far tracking or shifts move this round.
 
         It is one number for all clients: with different ones the sum over clients would drift.
 
         Args:
-            q: the mean over clients of their measured q.
+            q: what clients measured, as `coarsest_q` gives it.
             q_down: the server's, if it makes up for what an unbiased downlink drops: what it makes up in a
                 round must be less than what it drops.
         """
@@ -148,7 +174,8 @@ class Rules:
             return setting
         # Without a memory, tracking on a biased codec acts as error feedback and needs no damping. With a
         # memory, a coordinate that is sent every 1/kept rounds would move delta 1/kept times too far.
-        return self.links.uplink.kept(self.layout) if self.uplink.contracts else 1.0
+        # One alpha serves all clients, so it is that of the client with the coarsest codec.
+        return float(self._kept.min()) if self.uplink.contracts else 1.0
 
     def init_server(self, w: Tensor) -> ServerSide:
         """What the server keeps before round 0: the algorithm's state, and empty memories."""

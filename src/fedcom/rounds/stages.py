@@ -137,11 +137,12 @@ class Pipeline:
 
     Args:
         stages: the one furthest from the codec first.
-        contraction: what comes out of the codec is multiplied by this; None: by nothing.
+        contraction: what comes out of the codec is multiplied by this, a column if clients differ; None: by
+            nothing.
     """
 
     stages: tuple[Stage, ...] = ()
-    contraction: float | None = None
+    contraction: float | Tensor | None = None
 
     @classmethod
     def of(cls, stages: tuple[Stage, ...], codec: Codec, layout: Layout) -> "Pipeline":

@@ -281,7 +281,8 @@ class EagerEngine:
             if not self.store.empty:
                 self._waiting.append((done.rows, self.park(done.rows, done.work)))
             del done
-        q = torch.cat(qs).reshape(len(self.runs), self.stack.sampled).mean(-1)
+        q = torch.cat(qs).reshape(len(self.runs), self.stack.sampled)
+        q = self.runs[0].rules.coarsest_q(q, self.inputs.client)
         return [Collected(mean.vectors, mean_q) for mean, mean_q in zip(means, q, strict=True)]
 
     def add(self, means: Sequence[Mean], begun: Sequence[Begun], done: Done) -> None:
