@@ -306,7 +306,7 @@ def server_work(
     Args:
         server_side: what the server keeps before the round.
         mean: of what the server heard.
-        q: what clients measured, as Rules.coarsest_q gives it; a column where servers of several runs are stacked.
+        q: what clients measured, as `coarsest_q` gives it; a column where several runs are stacked.
         channel: the downlink.
         draw: the round's key.
         receivers: how many hear each message; None: all clients of the round.

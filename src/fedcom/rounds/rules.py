@@ -14,7 +14,7 @@ from fedcom.errors import ConfigError
 from fedcom.rounds import stages
 from fedcom.rounds.stages import Pipeline
 from fedcom.traffic.links import DownlinkMemory, Links, Memory
-from fedcom.vectors import Layout, Vectors, handfuls
+from fedcom.vectors import Layout, Vectors, apart, handfuls
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (heard, meant) to an error, one number per client
 
@@ -180,7 +180,9 @@ class Rules:
     def init_server(self, w: Tensor) -> ServerSide:
         """What the server keeps before round 0: the algorithm's state, and empty memories."""
         remembered = self.algorithm.uploads if self.sends_mean_down and self.downlink.remembers else ()
-        return ServerSide(self.algorithm.init_server(w), {name: torch.zeros_like(w) for name in remembered})
+        state = self.algorithm.init_server(w)
+        state = type(state)(*apart(state))  # engines write it tensor by tensor
+        return ServerSide(state, {name: torch.zeros_like(w) for name in remembered})
 
     def init_client(self, w: Tensor) -> tuple[Any, Vectors]:
         """What a client keeps before it first takes part: the algorithm's state, and empty memories."""
