@@ -312,7 +312,7 @@ class Simulation:
         return self.engine.peek(self._index, self._numbers(clients))[0]
 
     def client_memory(self, clients: Tensor | None = None) -> Vectors:
-        """What the memory of some clients, or all, keeps of what the codec dropped, in the model's units."""
+        """What some clients, or all, remember of what the codec dropped, by vector, in `memory_unit`s."""
         return self.engine.peek(self._index, self._numbers(clients))[1]
 
     def _numbers(self, clients: Tensor | None) -> Tensor:

@@ -155,7 +155,7 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     memory, sent, errors, uplink = {}, {}, [], rules.uplink_of(given.clients)
     for name, x in meant.items():
         through = partial(_send_up, rules, name, given.clients, channel, given.draw.fold("uplink", name))
-        delivery = uplink.send(x, given.memory.get(name, x[..., :0]), algorithm.unit(name, rnd), through)
+        delivery = uplink.send(x, given.memory.get(name, x[..., :0]), rules.units(name, rnd), through)
         sent[name], memory[name] = delivery.heard, delivery.memory
         lossless = rules.links.uplink.lossless
         errors.append(
@@ -192,7 +192,7 @@ def server_hears(rules: Rules, senders: Senders, w: Tensor, inbox: Inbox) -> tup
     sent, blank, uplink = {}, w.expand(len(clients), -1), rules.uplink_of(clients)
     for name in rules.algorithm.uploads:
         decoded = _send_up(rules, name, clients, inbox, senders.draw.fold("uplink", name), blank)
-        sent[name] = uplink.hear(decoded, rules.algorithm.unit(name, rnd))
+        sent[name] = uplink.hear(decoded, rules.units(name, rnd))
     q = w.new_zeros(len(clients))
     return sent, _send_q(rules, next(iter(sent)), clients, inbox, senders.draw, q) if rules.sends_q else q
 
@@ -344,7 +344,7 @@ def client_hears(rules: Rules, rnd: Round, w: Tensor, inbox: Inbox, draw: Draw) 
     mean: Vectors = {}
     for name in rules.algorithm.uploads if rules.sends_mean_down else ():
         decoded = inbox.send(name, w, rules.layout, rules.links.downlink, _mean_key(rules, draw, name))
-        mean[name] = rules.downlink.hear(decoded, rules.algorithm.unit(name, rnd))
+        mean[name] = rules.downlink.hear(decoded, rules.units(name, rnd))
     number = w.new_zeros(())
     q = _tell(rules, number, inbox, draw) if rules.sends_q else number
     q_down = _tell(rules, number, inbox, draw) if rules.tells_q_down else None
@@ -379,7 +379,7 @@ def _send_mean(
             return channel.send(name, x, rules.layout, codec, _mean_key(rules, draw, name), receivers)
 
         before = memory.get(name, x[..., :0])
-        delivery = rules.downlink.send(x, before, rules.algorithm.unit(name, rnd), through)
+        delivery = rules.downlink.send(x, before, rules.units(name, rnd), through)
         heard[name], remembered[name] = delivery.heard, delivery.memory
     return heard, remembered if rules.downlink.remembers else {}
 
@@ -390,14 +390,14 @@ def client_finish(rules: Rules, work: Work, answer: Answer, in_place: bool = Fal
     Args:
         in_place: whether the state may be written over the one before.
     """
-    algorithm, rnd, unit = rules.algorithm, answer.rnd, rules.algorithm.unit
+    algorithm, rnd = rules.algorithm, answer.rnd
     state = loops.client_step(algorithm, work.state, work.sent, answer.mean, rnd) if in_place else None
     if state is None:
         state = algorithm.client_step(work.state, work.meant, work.sent, answer.mean, rnd)
     memory = work.memory
     if rules.uplink.needs_mean:
         settle = rules.uplink.settle
-        memory = {name: settle(nu, answer.mean[name], unit(name, rnd)) for name, nu in memory.items()}
+        memory = {name: settle(nu, answer.mean[name], rules.units(name, rnd)) for name, nu in memory.items()}
     return state, memory
 
 
@@ -414,9 +414,9 @@ def norm_factors(rules: Rules, sent: Vectors, rnd: Round, bound: float) -> dict[
 
 def shortened(rules: Rules, work: Work, factors: Mapping[str, float], rnd: Round) -> Work:
     """What clients did, knowing that the server multiplied what it heard of them by some factors."""
-    unit, unheard = rules.algorithm.unit, rules.uplink.unheard
+    unheard = rules.uplink.unheard
     memory = {
-        name: unheard(nu, (1 - factors[name]) * work.sent[name], unit(name, rnd))
+        name: unheard(nu, (1 - factors[name]) * work.sent[name], rules.units(name, rnd))
         for name, nu in work.memory.items()
     }
     return work._replace(sent={name: factors[name] * x for name, x in work.sent.items()}, memory=memory)

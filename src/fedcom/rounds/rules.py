@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from fedcom.algorithms import Algorithm
+from fedcom.algorithms.base import Round
 from fedcom.errors import ConfigError
 from fedcom.rounds import stages
-from fedcom.rounds.stages import Pipeline
+from fedcom.rounds.stages import Pipeline, Units
 from fedcom.traffic.links import DownlinkMemory, Links, Memory
 from fedcom.vectors import Layout, Vectors, apart, handfuls
 
@@ -69,6 +70,10 @@ class Rules:
         codecs = [codec for codec, _ in self.links.uplinks(torch.arange(self.clients))]
         for codec in (*codecs, self.links.downlink):
             codec.variance(self.layout)  # raises now, before round 0, if the codec cannot serve this model
+
+    def units(self, vector: str, rnd: Round) -> Units:
+        """The units of an uploaded vector."""
+        return Units(self.algorithm.unit(vector, rnd), self.algorithm.memory_unit(vector, rnd))
 
     @cached_property
     def uplink(self) -> Pipeline:
