@@ -110,3 +110,14 @@ def test_a_new_app_is_whole_and_its_job_runs(tmp_path: Path) -> None:
         new(app)
     with pytest.raises(ConfigError, match="begin it with a letter"):
         new(tmp_path / "7")
+
+
+@pytest.mark.parametrize("key", ["eta", "gamma"])
+def test_auto_rates_need_the_data_of_all_clients(tmp_path: Path, key: str) -> None:
+    """Neither the server nor a client has them: each would settle on numbers of its own, or on none."""
+    auto = job(f"algorithm.{key}=auto")
+    with pytest.raises(ConfigError, match=f"has {key}=auto, which is set from the data of all clients"):
+        auto.serve(Here(job(), tmp_path / "clients"), tmp_path / "run")
+    with pytest.raises(ConfigError, match=f"has {key}=auto"):
+        auto.participant(0, tmp_path / "0")
+    assert not (tmp_path / "run").exists()

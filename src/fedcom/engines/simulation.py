@@ -27,7 +27,7 @@ from fedcom.engines.results import Results
 from fedcom.engines.results import Row as Row
 from fedcom.engines.state.placement import ClientCounts, clients_that_fit, plan_store
 from fedcom.engines.state.stores import Storage
-from fedcom.errors import ConfigError, Diverged, StorageError, WireError
+from fedcom.errors import ConfigError, Diverged, NotFinite, StorageError
 from fedcom.formats import html_table, size
 from fedcom.plain import build, pick, plain
 from fedcom.rounds.cohort import Cohort
@@ -50,6 +50,7 @@ ROW_KEYS = (  # what rows may hold besides the user's metrics
     *("uplink_bytes", "downlink_bytes", "uplink_bytes_total", "downlink_bytes_total"),
     *("q", "damping", "seconds", "modelled_seconds"),
 )
+_SAVED = ("rounds", "participation", "seed", "eval_every", "chunk", "engine", "tf32")  # in a checkpoint
 _CHECK_EVERY = 16  # rounds on a GPU between two checks whether the model is finite
 
 
@@ -123,15 +124,28 @@ class Simulation:
         self.backoffs: list[dict[str, Any]] = []  # each time the run went back: from and to which round, eta
         self.results, self.metrics = Results(), dict(metrics or {})
         self._check_metrics()
-        self.settings: dict[str, Any] = {
+        self._arguments: dict[str, Any] = {
+            "links": links,
             "rounds": rounds,
             "participation": participation,
             "seed": seed,
             "eval_every": eval_every,
+            "device": device,
             "chunk": chunk,
             "engine": engine,
             "tf32": tf32,
+            "storage": storage,
+            "network": network,
+            "metrics": metrics,
+            "measure": measure,
+            "ranks": ranks,
+            "transport": transport,
         }
+        self.settings: dict[str, Any] = {key: self._arguments[key] for key in _SAVED}
+
+    def replaced(self, **changes: Any) -> "Simulation":
+        """The same run before its first round, with some arguments changed."""
+        return Simulation(**{"task": self.task, "algorithm": self.algorithm, **self._arguments, **changes})
 
     def _repr_html_(self) -> str:
         """The run as it stands, as a table, for notebooks."""
@@ -279,8 +293,8 @@ class Simulation:
         started = time.perf_counter()
         try:
             self.engine.step()
-        except WireError:  # a message is refused if its vector was not finite
-            raise self._diverged(self.round + 1) from None
+        except NotFinite as error:
+            raise self._diverged(self.round + 1) from error
         if self.server.w.device.type == "cpu" or self.round % _CHECK_EVERY == 0:
             self.check()
         self._seconds += time.perf_counter() - started
@@ -354,17 +368,7 @@ class Simulation:
         for series in self._saves.values():
             series.wait()  # else a thread might write a checkpoint of what is left behind
         lost = {"round": self.round, "back_to": kept.number, "eta": eta}
-        twin = Simulation(
-            self.task,
-            replace(self.algorithm, eta=eta),
-            self.rules.links,
-            device=self.server.w.device.type,
-            storage=self.options.storage,
-            network=self.state.network,
-            measure=self.rules.measure,
-            transport=self.options.transport,
-            **self.settings,
-        )
+        twin = self.replaced(algorithm=replace(self.algorithm, eta=eta))
         saved = kept.latest()
         if self.state.network is not None:
             now = self.engine.gauge(self._index).time["modelled_seconds"]
@@ -398,6 +402,7 @@ class Simulation:
         *,
         rounds: int | None = None,
         device: str = "auto",
+        metrics: Mapping[str, Metric] | None = None,
         measure: Measure = relative_error,
     ) -> "Simulation":
         """The run that `save` wrote into a folder, ready to go on with the same bits.
@@ -407,6 +412,7 @@ class Simulation:
             algorithm: needed if its class is your own and not registered; None: as it was.
             links: needed if a codec's class is your own and not registered; None: as they were.
             rounds: how many there are in all; None: as many as before.
+            metrics: functions cannot be saved, so give them again, as you give the task.
         """
         saved = Series(Path(path)).latest()
         if saved is None:
@@ -421,6 +427,7 @@ class Simulation:
             device=device,
             storage=build(Storage, kept["storage"], "storage"),
             network=kept["network"] and build(Network, kept["network"], "network"),
+            metrics=metrics,
             measure=measure,
             **settings,
         )

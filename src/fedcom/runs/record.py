@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -103,12 +103,16 @@ def record(
         callbacks: each is called with every row.
         table: the settings for config.toml; None: what the simulation knows.
     """
+    if start not in get_args(Start):
+        raise ConfigError(f"start must be {', '.join(get_args(Start))}; got {start!r}")
     out = Path(out)
     with claim(out, used=start != "new"):
         recorder = _Recorder(simulation, out, table or _table(simulation), label, target, (minutes, rounds))
         recorder.watch = Watch(on_divergence, simulation)
-        if start == "resume" and recorder.finished():
-            return Outcome(recorder.curve("done"), None)
+        if start == "resume":
+            recorder.refuse_shorter()
+            if recorder.finished():
+                return Outcome(recorder.curve("done"), None)
         try:
             recorder.prepare(resume=start == "resume")
         except Exception as error:
@@ -147,6 +151,17 @@ class _Recorder:
         self.rows = read_rows(self.out)
         return True
 
+    def refuse_shorter(self) -> None:
+        """Raise ConfigError if the folder holds more rounds than are asked for: they would be lost."""
+        told = [read_json(self.out / "summary.json").get("rounds_done")]
+        told += [row["round"] for row in read_rows(self.out)]
+        done, asked = max((n for n in told if isinstance(n, int)), default=0), self.simulation.rounds
+        if done > asked:
+            raise ConfigError(
+                f"{self.out} holds {done} rounds; {asked} (run.rounds) are fewer: raise it to go on, or begin "
+                "anew in another folder"
+            )
+
     def curve(self, status: str) -> Curve:
         """The run so far."""
         return Curve(self.label, self.table["run"]["seed"], self.rows, status)
@@ -164,7 +179,6 @@ class _Recorder:
         known = read_json(self.out / "environment.json")
         if resume and self.simulation.restore(self.out / CHECKPOINTS):
             self._any_saved = True
-            self._refuse_shorter()
             self.rows = [row for row in read_rows(self.out) if row["round"] < self.simulation.round]
         self._write_config()  # only now, as it is no longer refused: settings may have changed
         self._saved_round = self.simulation.round
@@ -326,13 +340,6 @@ class _Recorder:
                         f"{self.out} holds a run with {section}.{key}={old.get(key)}, not {new.get(key)}; "
                         "leave it as it was, or begin anew in another folder"
                     )
-
-    def _refuse_shorter(self) -> None:
-        done, asked = self.simulation.round, self.simulation.rounds
-        if done > asked:
-            raise ConfigError(
-                f"{self.out} holds {done} rounds; run.rounds={asked} is less: raise it to go on"
-            )
 
 
 def read_rows(out: Path) -> list[Row]:

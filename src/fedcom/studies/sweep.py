@@ -25,9 +25,9 @@ from fedcom.errors import (
     ConfigError,
     DataError,
     Diverged,
+    NotFinite,
     OutOfMemory,
     Stopped,
-    WireError,
     nearest,
     unknown,
 )
@@ -463,7 +463,7 @@ class _Stack:
         while self.alive and self.engine.round < self.run.rounds:
             try:
                 self.engine.step()
-            except WireError:  # a message is refused if its vector was not finite
+            except NotFinite:
                 self.alive.clear()
                 break
             show.advance(self.engine.round)
