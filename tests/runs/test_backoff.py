@@ -35,6 +35,7 @@ def summary(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore:the training loss has grown")
 def test_it_goes_back_until_it_converges(tmp_path: Path) -> None:
     assert isinstance(execute(config(on_divergence="stop"), tmp_path / "a", quiet=True).error, Diverged)
     outcome = execute(config(), tmp_path / "b", quiet=True)

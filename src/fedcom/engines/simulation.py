@@ -51,6 +51,7 @@ ROW_KEYS = (  # what rows may hold besides the user's metrics
     *("q", "damping", "seconds", "modelled_seconds"),
 )
 _SAVED = ("rounds", "participation", "seed", "eval_every", "chunk", "engine", "tf32")  # in a checkpoint
+_GROWN = 20.0  # times the first loss, of which a run warns
 _CHECK_EVERY = 16  # rounds on a GPU between two checks whether the model is finite
 
 
@@ -122,7 +123,7 @@ class Simulation:
         plan_store(ClientCounts.of(cohort.clients, cohort.sampled, rounds), rules, w, self.options.storage)
         self._index, self._seconds, self._saves = 0, 0.0, dict[Path, Series]()
         self.backoffs: list[dict[str, Any]] = []  # each time the run went back: from and to which round, eta
-        self.results, self.metrics = Results(), dict(metrics or {})
+        self.results, self.metrics, self._warned = Results(), dict(metrics or {}), False
         self._check_metrics()
         self._arguments: dict[str, Any] = {
             "links": links,
@@ -240,10 +241,22 @@ class Simulation:
                 row = self.row()
                 self.results.add(row)
                 yield row
+                self._warn_of_growth(row)
             if self.round >= self.rounds:
                 return
             self.step()
             on_round(self.round)
+
+    def _warn_of_growth(self, row: Row) -> None:
+        """Warn once if the training loss is many times what it was."""
+        first, loss = self.results[0]["train_loss"], row["train_loss"]
+        if self._warned or first is None or loss is None or loss <= _GROWN * abs(first):
+            return
+        self._warned = True
+        warnings.warn(
+            f"the training loss has grown from {first:.3g} to {loss:.3g} by round {row['round']}; {_ADVICE}",
+            stacklevel=3,
+        )
 
     def follow(self) -> None:
         """On a rank other than 0: play this rank's part of the run until rank 0 says that all is done."""
