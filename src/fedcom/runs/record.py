@@ -158,8 +158,8 @@ class _Recorder:
         done, asked = max((n for n in told if isinstance(n, int)), default=0), self.simulation.rounds
         if done > asked:
             raise ConfigError(
-                f"{self.out} holds {done} rounds; {asked} (run.rounds) are fewer: raise it to go on, or begin "
-                "anew in another folder"
+                f"{self.out} holds {done} rounds; {asked} (run.rounds) are fewer: raise it to go on, or "
+                "begin anew in another folder"
             )
 
     def curve(self, status: str) -> Curve:

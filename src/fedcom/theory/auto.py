@@ -125,8 +125,9 @@ def settle(
         return algorithm, None
     if task.held is not None:
         raise ConfigError(
-            f"{algorithm.name} has {_auto_keys(algorithm)}=auto, which is set from the data of all clients, and "
-            "they are not here; give numbers, such as `fedcom tune` or `fedcom plan` finds on data like theirs"
+            f"{algorithm.name} has {_auto_keys(algorithm)}=auto, which is set from the data of all clients, "
+            "and they are not here; give numbers, such as `fedcom tune` or `fedcom plan` finds on data like "
+            "theirs"
         )
     cohort = Cohort.of(algorithm, task.sizes.cpu(), participation)
     prober = Prober(task, algorithm, clients=CLIENTS, samples=SAMPLES, seed=seed)
