@@ -39,7 +39,8 @@ class Marks:
         self, objective: Objective, w: Tensor, x: Tensor, y: Tensor, classes: int, keep: bool = False
     ) -> None:
         self.y, self.terms, kept, losses, hits = y, objective.terms, list[Tensor](), [], []
-        for xs, ys in zip(torch.split(x, EVAL_BLOCK), torch.split(y, EVAL_BLOCK), strict=True):
+        blocks = zip(torch.split(x, EVAL_BLOCK), torch.split(y, EVAL_BLOCK), strict=True)
+        for xs, ys in blocks if len(x) else ():  # not every module can take no sample
             outputs = objective.outputs(w, xs)
             losses.append(objective.losses(outputs, ys).double())
             hits.append(objective.terms.hits(outputs, ys, classes))
