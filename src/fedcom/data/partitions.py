@@ -65,10 +65,9 @@ def split(
         classes_per_client: how many shards each client gets, for "classes".
         alpha: of the Dirichlet distribution, for "dirichlet"; the smaller, the more uneven.
     """
-    if clients is not None:
-        clients = convert(int(clients) if _is_number(clients) else clients, int, "clients")
+    count = _count(clients)
     if not isinstance(partition, str) and not callable(partition):
-        return _covering(_given(partition, clients, len(y)), len(y))
+        return _covering(_given(partition, count, len(y)), len(y))
     function, name = (
         (PARTITIONS[partition], partition) if isinstance(partition, str) else (partition, "yours")
     )
@@ -78,11 +77,11 @@ def split(
         raise ConfigError(f"alpha must be positive and finite; got {alpha}")
     if groups is not None and len(groups) != len(y):
         raise DataError(f"there are {len(groups)} group ids for {len(y)} samples; give one per sample")
-    if clients is None:
-        clients = _count_groups(name, groups)
-    if not 1 <= clients <= len(y):
-        raise ConfigError(f"clients must be from 1 to the number of samples, {len(y)}; got {clients}")
-    found = function(SplitRequest(y, groups, clients, draw, classes_per_client, alpha))
+    if count is None:
+        count = _count_groups(name, groups)
+    if not 1 <= count <= len(y):
+        raise ConfigError(f"clients must be from 1 to the number of samples, {len(y)}; got {count}")
+    found = function(SplitRequest(y, groups, count, draw, classes_per_client, alpha))
     parts = indices(found, len(y), f"partition {name!r} must return")
     return parts if name in _BUILTIN else _covering(parts, len(y))
 
@@ -164,8 +163,12 @@ def _covering(parts: list[Tensor], samples: int) -> list[Tensor]:
     return parts
 
 
-def _is_number(text: object) -> bool:
-    return isinstance(text, str) and text.strip().isdecimal()
+def _count(clients: int | str | None) -> int | None:
+    """The number of clients, which may be written as text."""
+    if clients is None:
+        return None
+    number: int = convert(int(clients) if str(clients).isdecimal() else clients, int, "clients")
+    return number
 
 
 def _count_groups(name: str, groups: Tensor | None) -> int:

@@ -31,7 +31,8 @@ def watched(first: bool) -> Iterator[None]:
 
 def _states() -> dict[str, object]:
     """Where each global generator stands; the host knows it for a GPU too."""
-    gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    gpus = torch.cuda.default_generators if used else ()
     return {
         "torch's": torch.get_rng_state().numpy().tobytes(),
         "torch's on the GPU": tuple((gpu.initial_seed(), gpu.get_offset()) for gpu in gpus),
