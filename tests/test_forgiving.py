@@ -405,6 +405,8 @@ def test_data_that_cannot_be_is_refused_with_the_remedy() -> None:
     ]:
         with pytest.raises(DataError, match=message):
             task(x=x)
+    with pytest.raises(DataError, match=r"the parts train, test; give them apart, as x=data\['train'\]"):
+        task(x={"train": Table(), "test": Table()}, y=None)
     for x in ({"a": X, "b": X, "label": Y}, {"a": X, "b": Y}):
         with pytest.raises(DataError, match=r"x has the columns a, b.*must have two, samples and one of y"):
             task(x=x, y=None)

@@ -166,10 +166,13 @@ def test_what_is_no_module_is_refused_with_the_remedy() -> None:
 
 def test_lazy_layers_are_initialised_by_a_sample() -> None:
     lazy = nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(3))
+    plain = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
     task = Task.from_arrays(lazy, X, Y, clients=4, dtype=torch.float64)
     assert task.objective.layout.size == 4 * 5 + 5 + 5 * 3 + 3
     assert float(task.objective.start.abs().max()) > 0
     assert isinstance(lazy[0], nn.LazyLinear)  # the user's module is not changed
+    for x in (X.double(), X.long()):
+        assert Task.from_arrays(lazy, x, Y, clients=4).objective.layout == Objective(plain).layout
     with pytest.raises(ConfigError, match=r"lazy layers; call it once on a sample, as in module\(x\[:1\]\)"):
         Objective(nn.LazyLinear(3))
     with pytest.raises(ConfigError, match=r"lazy layers and cannot take one sample of shape \[4\]"):

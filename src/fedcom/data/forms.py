@@ -66,6 +66,8 @@ def _refuse_several(x: Any, y: Any, name: str) -> None:
 def _columns(table: Any, name: str) -> tuple[Any, Any]:
     """Samples and targets of a table with two columns, one of which has the name of targets."""
     columns = _names(table)
+    if "train" in columns:
+        raise DataError(f"{name} has the parts {', '.join(columns)}; give them apart, as x=data['train']")
     targets = [column for column in columns if column.lower() in _TARGETS]
     if len(columns) != 2 or len(targets) != 1:
         raise DataError(

@@ -14,7 +14,7 @@ from fedcom.errors import ConfigError, DataError
 from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
-from fedcom.tasks.suitable import check_module, copied, dtype_of, told
+from fedcom.tasks.suitable import check_module, copied, dtype_of, inputs, told
 from fedcom.vectors import Layout, Piece, flatten
 
 # Attention on a CPU is computed client by client, which costs little; nobody can do anything about it.
@@ -68,8 +68,7 @@ class Objective:
 
     def inputs(self, x: Tensor) -> Tensor:
         """Samples in the model's dtype; whole numbers stay whole if the module has an embedding."""
-        embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in self.module.modules())
-        return x if embeds and not x.is_floating_point() else _finite(x.to(self.layout.dtype))
+        return _finite(inputs(self.module, x, self.layout.dtype))
 
     def targets(self, y: Tensor) -> Tensor:
         """Floating-point targets, and answers of yes or no, in the model's dtype; classes as they are."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,20 @@ class Marks:
 
     def loss(self, rows: slice = slice(None)) -> float:
         """The mean loss of some of the samples; 0 if none counts."""
-        return float(shares(self.losses[rows].sum(), mass(self.terms, self.y[rows]).sum()))
+        return float(shares(self.losses[rows].sum(), self._mass[rows].sum()))
 
     def accuracy(self, rows: slice = slice(None)) -> float | None:
         """The share of some of the samples that is answered right; None if none counts."""
-        count = counted(self.terms, self.y[rows]).sum()
+        count = self._counted[rows].sum()
         return float(self.hits[rows].sum() / count) if count else None
+
+    @cached_property
+    def _mass(self) -> Numbers:
+        return mass(self.terms, self.y)
+
+    @cached_property
+    def _counted(self) -> Numbers:
+        return counted(self.terms, self.y)
 
     def regression(self) -> dict[str, float]:
         """r2, the share of the targets' variance that is explained, and rmse, the root mean square error.

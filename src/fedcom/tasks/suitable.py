@@ -32,17 +32,22 @@ def initialised(module: Any, x: Tensor) -> Any:
     """
     if not isinstance(module, nn.Module) or not _lazy(module):
         return module
-    module, known = copy.deepcopy(module), [p for p in module.parameters() if not is_lazy(p)]
-    sample = x[:1] if not known or not x.is_floating_point() else x[:1].to(known[0].dtype)
+    module = copy.deepcopy(module)
     try:
         with torch.no_grad():
-            module(sample)
+            module(inputs(module, x[:1], next(module.parameters()).dtype))
     except Exception as error:
         raise ConfigError(
             f"the module has lazy layers and cannot take one sample of shape {list(x.shape[1:])}: "
             f"{told(error)}; call it once on a sample yourself, or give its layers their sizes"
         ) from error
     return module
+
+
+def inputs(module: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Samples in a dtype; whole numbers stay whole if the module has an embedding."""
+    embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
+    return x if embeds and not x.is_floating_point() else x.to(dtype)
 
 
 def check_kind(module: Any) -> None:

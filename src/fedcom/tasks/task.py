@@ -121,15 +121,15 @@ class Task:
     def drawn(cls, objective: Objective, population: Population) -> "Task":
         """A task whose samples are drawn when they are needed."""
         data = population.data
-        objective.rehearse(objective.inputs(data.x), objective.targets(data.y), data.classes)
+        x, y = objective.inputs(data.x), objective.targets(data.y)
         return cls(
             objective=objective,
-            x=objective.inputs(data.x),
-            y=objective.targets(data.y),
+            x=x,
+            y=y,
             sizes=population.sizes,
             test_x=objective.inputs(data.test_x),
             test_y=objective.targets(data.test_y),
-            classes=data.classes,
+            classes=objective.rehearse(x, y, data.classes),
             name=data.name,
             source=population.samples,
             shown=population.shown,
@@ -277,11 +277,9 @@ class Task:
 
     def targets(self, clients: Tensor, position: Tensor) -> Tensor:
         """y of some clients' samples; `samples` explains the parameters."""
-        return (
-            self.y[self.rows(clients, position)]
-            if self.source is None
-            else self.samples(clients, position)[1]
-        )
+        if self.source is not None:
+            return self.samples(clients, position)[1]
+        return self.y[self.rows(clients, position)]
 
     def rows(self, clients: Tensor, position: Tensor) -> Tensor:
         """Which rows of x and y some clients' samples are; `samples` explains the parameters.
@@ -345,12 +343,12 @@ class Task:
         losses, hits = (
             np.add.reduceat(marks, self._starts) for marks in scored or self._score(w, slice(None))
         )
-        mass, counted = self._counts
+        masses, counts = self._counts
         p = p.double().cpu()
         p = p if self.shown is None else p[self.shown] / p[self.shown].sum()
-        accuracy = np.sort(hits[counted > 0] / counted[counted > 0])
+        accuracy = np.sort(hits[counts > 0] / counts[counts > 0])
         worst = accuracy[: max(1, round(0.1 * len(accuracy)))]
-        train_loss = float(shares(losses, mass) @ p.numpy())
+        train_loss = float(shares(losses, masses) @ p.numpy())
         return train_loss, float(worst.mean()) if self.answers and len(worst) else None
 
     def whole_blocks(self, clients: range) -> range:
