@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import fedcom
 from fedcom import ConfigError, DataError, FedAvg, FedCOMGATE, Int, Links, Simulation, Storage, Task, TopK
@@ -112,6 +112,99 @@ def test_a_torch_dataset_is_samples_and_targets() -> None:
         assert torch.equal(made.x, task().x)
         assert torch.equal(made.test_y, Y)
         assert made.classes == C
+
+
+class Table:
+    """A table with columns, as Hugging Face's data sets are."""
+
+    column_names = ("image", "label")
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, key: Any) -> Any:
+        return {"image": X, "label": Y}[key] if isinstance(key, str) else {"image": X[key], "label": Y[key]}
+
+
+class Rows(torch.utils.data.Dataset[Any]):
+    """Items that are mappings."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {"labels": int(Y[i]), "pixel_values": X[i].numpy()}
+
+
+@pytest.mark.parametrize(
+    "both",
+    [
+        DataLoader(TensorDataset(X, Y), batch_size=7),
+        DataLoader(TensorDataset(X, Y), batch_size=7, shuffle=True, drop_last=True),
+        list(zip(X, Y, strict=True)),
+        [(x.tolist(), int(y)) for x, y in zip(X, Y, strict=True)],
+        {"x": X, "y": Y},
+        {"label": Y.tolist(), "features": X.numpy()},
+        Table(),
+        Rows(),
+        [Rows()[i] for i in range(N)],
+        (X, Y),
+        (X.numpy(), Y.tolist()),
+    ],
+    ids=lambda b: type(b).__name__,
+)
+def test_samples_and_targets_in_one(both: Any) -> None:
+    made = task(x=both, y=None, test_x=both)
+    assert torch.equal(made.x, task().x)
+    assert torch.equal(made.y, task().y)
+    assert torch.equal(made.test_x, X)
+    assert made.classes == C
+
+
+def test_sparse_samples_get_their_zeros() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    gaps = X * (X > 0)
+    for given in (gaps.to_sparse(), sparse.csr_matrix(gaps.numpy())):
+        assert torch.equal(task(x=given).x, task(x=gaps).x)
+
+
+def test_the_number_of_clients_may_be_text() -> None:
+    assert task(clients="4").sizes.tolist() == task(clients=4.0).sizes.tolist() == [15] * 4
+
+
+def test_groups_split_the_samples_unless_a_partition_is_named() -> None:
+    names = np.array(["carol", "alice", "bob"])[np.arange(N) % 3]
+    made = task(groups=names, clients=None)
+    assert torch.equal(made.x, task(groups=names, partition="natural", clients=None).x)
+    assert made.sizes.tolist() == [20, 20, 20]
+    assert torch.equal(made.x[:20], X[1::3])  # alice's
+    assert task(groups=names, clients=2).sizes.tolist() == [20, 20]
+    assert task(groups=names, partition="iid", clients=5).sizes.tolist() == [12] * 5
+    with pytest.raises(ConfigError, match="has 3 natural groups; lower it, or name another partition"):
+        task(groups=names, clients=4)
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+def test_a_partition_that_overlaps_or_leaves_samples_out_is_warned_of(as_function: bool) -> None:
+    def made(*parts: list[int]) -> Task:
+        listed = list(parts)
+        partition = (lambda request: listed) if as_function else listed
+        return task(partition=partition, clients=len(listed) if as_function else None)
+
+    everyone = list(range(N))
+    with pytest.warns(UserWarning, match=r"to more than one client, or twice to one: \[7, 9\], 2 in all"):
+        assert made(everyone, [7, 9]).sizes.tolist() == [N, 2]
+    with pytest.warns(UserWarning, match=r"twice to one: \[3\], 1 in all"):
+        made([*everyone[1:], 3], [0])
+    with pytest.warns(UserWarning, match=rf"leaves 56 of {N} samples out"):
+        assert made([0, 1], [2, 3]).sizes.tolist() == [2, 2]
+    with pytest.raises(ConfigError, match="every client needs a sample, but client 1 has none, and 1 more"):
+        made(everyone, [], [])
+
+
+def test_parts_that_overlap_are_warned_of_where_a_task_is_built() -> None:
+    with pytest.warns(UserWarning, match=r"twice to one: \[0\], 1 in all"):
+        Task.build(fedcom.Objective(linear()), fedcom.from_arrays(X, Y), [*HALVES[:1], [0, *HALVES[1]]])
 
 
 def test_groups_can_be_names() -> None:
@@ -265,6 +358,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"y": Y.float()}, r"cross-entropy.*needs classes.*y holds floats; give y.long\(\), or a loss"),
     ({"y": Y + 0.5}, r"y holds floats; give one class per sample, or a loss of your own"),
+    ({"x": Y, "y": X}, r"x has shape \[60\] and y \[60, 4\]: they look swapped; the order is module, x, y"),
+    ({"x": Y, "y": X, "loss": nn.functional.mse_loss}, r"one sample of shape \[\].* are x and y swapped\?"),
+    ({"clients": "four"}, r"clients must be a whole number; got 'four'"),
     ({"x": X[:, :2]}, r"the module cannot take one sample of shape \[2\]: RuntimeError: mat1 and mat2"),
     ({"module": Wrapped(lambda o: {"a": o, "b": o})}, r"returns a dict with the keys a, b; it must return"),
     ({"module": Wrapped(lambda o: None)}, r"returns a NoneType; it must return a tensor"),
@@ -293,6 +389,27 @@ def test_data_that_cannot_be_is_refused_with_the_remedy() -> None:
         task(x=TensorDataset(X), y=None)
     with pytest.raises(DataError, match="y is missing"):
         task(y=None)
+    some = WeightedRandomSampler([1.0] * N, 10)
+    for loader in (
+        DataLoader(TensorDataset(X, Y), sampler=some),
+        DataLoader(TensorDataset(X, Y), collate_fn=lambda items: items),
+    ):
+        with pytest.raises(DataError, match="a sampler, a collate_fn or a stream of its own; give its data"):
+            task(x=loader, y=None)
+    for x, message in [
+        ((X, X), r"x is 2 arrays of 60 samples each, but a module is given one; join them"),
+        ([X.numpy(), X.numpy()], r"x is 2 arrays of 60 samples each"),
+        ({"a": X, "b": X}, r"x has the columns a, b; give one of them, as an array"),
+        ([["red", "small"]] * N, r"x holds 'red', not numbers; give numbers, as pandas.get_dummies\(x\) for"),
+        (torch.where(X[5, 1] == X, math.nan, X), r"x holds NaN or infinity, first in sample 5; clean it"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            task(x=x)
+    with pytest.raises(DataError, match=r"the parts train, test; give them apart, as x=data\['train'\]"):
+        task(x={"train": Table(), "test": Table()}, y=None)
+    for x in ({"a": X, "b": X, "label": Y}, {"a": X, "b": Y}):
+        with pytest.raises(DataError, match=r"x has the columns a, b.*must have two, samples and one of y"):
+            task(x=x, y=None)
 
 
 @pytest.mark.parametrize(

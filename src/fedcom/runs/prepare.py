@@ -21,6 +21,7 @@ from fedcom.rounds.rules import Measure, check, relative_error
 from fedcom.runs.given import Given
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
+from fedcom.tasks.suitable import copied, initialised
 from fedcom.tasks.task import Task
 from fedcom.theory import settle
 
@@ -172,12 +173,13 @@ def _objective(config: Config, data: Dataset) -> Objective:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.run.seed)
         outputs = data.classes or data.y[:1].numel()
-        module = config.model.module(tuple(data.x.shape[1:]), outputs)
+        module = initialised(config.model.module(tuple(data.x.shape[1:]), outputs), data.x)
     loss = config.model.loss() or (None if data.classes else mse_loss)
     dtype: torch.dtype = getattr(torch, config.run.dtype)
     if config.run.init is None:
         return Objective(module, loss, dtype, config.run.seed)
-    load_model(module.to(dtype), Path(config.run.init))
+    module = copied(module, dtype)
+    load_model(module, Path(config.run.init))
     return Objective(module, loss, dtype)
 
 

@@ -467,7 +467,7 @@ def _partition(simulation: Simulation) -> dict[str, Any]:
 def _accuracy(simulation: Simulation) -> dict[str, Any]:
     with repeatable(simulation.options.tf32):
         found = simulation.task.details(simulation.server.w)
-    clients = [round(accuracy, 5) for accuracy in found.client_accuracy]
+    clients = [accuracy if accuracy is None else round(accuracy, 5) for accuracy in found.client_accuracy]
     return {"clients": clients, "confusion": found.confusion}
 
 

@@ -22,6 +22,7 @@ from fedcom.engines.local.inputs import Inputs
 from fedcom.engines.local.stack import Stack, map_tensors
 from fedcom.engines.state.parking import Parking, Waiting
 from fedcom.engines.state.placement import ClientCounts, make_store
+from fedcom.engines.strays import watched
 from fedcom.errors import ConfigError
 from fedcom.rounds.cohort import mean_weights
 from fedcom.rounds.round import (
@@ -123,7 +124,7 @@ class EagerEngine:
 
     def step(self) -> None:
         """One round of every run."""
-        with repeatable(self.tf32):
+        with repeatable(self.tf32), watched(first=self.round == 0):
             self.load_inputs()
             bills = self.play()
         for run, bill in zip(self.runs, bills, strict=True):
