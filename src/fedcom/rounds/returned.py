@@ -64,7 +64,7 @@ def uploaded(algorithm: Algorithm, w: Tensor, vectors: Any) -> Vectors:
         return vectors  # type: ignore[no-any-return]
     names = algorithm.uploads
     if not isinstance(vectors, dict) or {*vectors} != {*names}:
-        found = _listed(vectors) if isinstance(vectors, dict) else _kind(vectors)
+        found = f"a dict of {_listed(vectors)}" if isinstance(vectors, dict) else _kind(vectors)
         raise _refusal(algorithm, "upload", f"a dict of {_listed(names)}, as `uploads` says", found)
     for name in names:
         _check(algorithm, "upload", f"{name} with one row per client", w, vectors[name])
