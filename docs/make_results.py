@@ -87,7 +87,7 @@ def readme(text: str, study: Path) -> str:
     table = markdown_table(heads, [_cells(name, found[name]) for name in ROWS if name in found], "lrrrrr")
     words = (
         "Every point runs at rates of its own, tuned on other seeds; FedCOMGATE's tracking is damped "
-        "(`damping = \"auto\"`; the paper's rule is 1); times fewer are against SCAFFOLD:"
+        '(`damping = "auto"`; the paper\'s rule is 1); times fewer are against SCAFFOLD:'
     )
     part = rf"\g<1>Here: {setting}. {words}\n\n{table}\n"
     return re.sub(r"(<!-- frontier:.*?-->\n).*?(?=<!-- end -->)", part, text, flags=re.DOTALL)

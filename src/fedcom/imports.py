@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fedcom.errors import ConfigError, DataError, FedcomError
 
+_OURS, _THEIRS, _LIBRARY = "fedcom's", "the user's", "a library's"  # whose a line of code can be
 _FEDCOM, _STANDARD = Path(__file__).parent, Path(os.__file__).parent
 PART_PACKAGES: set[str] = set()  # packages that offer a method, a codec or another part that was asked for
 
@@ -59,11 +60,11 @@ def place_in_own_code(error: BaseException) -> Place | None:
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     owners = [_owner(frame.f_code.co_filename, frame.f_globals.get("__name__", "")) for frame, _ in frames]
-    first = owners.index("fedcom") if "fedcom" in owners else len(owners)
+    first = owners.index(_OURS) if _OURS in owners else len(owners)
     for i in range(len(owners) - 1, first, -1):
-        if owners[i] == "user":
+        if owners[i] == _THEIRS:
             frame, line = frames[i]
-            called = "fedcom" in owners[i:]
+            called = _OURS in owners[i:]
             return Place(_short(frame.f_code.co_filename), line, frame.f_code.co_name, called)
     return None
 
@@ -74,13 +75,13 @@ def in_brackets(place: Place | None) -> str:
 
 
 def _owner(file: str, module: str) -> str:
-    """Whose a line of code is: fedcom's, the user's, or a library's."""
+    """Whose a line of code is."""
     path, package = Path(file), module.partition(".")[0]
     if path.is_relative_to(_FEDCOM):
-        return "fedcom"
+        return _OURS
     if {"site-packages", "dist-packages"} & {*path.parts}:
-        return "user" if package in PART_PACKAGES - {"torch"} else "library"
-    return "library" if file.startswith("<") or path.is_relative_to(_STANDARD) else "user"
+        return _THEIRS if package in PART_PACKAGES - {"torch"} else _LIBRARY
+    return _LIBRARY if file.startswith("<") or path.is_relative_to(_STANDARD) else _THEIRS
 
 
 def _short(file: str) -> str:

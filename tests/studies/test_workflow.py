@@ -174,7 +174,7 @@ def test_other_things_that_cannot_be_are_refused(found: fedcom.Comparison) -> No
         (lambda: fedcom.compare(mlp_task(), ["fedavg"], seeds=0, **QUIET), "seeds must be 1 or more"),
         (lambda: fedcom.compare(mlp_task(), ["fedavg"], rounds=-1, **QUIET), "rounds must be 0 or more"),
         (lambda: fedcom.plot(found, y="test_acuracy"), "did you mean 'test_accuracy'?"),
-        (lambda: fedcom.plot(3), "plot takes a Comparison"),  # type: ignore[arg-type]
+        (lambda: fedcom.plot(3), "expected a Comparison, a Sweep, Results, a folder of runs"),  # type: ignore[arg-type]
     ]
     for call, message in refused:
         with pytest.raises(ConfigError) as caught:

@@ -250,9 +250,7 @@ def _study(data: str) -> Study:
         notes="Every point runs at rates of its own, tuned on other seeds (experiments/rates). Bytes are "
         "those of one client in all rounds, the first model among them. FedPAQ at a tuned gamma is FedCOM at "
         "8 bits; exact is fedcomgate-exact. FedCOMGATE's tracking is damped (damping = auto); the paper's "
-        "rule is damping = 1."
-        + " Only eta is tuned here, at the method's gamma."
-        * (data in AROUND),
+        "rule is damping = 1." + " Only eta is tuned here, at the method's gamma." * (data in AROUND),
         table=table,
     )
 

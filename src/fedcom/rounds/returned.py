@@ -13,6 +13,8 @@ from fedcom.codecs import Codec
 from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors
 
+_PACKAGE = __name__.partition(".")[0]
+
 
 def begun(algorithm: Algorithm, method: str, state: Any, needs: tuple[str, ...] = ()) -> Any:
     """What init_server or init_client returned: a named tuple of tensors.
@@ -90,7 +92,7 @@ def heard(codec: Codec, x: Tensor, found: Any) -> Tensor:
 
 def _others(thing: Algorithm | Codec) -> bool:
     """Whether a method or codec is not fedcom's own."""
-    return type(thing).__module__.partition(".")[0] != "fedcom"
+    return type(thing).__module__.partition(".")[0] != _PACKAGE
 
 
 def _check(algorithm: Algorithm, method: str, what: str, like: Tensor, found: Any) -> None:

@@ -74,11 +74,9 @@ class Rungs:
         if points <= middle:
             return [(points, self._rounds((self.budget - last) / points)), (last, self.rounds)]
         each = (self.budget - last) / 2
-        return [
-            (points, self._rounds(each / points)),
-            (middle, self._rounds(each / middle)),
-            (last, self.rounds),
-        ]
+        short = self._rounds(each / points)
+        left = 2 * each - points * short / self.rounds  # less than each if a round per point is too much
+        return [(points, short), (middle, self._rounds(min(each, left) / middle)), (last, self.rounds)]
 
     def _rounds(self, share: float) -> int:
         return min(self.rounds, max(1, int(share * self.rounds)))
@@ -180,7 +178,7 @@ def _refuse_too_small(
     if limit is not None and limit < least - 1e-9:
         raise ConfigError(
             f"a budget of {limit:g} whole runs is too small: to search {ladder[0][0]} points and to confirm "
-            f"the best on {counted(seeds, 'seed')} takes {least:.1f}; raise it, or lower "
+            f"the best on {counted(seeds, 'seed')} takes {math.ceil(10 * least) / 10:g}; raise it, or lower "
             f"{flag('seeds')} or the number of points"
         )
 
