@@ -1,7 +1,9 @@
 """Anything a person would pass works, or the error says what is wanted."""
 
 import math
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,7 +12,23 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import fedcom
-from fedcom import ConfigError, DataError, FedAvg, FedCOMGATE, Int, Links, Simulation, Storage, Task, TopK
+from fedcom import (
+    ConfigError,
+    DataError,
+    FedAvg,
+    FedCOM,
+    FedcomError,
+    FedCOMGATE,
+    Identity,
+    Int,
+    Links,
+    Simulation,
+    Storage,
+    Task,
+    TopK,
+)
+from fedcom.errors import by_flags
+from fedcom.studies import codec_card, plan
 
 N, D, C = 60, 4, 3
 X = torch.linspace(-1, 1, N * D).reshape(N, D).sin()
@@ -454,3 +472,186 @@ def test_metrics_that_cannot_be_are_refused(metrics: dict[str, Any], message: st
 def test_a_biased_codec_where_none_belongs_still_says_so() -> None:
     with pytest.raises(ConfigError, match="fedpaq"):
         Simulation(task(), "fedavg", TopK(), device="cpu")
+
+
+@pytest.mark.parametrize(
+    "said", ["a random seed of mine is wrong", "in-place of that", "vmap of roads", "the dynamic range"]
+)
+@pytest.mark.parametrize("kind", [RuntimeError, NotImplementedError])
+def test_an_error_of_the_users_own_is_not_taken_for_torchs(said: str, kind: type[RuntimeError]) -> None:
+    class Failing(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.shape[0] > 1:  # not on the one sample of the rehearsal
+                raise kind(said)
+            return super().forward(x)
+
+    simulation = Simulation(task(module=Failing(D, 3)), FedAvg(eta=0.1), rounds=1, device="cpu")
+    with pytest.raises(kind, match=f"^{said}$") as caught:
+        simulation.run()
+    assert type(caught.value) is kind
+
+
+def test_a_translated_error_keeps_the_one_of_torch() -> None:
+    with pytest.raises(ConfigError, match="draws random numbers") as caught:
+        task(module=Branching("random"))
+    assert "called random operation" in str(caught.value.__cause__)
+
+
+def test_a_module_that_cannot_take_a_sample_is_told_with_its_line() -> None:
+    class Wrong(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ torch.ones(99, 3)
+
+    with pytest.raises(ConfigError, match=r"RuntimeError: .* \(.*test_forgiving.py, line \d+, in forward\)"):
+        task(module=Wrong(D, 3))
+
+
+def test_a_bug_in_a_module_comes_through_as_it_is() -> None:
+    class Typo(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return cast(Tensor, self.layer(x))
+
+    with pytest.raises(AttributeError, match="no attribute 'layer'"):
+        task(module=Typo(D, 3))
+
+
+# Near misses in Python
+
+
+def hits(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(-1) == targets).float().mean()
+
+
+def test_classes_and_names_stand_for_methods_and_codecs() -> None:
+    made = Simulation(task(), FedCOM, Links(Int, "identity"), device="cpu")
+    assert made.algorithm == FedCOM()
+    assert made.rules.links == Links(Int(), Identity()) == Links("int", Identity)
+    found = fedcom.compare(task(), FedAvg, rounds=1, device="cpu", quiet=True)
+    assert [entry["method"] for entry in found.table] == ["fedavg"]
+    small = {"model": {"hidden": [4]}, "run": {"rounds": 1}, "algorithm": {"tau": 1}}
+    by_name = fedcom.compare(small, "fedavg", device="cpu", quiet=True)
+    assert [entry["method"] for entry in by_name.table] == ["fedavg"]
+
+
+def test_one_callback_and_metrics_without_names_will_do() -> None:
+    seen: list[Any] = []
+    made = Simulation(task(test_x=X, test_y=Y), "fedavg", metrics=[hits], rounds=2, device="cpu")
+    assert made.run(seen.append) == seen
+    assert made.results["hits"] == pytest.approx(made.results["test_accuracy"])
+    alone = Simulation(task(test_x=X, test_y=Y), "fedavg", metrics=hits, rounds=2, device="cpu").run()
+    assert alone["hits"] == made.results["hits"]
+    tried = fedcom.compare(
+        task(test_x=X, test_y=Y), ["fedavg"], metrics=[hits], rounds=1, device="cpu", quiet=True
+    )
+    assert "hits" in tried.curves[0].rows[0]
+
+
+def test_things_say_what_they_are_in_a_short_line(tmp_path: Path) -> None:
+    made = Simulation(task(), "fedcom", "int", rounds=3, device="cpu")
+    assert repr(made) == "Simulation(arrays, fedcom, int, round 0 of 3)"
+    assert "engine" not in vars(made)  # it takes time to make
+    assert repr(made.run()) == "Results(4 rows: round 0 to 3)"
+    assert repr(made) == "Simulation(arrays, fedcom, int, round 3 of 3)"
+    assert repr(made.results[:0]) == "Results(0 rows)"
+    assert repr(made.clients()) == "Results(4 rows: client 0 to 3)"
+    how: dict[str, Any] = {"rounds": 1, "device": "cpu", "quiet": True}
+    found = fedcom.compare(task(), ["fedavg", "fedcom"], out=tmp_path / "a", **how)
+    assert repr(found) == f"Comparison(fedavg, fedcom; 2 runs in {tmp_path / 'a'})"
+    assert repr(fedcom.sweep(task(), {"eta": [0.1]}, "fedavg", **how)) == (
+        "Sweep(1 run; best: {'fedavg': {'eta': 0.1}})"
+    )
+    outcome = fedcom.record(Simulation(task(), "fedavg", rounds=1, device="cpu"), tmp_path / "b", quiet=True)
+    assert len(repr(outcome)) < 100
+
+
+def test_a_figure_that_no_row_has_is_refused_with_the_nearest() -> None:
+    found = Simulation(task(), "fedavg", rounds=1, device="cpu").run()
+    with pytest.raises(ConfigError, match=r"the rows have no 'train_los'; did you mean 'train_loss'\?"):
+        found["train_los"]
+    assert found["q"] == [None, 0.0]  # a row may lack it
+    assert fedcom.Results()["round"] == []
+
+
+NEAR: list[tuple[Callable[[Path], object], str]] = [
+    (lambda out: simulated(participation="0.5"), "participation must be a number; got '0.5'"),
+    (lambda out: simulated(network=3), "network must be a Network; got 3"),
+    (lambda out: simulated(storage=3), "storage must be a Storage; got 3"),
+    (lambda out: simulated(tf32="yes"), "tf32 must be true or false; got 'yes'"),
+    (lambda out: simulated(transport="pigeon"), "transport must be 'chain' or 'bytes' or 'reduce'"),
+    (lambda out: simulated(task=linear()), "task must be a fedcom.Task, as Task.from_arrays makes; got"),
+    (lambda out: simulated(metrics=3), "metrics must be functions by name, or a list of functions; got 3"),
+    (lambda out: simulated(metrics=[hits, hits]), "two metrics are called hits; give a mapping"),
+    (lambda out: simulated().run(3), "callbacks must be functions of a row, or one; got 3"),
+    (lambda out: simulated().run([3]), "a callback must be a function of a row; got 3"),
+    (lambda out: Links(3), "uplink must be a Codec; got 3"),  # type: ignore[arg-type]
+    (lambda out: Links("intt"), "unknown codec 'intt'; did you mean 'int'?"),
+    (
+        lambda out: compared(seeds=[1, 2]),
+        "seeds is how many there are, from seed on; got [1, 2]; write",
+    ),
+    (lambda out: compared(seeds="2"), "seeds must be a whole number; got '2'"),
+    (lambda out: compared(task={"run": 3}), "run is a section; write run.key=value"),
+    (lambda out: compared(task={"data": {"clients": "4"}}), "data.clients must be a whole number; got '4'"),
+    (lambda out: fedcom.sweep(task(), None), "a grid is lists of values by key"),  # type: ignore[arg-type]
+    (lambda out: fedcom.record(task(), out), "record plays a fedcom.Simulation; got Task"),
+    (lambda out: fedcom.plot([]), "there is nothing to draw: [] has no rows"),  # type: ignore[arg-type]
+    (lambda out: fedcom.report([]), "there is nothing to report"),
+    (lambda out: fedcom.report(3), "expected a Comparison, a Sweep, Results"),  # type: ignore[arg-type]
+]
+
+
+def simulated(**settings: Any) -> Simulation:
+    usual = {"task": task(test_x=X, test_y=Y), "algorithm": "fedavg", "rounds": 1, "device": "cpu"}
+    return Simulation(**{**usual, **settings})
+
+
+def compared(**settings: Any) -> fedcom.Comparison:
+    usual = {"task": task(), "methods": ["fedavg"], "device": "cpu", "quiet": True}
+    return fedcom.compare(**{**usual, **settings})
+
+
+@pytest.mark.parametrize(("call", "message"), NEAR, ids=[message for _, message in NEAR])
+def test_what_cannot_be_meant_is_refused_in_one_line(
+    call: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        call(tmp_path / "a")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_python_is_told_of_arguments_and_the_command_line_of_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "note").write_text("mine")
+    fedcom.sweep(task(), {"eta": [0.1]}, "fedavg", rounds=1, out="swept", device="cpu", quiet=True)
+    fedcom.record(simulated(), "done", quiet=True)
+    (tmp_path / "done" / "config.toml").write_text("no toml [")
+    (tmp_path / "done" / "summary.json").write_text("{}")
+    calls: list[tuple[Callable[[], object], str, str]] = [
+        (lambda: fedcom.record(simulated(), "file", quiet=True), "another out", "another --out"),
+        (lambda: fedcom.record(simulated(), "full", quiet=True), 'or start="over" to', "or --force to"),
+        (lambda: fedcom.record(simulated(), "done", start="resume"), 'with start="over"', "with --force"),
+        (lambda: compared(out="full"), "another out, or force=True", "another --out, or --force"),
+        (lambda: swept(out="swept"), "another out, or force=True", "another --out, or --force"),
+        (lambda: fedcom.report("swept", "full"), "out takes a file", "--out takes a file"),
+        (lambda: fedcom.report("swept", "file"), "choose another out", "choose another --out"),
+        (lambda: compared(methods={"a/b": FedAvg()}), "methods=['a/b']", "--methods a/b"),
+        (lambda: plan.Goal(), "goal: accuracy, loss, bytes or seconds", "goal: --accuracy, --loss, --meg"),
+        (lambda: codec_card.rates("99"), "bits must be", "--bits must be"),
+    ]
+    for call, in_python, typed in calls:
+        with pytest.raises(FedcomError) as told:
+            call()
+        assert in_python in str(told.value)
+        assert "--" not in str(told.value)
+        with pytest.raises(FedcomError) as told, by_flags():
+            call()
+        assert typed in str(told.value)
+
+
+def swept(**settings: Any) -> fedcom.Sweep:
+    return fedcom.sweep(task(), {"eta": [0.2]}, "fedavg", device="cpu", quiet=True, **settings)

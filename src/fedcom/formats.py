@@ -78,3 +78,8 @@ def _cell(value: object) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return NOTHING
     return significant(value, 4) if isinstance(value, float) else str(value)
+
+
+def counted(count: int, word: str) -> str:
+    """A number and its word, in the plural unless there is one: "1 run", "2 runs"."""
+    return f"{count} {word}{'s' * (count != 1)}"

@@ -35,15 +35,18 @@ from fedcom.rounds.rules import Measure, Rules, relative_error
 from fedcom.rounds.state import RunState
 from fedcom.saving.kept import Kept
 from fedcom.saving.series import Series
-from fedcom.settings import at_least
+from fedcom.settings import at_least, convert
 from fedcom.tasks.scores import Metric
 from fedcom.tasks.task import Task
 from fedcom.theory import settle
 from fedcom.traffic.ledger import Ledger
-from fedcom.traffic.links import Links
+from fedcom.traffic.links import Links, codec_of
 from fedcom.traffic.network import Network
 from fedcom.vectors import Vectors
 
+Callback = Callable[[Row], object]
+Callbacks = Callback | Sequence[Callback]
+Metrics = Mapping[str, Metric] | Sequence[Metric] | Metric
 _LOWEST_SHARE = 0.01  # of eta, below which decay is warned of
 ROW_KEYS = (  # what rows may hold besides the user's metrics
     *("round", "train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse"),
@@ -73,7 +76,8 @@ class Simulation:
         tf32: matrix products on a GPU at ten bits of precision.
         storage: where clients' state is kept; "memory" or "disk" for short.
         network: link speeds, or the name of a preset; with them rows give modelled seconds.
-        metrics: functions of the outputs and targets of the whole test set, by the name in the rows.
+        metrics: functions of the outputs and targets of the whole test set, by the name in the rows; one
+            function, or a list of them, has the functions' own names.
         measure: computes q from what the server heard and what clients meant, one number per client.
         ranks: the processes that play the run together.
         transport: what travels between them; see Options.
@@ -95,35 +99,41 @@ class Simulation:
         tf32: bool = False,
         storage: Storage | str | None = None,
         network: Network | str | None = None,
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Metrics | None = None,
         measure: Measure = relative_error,
         ranks: Ranks = ALONE,
         transport: Transport = "chain",
     ) -> None:
         rounds, eval_every = at_least("rounds", rounds, 0), at_least("eval_every", eval_every, 1)
         seed, chunk = at_least("seed", seed, 0), chunk and at_least("chunk", chunk, 1)
+        participation = convert(participation, float, "participation")
+        tf32, transport = convert(tf32, bool, "tf32"), convert(transport, Transport, "transport")
+        if not isinstance(task, Task):
+            raise ConfigError(f"task must be a fedcom.Task, as Task.from_arrays makes; got {_kind(task)}")
         algorithm, links = algorithm_of(algorithm), links_of(links)
-        storage = Storage(storage) if isinstance(storage, str) else storage  # type: ignore[arg-type]
+        home: Any = Storage(storage) if isinstance(storage, str) else storage  # type: ignore[arg-type]
+        home = convert(home, Storage | None, "storage")
         self.task, links = task.to(pick_device(device)), links or Links.of(algorithm)
         algorithm, self.why_rates = settle(self.task, algorithm, links, participation, seed)
         self.algorithm = algorithm
         self.rounds, self.eval_every = rounds, eval_every
         _warn_of_decay(algorithm, rounds)
         self.engine_name, w = engine, self.task.objective.start.clone()
-        self.options = Options(chunk, rounds, storage or Storage(), tf32, ranks, transport)
+        self.options = Options(chunk, rounds, home or Storage(), tf32, ranks, transport)
         layout = task.objective.layout
         if transport == "bytes" and ranks.size > 1:
             links = replace(links, encode=True)
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
         rules = Rules(algorithm, links, layout, cohort.clients, cohort.sampled, measure, task.objective.seed)
-        network = Network.preset(network) if isinstance(network, str) else network
+        speeds: Any = Network.preset(network) if isinstance(network, str) else network
+        speeds = convert(speeds, Network | None, "network")
         draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)
-        self.state = RunState(rules, cohort, rules.init_server(w), draw, ledger, network)
+        self.state = RunState(rules, cohort, rules.init_server(w), draw, ledger, speeds)
         check_engine(engine, w.device)
         plan_store(ClientCounts.of(cohort.clients, cohort.sampled, rounds), rules, w, self.options.storage)
         self._index, self._seconds, self._saves = 0, 0.0, dict[Path, Series]()
         self.backoffs: list[dict[str, Any]] = []  # each time the run went back: from and to which round, eta
-        self.results, self.metrics, self._warned = Results(), dict(metrics or {}), False
+        self.results, self.metrics, self._warned = Results(), metrics_of(metrics), False
         self._check_metrics()
         self._arguments: dict[str, Any] = {
             "links": links,
@@ -147,6 +157,11 @@ class Simulation:
     def replaced(self, **changes: Any) -> "Simulation":
         """The same run before its first round, with some arguments changed."""
         return Simulation(**{"task": self.task, "algorithm": self.algorithm, **self._arguments, **changes})
+
+    def __repr__(self) -> str:
+        done = self.round if "engine" in vars(self) else 0  # which takes time to make
+        codec, round = self.rules.links.uplink.name, f"round {done} of {self.rounds}"
+        return f"Simulation({self.task.name}, {self.algorithm.name}, {codec}, {round})"
 
     def _repr_html_(self) -> str:
         """The run as it stands, as a table, for notebooks."""
@@ -217,16 +232,17 @@ class Simulation:
         """How many clients are computed at once."""
         return self.engine.chunk
 
-    def run(self, callbacks: Sequence[Callable[[Row], object]] = ()) -> Results:
+    def run(self, callbacks: Callbacks = ()) -> Results:
         """Train to the end, and return the rows of round 0, every eval_every rounds and the last.
 
         If the run diverges, the rows until then are in `results`.
 
         Args:
-            callbacks: called with each row as it is measured.
+            callbacks: called with each row as it is measured; a list of functions, or one.
         """
+        calls = callbacks_of(callbacks)
         for row in self.rows():
-            for callback in callbacks:
+            for callback in calls:
                 callback(row)
         return self.results
 
@@ -486,8 +502,7 @@ def algorithm_of(given: object) -> Algorithm:
 
 def links_of(given: object) -> Links | None:
     """The links that a codec, its class or its name stands for."""
-    made = CODECS[given] if isinstance(given, str) else given
-    made = made() if isinstance(made, type) and issubclass(made, Codec) else made
+    made = codec_of(given)
     made = Links(made) if isinstance(made, Codec) else made
     if made is not None and not isinstance(made, Links):
         raise ConfigError(
@@ -495,6 +510,33 @@ def links_of(given: object) -> Links | None:
             f"got {given!r}"
         )
     return made
+
+
+def metrics_of(given: Metrics | None) -> dict[str, Metric]:
+    """The metrics by name; functions that are given without one have their own."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    found: dict[str, Metric] = {}
+    given = [given] if callable(given) else given or ()
+    if not isinstance(given, Sequence):
+        raise ConfigError(f"metrics must be functions by name, or a list of functions; got {given!r}")
+    for function in given:
+        name = getattr(function, "__name__", type(function).__name__)
+        if name in found:
+            raise ConfigError(f"two metrics are called {name}; give a mapping from names to functions")
+        found[name] = function
+    return found
+
+
+def callbacks_of(given: Callbacks) -> list[Callback]:
+    """The callbacks as a list, also if there is only one; refuses what cannot be called."""
+    if not callable(given) and not isinstance(given, Sequence):
+        raise ConfigError(f"callbacks must be functions of a row, or one; got {given!r}")
+    found = [given] if callable(given) else list(given)
+    for callback in found:
+        if not callable(callback):
+            raise ConfigError(f"a callback must be a function of a row; got {callback!r}")
+    return found
 
 
 def _warn_of_decay(algorithm: Algorithm, rounds: int) -> None:
@@ -566,6 +608,10 @@ def pick_device(name: str) -> torch.device:
     if match[1]:
         torch.cuda.set_device(int(match[1]))  # graphs and kernels are recorded on the current device
     return torch.device(match[0])
+
+
+def _kind(thing: object) -> str:
+    return f"{type(thing).__name__} {thing!r}"[:60]
 
 
 def _finite(value: float | None) -> float | None:

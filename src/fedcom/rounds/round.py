@@ -20,7 +20,7 @@ from torch import Tensor
 from fedcom.algorithms.base import Oracle, Round
 from fedcom.codecs import Codec, Identity, compact
 from fedcom.draws import Draw
-from fedcom.rounds import loops
+from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
 from fedcom.rounds.local import local_work
 from fedcom.rounds.rules import Rules, ServerSide
@@ -99,7 +99,8 @@ def broadcast(
         first: whether this is the first round.
         receivers: how many hear each message; None: all clients of the round.
     """
-    vectors, receivers = rules.algorithm.broadcast(server), receivers or rules.sampled
+    vectors = returned.sent_down(rules.algorithm, rules.algorithm.broadcast(server))
+    receivers = receivers or rules.sampled
     if rules.clients_repeat_step and not first:
         return vectors
     if first and rules.first_seed is not None:
@@ -150,8 +151,10 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     """
     algorithm, rnd = rules.algorithm, _own_path(rules, given)
     state = algorithm.begin(given.state, given.down, given.oracle, rnd)
+    state = returned.stepped(algorithm, "begin", given.state, state)
     w = given.down["w"].expand(len(given.clients), -1)
     meant = local_work(algorithm, w, state, given.down, given.oracle, given.steps, rnd)
+    meant = returned.uploaded(algorithm, w, meant)
     memory, sent, errors, uplink = {}, {}, [], rules.uplink_of(given.clients)
     for name, x in meant.items():
         through = partial(_send_up, rules, name, given.clients, channel, given.draw.fold("uplink", name))
@@ -207,7 +210,7 @@ def _send_up(rules: Rules, name: str, clients: Tensor, channel: Channel, draw: D
     """Send one vector per client to the server, each by the codec of its client's budget."""
 
     def send(x: Tensor, codec: Codec, draw: Draw, rows: Rows) -> Tensor:
-        return channel.send(name, x, rules.layout, codec, draw, rows=rows)
+        return returned.heard(codec, x, channel.send(name, x, rules.layout, codec, draw, rows=rows))
 
     return _by_budget(rules, clients, x, draw, send)
 
@@ -325,7 +328,7 @@ def server_work(
     q = tell(q) if rules.sends_q else q
     q_down = None if q_down is None else tell(q_down)
     rnd = rnd._replace(alpha=rules.alpha(q, q_down), q=q if rules.sends_q else 0.0)
-    state = algorithm.server_step(state, heard, rnd)
+    state = returned.stepped(algorithm, "server_step", state, algorithm.server_step(state, heard, rnd))
     if rules.corrects_downlink:
         state = algorithm.settle_server(state, mean, heard, rnd)
     return Answer(ServerSide(state, memory), heard, rnd)
@@ -376,7 +379,8 @@ def _send_mean(
     for name, x in mean.items():
 
         def through(x: Tensor, name: str = name) -> Tensor:
-            return channel.send(name, x, rules.layout, codec, _mean_key(rules, draw, name), receivers)
+            found = channel.send(name, x, rules.layout, codec, _mean_key(rules, draw, name), receivers)
+            return returned.heard(codec, x, found)
 
         before = memory.get(name, x[..., :0])
         delivery = rules.downlink.send(x, before, rules.units(name, rnd), through)
@@ -394,6 +398,7 @@ def client_finish(rules: Rules, work: Work, answer: Answer, in_place: bool = Fal
     state = loops.client_step(algorithm, work.state, work.sent, answer.mean, rnd) if in_place else None
     if state is None:
         state = algorithm.client_step(work.state, work.meant, work.sent, answer.mean, rnd)
+        state = returned.stepped(algorithm, "client_step", work.state, state)
     memory = work.memory
     if rules.uplink.needs_mean:
         settle = rules.uplink.settle

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedcom.algorithms import Algorithm
+from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.algorithms.base import Round
 from fedcom.errors import ConfigError
-from fedcom.rounds import stages
+from fedcom.rounds import returned, stages
 from fedcom.rounds.stages import Pipeline, Units
 from fedcom.traffic.links import DownlinkMemory, Links, Memory
 from fedcom.vectors import Layout, Vectors, apart, handfuls
@@ -185,14 +185,15 @@ class Rules:
     def init_server(self, w: Tensor) -> ServerSide:
         """What the server keeps before round 0: the algorithm's state, and empty memories."""
         remembered = self.algorithm.uploads if self.sends_mean_down and self.downlink.remembers else ()
-        state = self.algorithm.init_server(w)
+        state = returned.begun(self.algorithm, "init_server", self.algorithm.init_server(w), ("w",))
         state = type(state)(*apart(state))  # engines write it tensor by tensor
         return ServerSide(state, {name: torch.zeros_like(w) for name in remembered})
 
     def init_client(self, w: Tensor) -> tuple[Any, Vectors]:
         """What a client keeps before it first takes part: the algorithm's state, and empty memories."""
         remembered = self.algorithm.uploads if self.uplink.remembers else ()
-        return self.algorithm.init_client(w), {name: torch.zeros_like(w) for name in remembered}
+        state = returned.begun(self.algorithm, "init_client", self.algorithm.init_client(w))
+        return state, {name: torch.zeros_like(w) for name in remembered}
 
 
 def memory_of(algorithm: Algorithm, links: Links) -> Memory:
@@ -248,7 +249,18 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
 
 
 def takes_no_codec(algorithm: Algorithm, got: str) -> ConfigError:
-    """The error for a codec on a method without one; it names the method that has one."""
+    """The error for a codec on a method without one.
+
+    It names the method that has one; for a class derived from a method without one, the class to derive from.
+    """
+    kind = type(algorithm)
+    base = next(one for one in kind.__mro__ if vars(one).get("compresses"))
+    if base is not kind and ALGORITHMS.get(kind.name) is not kind:
+        twin = ALGORITHMS[str(algorithm.compresses)].__name__
+        return ConfigError(
+            f"{kind.__name__} derives from {base.__name__}, which sends its updates uncompressed; derive it "
+            f"from {twin}, which takes a codec, or set compresses = None in it; {got}"
+        )
     return ConfigError(
         f"{algorithm.name} sends its updates uncompressed; its twin with a codec is {algorithm.compresses} "
         f"(algorithm.name={algorithm.compresses}); {got}"

@@ -1,5 +1,6 @@
 """Build the task and the simulation that a config describes."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -8,11 +9,12 @@ import torch
 from torch.nn.functional import mse_loss
 
 from fedcom.config import Config, DataConfig
-from fedcom.data import Dataset, load, split
+from fedcom.data import DATASETS, PARTITIONS, Dataset, load, split
 from fedcom.data.own_files import read_own
 from fedcom.data.synthetic import LAID_OUT, population
 from fedcom.draws import Draw
 from fedcom.engines.ranks.ranks import here
+from fedcom.engines.remote.terms import Terms
 from fedcom.engines.simulation import Simulation, pick_device
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import short_name
@@ -40,6 +42,11 @@ def prepare(config: C, device: str = "auto", measure: Measure = relative_error) 
     if config.data.clients is not None:  # wrong settings are refused before the data is read
         refuse(config, config.data.clients)
     task, config = build_task(config)
+    if config.round != Terms():
+        warnings.warn(
+            "[round] changes nothing here: it is about real clients (fedcom flower), and these are simulated",
+            stacklevel=2,
+        )
     simulation = simulation_of(task, config, device, measure)
     watched = simulation.why_rates is not None and here().size == 1 and config.run.store != "disk"
     run = replace(config.run, on_divergence=config.run.on_divergence or ("backoff" if watched else "stop"))
@@ -107,10 +114,42 @@ def build_task(config: Config) -> tuple[Task, Config]:
         classes_per_client=filled.classes_per_client,
         alpha=filled.alpha,
     )
+    _warn_of_idle(replace(config, data=filled))
     task = Task.build(_objective(config, data), data, parts)
     if filled.validation is not None:
         task = task.held_out(filled.validation, draw.fold("validation"))
     return task, replace(config, data=replace(filled, clients=len(parts)))
+
+
+def _warn_of_idle(config: Config) -> None:
+    """Warn of settings that change nothing, given the others.
+
+    Data sets and partitions of the user's own are told the settings, and may use them.
+    """
+    data, links, run, name = config.data, config.links, config.run, data_name(config)
+    own_split = PARTITIONS.is_own(data.partition)
+    own_data = DATASETS.is_own(name) or data.path is not None or isinstance(config.model, OwnData)
+    generated = name == "synthetic"
+    files = own_data and not generated and name != "digits" and DATASETS.is_own(name) and data.path is None
+    drawn = data.partition == "dirichlet" or not own_split
+    used = {
+        "alpha": ("dirichlet and synthetic", drawn or generated or not own_data),
+        "beta": ("synthetic", generated or not own_data),
+        "classes_per_client": ("partition classes", data.partition == "classes" or not own_split),
+        "root": ("data sets with files", files or not own_data),
+    }
+    where = f"partition {data.partition} of {name}"
+    idle = [
+        f"data.{key}={getattr(data, key)} changes nothing: it is for {what}, and this is {where}"
+        for key, (what, is_used) in used.items()
+        if getattr(data, key) != getattr(DataConfig, key) and not is_used
+    ]
+    if links.uplink.lossless and links.uplink_memory == "error-feedback":
+        idle.append(f"uplink.memory=error-feedback changes nothing: {links.uplink.name} drops nothing")
+    if run.store == "memory" and run.store_folder is not None:
+        idle.append("run.store_folder changes nothing: run.store=memory keeps clients' state in memory")
+    for line in idle:
+        warnings.warn(line, stacklevel=3)
 
 
 def _drawn_task(config: Config) -> tuple[Task, Config]:

@@ -23,8 +23,8 @@ from fedcom.algorithms import ALGORITHMS
 from fedcom.codecs import CODECS
 from fedcom.config import Table, dumps
 from fedcom.engines.local.eager import repeatable
-from fedcom.engines.simulation import Row, Simulation
-from fedcom.errors import ConfigError, Diverged, OutOfMemory, Stopped, StorageError
+from fedcom.engines.simulation import Callbacks, Row, Simulation, callbacks_of
+from fedcom.errors import ConfigError, Diverged, OutOfMemory, Stopped, StorageError, flag
 from fedcom.plain import plain
 from fedcom.runs import stops
 from fedcom.runs.curve import Curve, milestones
@@ -84,7 +84,7 @@ def record(
     rounds: int | None = None,
     on_divergence: OnDivergence = "stop",
     quiet: bool = False,
-    callbacks: Sequence[Callable[[Row], object]] = (),
+    callbacks: Callbacks = (),
     table: Table | None = None,
 ) -> Outcome:
     """Play a simulation to its end and write a run's folder, as `fedcom run` does.
@@ -100,9 +100,11 @@ def record(
         on_divergence: "stop", or "backoff": if the loss blows up, go back to the last good round with half
             the eta; callbacks then see rounds again, and `simulation` itself stays where it blew up.
         quiet: show no progress.
-        callbacks: each is called with every row.
+        callbacks: each is called with every row; a list of functions, or one.
         table: the settings for config.toml; None: what the simulation knows.
     """
+    if not isinstance(simulation, Simulation):
+        raise ConfigError(f"record plays a fedcom.Simulation; got {type(simulation).__name__}")
     if start not in get_args(Start):
         raise ConfigError(f"start must be {', '.join(get_args(Start))}; got {start!r}")
     out = Path(out)
@@ -118,8 +120,10 @@ def record(
         except Exception as error:
             if start != "resume":
                 recorder.fail(error)
-            raise out_of_memory(error) or error from None
-        return recorder.play(quiet, callbacks)
+            if short := out_of_memory(error):
+                raise short from error
+            raise
+        return recorder.play(quiet, callbacks_of(callbacks))
 
 
 class _Recorder:
@@ -205,7 +209,9 @@ class _Recorder:
             self.fail(error)
             with suppress(Exception):
                 self._write_results()
-            raise out_of_memory(error) or error from None
+            if short := out_of_memory(error):
+                raise short from error
+            raise
         self._summarise("done")
         return Outcome(self.curve("done"), None)
 
@@ -329,7 +335,8 @@ class _Recorder:
         try:
             before = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise StorageError(f"{path} cannot be read: {error}; begin anew with --force") from None
+            over = flag("force", 'start="over"')
+            raise StorageError(f"{path} cannot be read: {error}; begin anew with {over}") from None
         now = tomllib.loads(dumps(self.table))
         for section in sorted({*before, *now}):
             old, new = before.get(section, {}), now.get(section, {})

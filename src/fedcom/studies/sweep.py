@@ -28,6 +28,7 @@ from fedcom.errors import (
     NotFinite,
     OutOfMemory,
     Stopped,
+    flag,
     nearest,
     unknown,
 )
@@ -279,7 +280,8 @@ def take_over(out: Path, plan: Table, force: bool) -> None:
     kept = out / "sweep.json"
     text = json.dumps(plan, indent=2, default=str) + "\n"
     if kept.exists() and kept.read_text() != text and not force:
-        raise ConfigError(f"{out} holds another sweep; choose another --out, or --force to begin anew")
+        anew = f"choose another {flag('out')}, or {flag('force', 'force=True')} to begin anew"
+        raise ConfigError(f"{out} holds another sweep; {anew}")
     if force or not kept.exists():
         clear(out, (*FILES, CHECKPOINTS))
         write_whole(kept, lambda path: path.write_text(text))

@@ -1,6 +1,7 @@
 """A module and its loss as functions of one flat vector of parameters."""
 
 import copy
+import re
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,9 @@ from fedcom.tasks.dense import Dense
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
 from fedcom.tasks.suitable import check_module, copied, dtype_of, inputs, told
 from fedcom.vectors import Layout, Piece, flatten
+
+# What torch raises on tensors that do not fit; any other error is a bug of the module's or the loss's own.
+_MISFITS = (RuntimeError, ValueError, TypeError, IndexError)
 
 # Attention on a CPU is computed client by client, which costs little; nobody can do anything about it.
 if hasattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled"):
@@ -124,7 +128,9 @@ class Objective:
         try:
             return cast(Tensor, self._gradients(w, x, y, weight))
         except RuntimeError as error:
-            raise translated(error) or error from None
+            if said := translated(error):
+                raise said from error
+            raise
 
     def pieces(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Iterator[Piece]:
         """The same gradients in pieces, each to be used before the next is asked for.
@@ -151,9 +157,7 @@ class Objective:
             _check_classes(x, y, classes)
         try:
             outputs = self.outputs(self.start, x[:1])
-        except ConfigError:
-            raise
-        except Exception as error:
+        except _MISFITS as error:
             swapped = "; are x and y swapped?" if x.dim() == 1 < y.dim() else ""
             raise ConfigError(
                 f"the module cannot take one sample of shape {list(x.shape[1:])}: {told(error)}; change the "
@@ -168,9 +172,7 @@ class Objective:
         try:
             weight = outputs.new_ones(1, 1)
             self.gradients(self.start.unsqueeze(0), x[:1].unsqueeze(0), y[:1].unsqueeze(0), weight)
-        except ConfigError:
-            raise
-        except Exception as error:
+        except _MISFITS as error:
             raise ConfigError(
                 f"the loss of one sample, of outputs {list(outputs.shape)} and targets {list(y[:1].shape)}, "
                 f"cannot be computed: {told(error)}; it must be one number"
@@ -270,22 +272,25 @@ def _tensor_of(outputs: Any) -> Tensor:
 
 _VALUES = "reads the value of a tensor, as `if x.sum() > 0` and .item() do; use torch.where(condition, a, b)"
 _IN_PLACE = "writes into a tensor, as `x += y` and `x[0] = y` do; write x = x + y, or use torch.where"
-_VMAP = {  # what torch's errors say, and what is meant
-    "data-dependent control flow": _VALUES,
-    ".item()": _VALUES,
-    "inplace": _IN_PLACE,
-    "in-place": _IN_PLACE,
-    "match the broadcast shape": _IN_PLACE,
-    "random": "draws random numbers, so no run could be repeated; leave them out",
-    "dynamic": "makes tensors whose shape depends on values, as nonzero and x[mask] do; use torch.where",
+_VMAP = {  # how torch's own messages begin or what only they say, and what is meant
+    r"vmap: .*data-dependent control flow": _VALUES,
+    r"vmap: .*calling \.item\(\)": _VALUES,
+    r"vmap: .*\(self, \*extra_args\) is not possible": _IN_PLACE,
+    r"output with shape \[.*\] doesn't match the broadcast shape \[": _IN_PLACE,
+    r"vmap: called random operation": "draws random numbers, so no run could be repeated; leave them out",
+    r"vmap: .*dynamic shape": "makes tensors whose shape depends on values, as nonzero and x[mask] do; use "
+    "torch.where",
 }
+_OTHER_VMAP = r"vmap: |Batching rule not implemented for |NYI: .* inside (of )?vmap"
 
 
 def translated(error: RuntimeError) -> ConfigError | None:
     """An error of torch's vmap in terms of the user's module; None if it is another error."""
     text = str(error)
-    what = next((words for mark, words in _VMAP.items() if mark in text), None)
-    if what is None and "vmap" not in text:
+    if type(error) is not RuntimeError:
+        return None
+    what = next((words for said, words in _VMAP.items() if re.match(said, text, re.DOTALL)), None)
+    if what is None and not re.match(_OTHER_VMAP, text):
         return None
     return ConfigError(
         "clients are computed side by side (torch.vmap), and the module or its loss "

@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
 
 from fedcom.errors import ConfigError, nearest
+from fedcom.imports import in_brackets, place_in_own_code
 
 
 def copied(module: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -102,8 +103,8 @@ def dtype_of(given: Any) -> torch.dtype:
 
 
 def told(error: Exception) -> str:
-    """An error in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    """An error in one line, with the place in the user's own code."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200] + in_brackets(place_in_own_code(error))
 
 
 def _lazy(module: nn.Module) -> bool:

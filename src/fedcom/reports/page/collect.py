@@ -161,6 +161,17 @@ def _run(folder: Path, notices: list[Notice]) -> SavedRun:
     )
 
 
+def unsaved(curve: Curve, name: str) -> SavedRun:
+    """A run of which there are only the rows.
+
+    Args:
+        name: in place of its folder's.
+    """
+    empty: list[JsonObject] = [{} for _ in range(7)]
+    rows = [dict(row) for row in curve.rows]
+    return SavedRun(Path(name), curve.method or name, curve.seed, curve.status, rows, *empty)
+
+
 def _read(
     folder: Path, name: str, parse: Callable[[str], T], notices: list[Notice], *, needed: bool = True
 ) -> T | None:
