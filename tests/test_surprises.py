@@ -129,7 +129,7 @@ def test_codecs_that_no_method_uses_are_warned_of() -> None:
         ("data.name=synthetic data.clients=5 data.alpha=2 data.beta=2", ""),
         ("data.partition=tests.test_surprises:by_alpha data.alpha=0.2 data.classes_per_client=5", ""),
         (
-            "data.name=tests.test_surprises:own_data data.clients=4 data.alpha=0.2 data.beta=2 data.root=here",
+            "data.name=tests.test_surprises:own_data data.clients=4 data.alpha=0.2 data.root=here",
             "",
         ),
         ("uplink.name=topk uplink.memory=error-feedback", ""),

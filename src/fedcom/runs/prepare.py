@@ -180,7 +180,9 @@ def data_name(config: Config) -> str:
     given = config.data.path or config.data.name
     if own is not None and given not in (None, own):
         raise ConfigError(f"model {own} brings its own data; leave data.name out, got {given!r}")
-    return config.data.name or own or (Path(config.data.path).stem if config.data.path else "digits")
+    if config.data.name is not None:
+        return config.data.name
+    return own or (Path(config.data.path).stem if config.data.path else "digits")
 
 
 def data_label(config: Config) -> str:

@@ -397,7 +397,7 @@ def _check_section(label: str, own: object) -> None:
 def check_folder(label: str) -> None:
     """Raise ConfigError for a label that cannot be the name of a folder."""
     if re.search(r"[:/\\\x00]", label) or label.startswith(".") or label in ("", *FILES, PLAN):
-        mine = short_name(label).rpartition(".")[2].lower() or "mine"
+        mine = re.sub(r"\W", "", short_name(label).rpartition(".")[2].lower()) or "mine"
         one = flag(f"methods {mine}", f"methods=['{mine}']")
         raise ConfigError(
             f"{label!r} cannot name a folder; give the method another label, as in "

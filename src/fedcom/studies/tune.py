@@ -16,7 +16,7 @@ from typing import Any
 
 from fedcom.config import Config, Table, dumps
 from fedcom.engines.simulation import pick_device
-from fedcom.errors import ConfigError, flag
+from fedcom.errors import ConfigError, flag, nearest
 from fedcom.formats import counted
 from fedcom.runs.folder import claim
 from fedcom.runs.prepare import build_task
@@ -250,6 +250,12 @@ def tune(
     here["run"] = {**run, "seed": Config.of({"run": run}).run.seed + SEED}
     here["data"] = {"validation": VALIDATION, **here.get("data", {})}
     tasks, log = dict[str, Task](), out / "results.jsonl"
+    if not methods:
+        raise ConfigError("name at least one method to tune, as in fedcomgate")
+    known = {key for method in methods for key in method_keys(here, method)}
+    for key in sweep.lists(grid):
+        if "." not in key and key not in known:
+            raise ConfigError(f"none of the methods has a key {key!r} to tune; {nearest(key, known)}")
 
     def play(trials: Sequence[sweep.Trial]) -> list[dict[str, Any]]:
         return sweep.run_missing(trials, log, LAST, device, quiet, tasks)
