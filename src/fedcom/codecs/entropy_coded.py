@@ -35,8 +35,8 @@ class EntropyCoded(Codec):
         return False
 
     def transmit(self, x: Tensor, layout: Layout, draw: Draw) -> tuple[Tensor, Sizes]:
-        parts = self.compress(x, layout, draw)
-        return self.expand(parts, layout, draw), self.itemise(parts, layout)
+        parts = self._parts(x, layout, draw)
+        return self._heard(parts, x, layout, draw), self.itemise(parts, layout)
 
     def has_rate(self, bits: float) -> bool:
         """Whether the codec can be set to so many bits per coordinate."""
