@@ -65,6 +65,10 @@ class Auto(EntropyCoded):
     def _only_peaks(self) -> bool:
         return self.bits is not None and self.bits < LOWEST_RATE
 
+    @property
+    def exact_size(self) -> bool:
+        return self._only_peaks
+
     def at(self, bits: float) -> Self | None:
         return replace(self, bits=bits, q=None) if self.has_rate(bits) else None
 
@@ -121,7 +125,8 @@ class Auto(EntropyCoded):
         rows, keys = x.reshape(-1, layout.size), draw.key.expand(x.shape[:-1]).reshape(-1)
         parts = codec.compress(rows, layout, Draw(keys))
         lengths = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
-        for size in codec.itemise(parts, layout).values():
+        about = codec.itemise(parts, layout, exact=False) if isinstance(codec, EntropyCoded) else {}
+        for size in (about or codec.itemise(parts, layout)).values():
             lengths = lengths + size
         if isinstance(codec, Dithered):
             return lengths.reshape(x.shape[:-1])
@@ -164,7 +169,7 @@ class Auto(EntropyCoded):
         named = {f"{body[0]} {name}": part.unsqueeze(0) for name, part in chosen.items()}
         return named | {"choice": torch.tensor([body[0]])}
 
-    def itemise(self, parts: Parts, layout: Layout) -> Sizes:
+    def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
         choice = parts["choice"].squeeze(-1)
         items: Sizes = {"header": self.format.HEADER, **self.format.sizes(self.fields(layout))}
         for i, codec in enumerate(self.candidates(layout)):

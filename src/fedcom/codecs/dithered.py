@@ -116,8 +116,8 @@ class Dithered(EntropyCoded):
             raise WireError("a dithered message has a negative step")
         return {"step": step, "codes": integer_stream.unpack(body[_STEP.nbytes :], layout.size)}
 
-    def itemise(self, parts: Parts, layout: Layout) -> Sizes:
-        codes = integer_stream.nbytes(parts["codes"])
+    def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
+        codes = integer_stream.nbytes(parts["codes"], exact)
         return {"header": wire.HEADER, "step": _STEP.nbytes, "codes": codes}
 
     def _searched(self, x: Tensor, sigma: Tensor, layout: Layout, draw: Draw) -> Tensor:

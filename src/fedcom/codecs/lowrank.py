@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Codec, Parts, Sizes, check_range, together
+from fedcom.codecs.base import Parts, Sizes, check_range, together
 from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.entropy_coded import LOWEST_RATE, EntropyCoded
 from fedcom.codecs.rotated import Rotated
@@ -65,7 +65,7 @@ class LowRank(EntropyCoded):
         ]
         return [(i, m, n) for i, m, n in shapes if min(m, n) > self.rank and m * n > 2 * self.rank * (m + n)]
 
-    def residual(self, layout: Layout) -> Codec:
+    def residual(self, layout: Layout) -> Dithered | Rotated:
         """The residual's codec, at the rate that the factors leave; below 0.8 bits rotated is better."""
         if self.bits is None:
             return Dithered(q=self.q)
@@ -113,9 +113,9 @@ class LowRank(EntropyCoded):
         inner = self.residual(layout).unpack(body[size:], layout)
         return factors | {_RESIDUAL + name: part for name, part in inner.items()}
 
-    def itemise(self, parts: Parts, layout: Layout) -> Sizes:
-        items = self.residual(layout).itemise(_inner(parts), layout)
-        own = super().itemise(parts, layout)
+    def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
+        items = self.residual(layout).itemise(_inner(parts), layout, exact)
+        own: Sizes = {"header": wire.HEADER, **wire.sizes(self.fields(layout))}
         return own | {_RESIDUAL + name: size for name, size in items.items() if name != "header"}
 
     def _factorise(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:

@@ -121,8 +121,8 @@ class Rotated(EntropyCoded):
             return {"scale": scale, "codes": torch.zeros(n, dtype=torch.int32)}
         return {"scale": scale, "codes": self.quantiser(layout).coder.unpack(stream, n)}
 
-    def itemise(self, parts: Parts, layout: Layout) -> Sizes:
-        codes = self.quantiser(layout).coder.nbytes(parts["codes"])
+    def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
+        codes = self.quantiser(layout).coder.nbytes(parts["codes"], exact)
         sent = parts["scale"].squeeze(-1) > 0  # of a vector of zeros only the scale travels
         return {"header": wire.HEADER, "scale": _SCALE.nbytes, "codes": torch.where(sent, codes, 0)}
 
