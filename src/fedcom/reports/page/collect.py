@@ -342,7 +342,7 @@ def _whole(value: Any) -> int:
 
 
 def _ledger(text: str) -> JsonObject:
-    """Bytes by direction, vector and part, and the number of clients."""
+    """Bytes by direction, vector and part, the number of clients, and whether all bytes are exact."""
     ledger = _json_object(text)
     items = {
         way: {
@@ -351,7 +351,7 @@ def _ledger(text: str) -> JsonObject:
         }
         for way in ("uplink", "downlink")
     }
-    return {"clients": max(1, _whole(ledger["clients"])), **items}
+    return {"clients": max(1, _whole(ledger["clients"])), "exact": ledger.get("exact") is not False, **items}
 
 
 def _accuracy(text: str) -> JsonObject:
