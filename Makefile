@@ -37,10 +37,10 @@ types: $(VENV)/installed  ## mypy, strict on src
 	$(BIN)/mypy
 
 pytest: $(VENV)/installed  ## the tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --durations=30
 
 chaos: $(VENV)/installed  ## every test in full: kill runs, damage checkpoints, lose messages of real clients; an hour or two
-	FEDCOM_CHAOS=1 $(BIN)/pytest -n 2
+	FEDCOM_CHAOS=1 $(BIN)/pytest -n 2 --durations=30
 
 flower: $(FLOWER)/installed  ## Flower in an environment of its own, as its pins are not ours
 

@@ -1,7 +1,7 @@
 """What every test may use: small tasks in float64, the draws behind them, and the rules for all tests."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -12,25 +12,39 @@ from fedcom import Algorithm, Links, Simulation, Task
 from fedcom.draws import Draw
 from fedcom.tasks.models import Quadratic
 from fedcom.tasks.objective import Objective
+from tests.choice import shared_by, some
 
 torch.set_num_threads(1)
 
+CHAOS = os.environ.get("FEDCOM_CHAOS", "0") not in ("", "0")  # all cases, and new examples at each run
+
 # No test fails because a machine is slow; a failing example is printed so that it can be run again.
 settings.register_profile(
-    "fedcom", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "fedcom",
+    deadline=None,
+    print_blob=True,
+    derandomize=not CHAOS,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fedcom")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests marked `gpu` where torch sees no GPU, and `thorough` ones unless all are wanted."""
-    reasons = {} if torch.cuda.is_available() else {"gpu": "needs a GPU that torch sees"}
-    if os.environ.get("FEDCOM_CHAOS", "0") in ("", "0"):
-        reasons["thorough"] = "takes long; make chaos runs it"
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Let one worker run all tests that share a fixture of a file or folder, and choose the cases to run."""
     for item in items:
-        for marker, reason in reasons.items():
-            if item.get_closest_marker(marker):
-                item.add_marker(pytest.mark.skip(reason=reason))
+        if not torch.cuda.is_available() and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU that torch sees"))
+        if shared := shared_by(item):
+            item.add_marker(pytest.mark.xdist_group(shared))
+    yield  # to what obeys -k and -m, and to xdist
+    if not CHAOS:
+        families: dict[object, list[pytest.Item]] = {}
+        for item in items:
+            families.setdefault(getattr(item, "function", item), []).append(item)
+        chosen = {item for family in families.values() for item in some(family)}
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
 
 
 @pytest.fixture

@@ -4,17 +4,35 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 PATIENCE = 600  # seconds to wait for what would never happen
 _COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # these make rich treat a pipe as a terminal
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+_ports = count()
+
+
+def free_ports(many: int) -> list[int]:
+    """Ports of this machine that nobody listens on.
+
+    They lie below those that the system gives to connections, and other processes choose from other ones.
+    """
+    found: list[int] = []
+    while len(found) < many:
+        port = 10_000 + os.getpid() % 400 * 50 + next(_ports) % 50
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+    return found
 
 
 class Result(NamedTuple):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugins import PARTS
+from tests.processes import PATIENCE
 from tests.test_docs import ROOT, blocks
 
 PAGES = ("docs/new-algorithm.md", "docs/new-codec.md", "docs/data.md")
@@ -98,7 +99,7 @@ def fedcom(where: Path, *commands: list[str], installed: Path | None = None) -> 
     """Commands in a folder, one after the other until one fails, in a process of their own."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", START, json.dumps(commands)],
-        cwd=where, env=surroundings(installed), capture_output=True, text=True, timeout=120,
+        cwd=where, env=surroundings(installed), capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 

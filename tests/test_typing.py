@@ -50,10 +50,11 @@ fedcom.CODECS.add(fedcom.Int, name="again")
 
 
 def strict(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Check a user's file by the settings of this project, with what `make types` knows of torch."""
     (folder / "user.py").write_text(program)
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "user.py"]
-    environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    command = [sys.executable, "-m", "mypy", str(folder / "user.py")]
+    environment = {**os.environ, "MYPYPATH": "src"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
 
 
 def test_mypy_strict_accepts_every_public_name(tmp_path: Path) -> None:
@@ -70,8 +71,8 @@ def test_mypy_strict_accepts_every_public_name(tmp_path: Path) -> None:
 def test_every_public_name_is_there_and_documented() -> None:
     for name in fedcom.__all__:
         thing = getattr(fedcom, name)
-        if callable(thing) and isinstance(thing, type):
-            assert thing.__doc__, name
+        if isinstance(thing, type):  # a dataclass without a docstring is given its signature as one
+            assert not (thing.__doc__ or f"{name}(").startswith(f"{name}("), name
 
 
 def test_the_package_is_imported_without_torch() -> None:

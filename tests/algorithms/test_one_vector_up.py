@@ -27,13 +27,14 @@ from fedcom.tasks.oracle import DataOracle
 from tests.conftest import after, close, mlp_task, quadratic_task
 
 RATES: Any = {"eta": 0.05, "tau": 4, "batch": 5, "gamma": 1.5}
-FULL: Any = {"eta": 0.1, "gamma": 1.0, "tau": 5, "batch": "full", "decay": 1.0}
+FULL: Any = {"eta": 0.1, "gamma": 1.0, "tau": 3, "batch": "full", "decay": 1.0}
 PLAIN = Links(Identity())
 CODECS = [Identity(), Int(8), Int(2), Int(4, rounding="nearest"), Qsgd(7), Natural(), RandK(0.4), TopK(0.3)]
 METHODS = [Scallion(), Scafcom(), Scafcom(beta=1.0)]
 UNEQUAL = [5, 9, 12, 20, 7, 30]
 
 
+@pytest.mark.covers(2)
 @pytest.mark.parametrize(
     "method", [Scallion(), Scafcom(), Scafcom(beta=1.0)], ids=["scallion", "scafcom", "beta 1"]
 )
@@ -92,7 +93,8 @@ def test_scafcom_with_one_local_step_is_ef21_with_momentum_written_out(beta: flo
     assert close(w, ef21_sgdm(task, codec, 0.05 * 2.0, beta, 20))
 
 
-@pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.thorough), 0.5])
+@pytest.mark.covers(1)
+@pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize(
     ("algorithm", "codec"),
     [
@@ -105,8 +107,9 @@ def test_scafcom_with_one_local_step_is_ef21_with_momentum_written_out(beta: flo
     ids=lambda x: x.name,
 )
 def test_they_reach_the_optimum(algorithm: Any, codec: Codec, participation: float) -> None:
-    task = quadratic_task(sigma=0.0, L=1.0, mu=0.3)
-    simulation = after(task, algorithm, Links(codec), rounds=800, participation=participation)
+    task = quadratic_task(sigma=0.0, L=1.0, mu=0.5)
+    rounds = round(360 / participation)
+    simulation = after(task, algorithm, Links(codec), rounds, participation=participation)
     assert abs(simulation.row()["train_loss"]) < 1e-13  # type: ignore[arg-type]
 
 

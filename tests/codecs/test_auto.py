@@ -28,6 +28,7 @@ def large_vector(kind: str) -> Tensor:
     return {"gaussian": x, "heavy-tailed": x**3, "constant": torch.full_like(x, -0.7)}[kind]
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("q", [0.01, 0.3, 3.0])
 def test_the_mean_is_the_vector_and_the_variance_at_most_q(q: float, kind: str) -> None:

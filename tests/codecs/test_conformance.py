@@ -56,6 +56,7 @@ def test_every_codec_has_defaults(name: str) -> None:
     assert codec.quantise(gaussian(LONG), LONG, Draw.seeded(0)).shape == (LONG.size,)
 
 
+@pytest.mark.covers(2)
 @each_layout
 @each_dtype
 @each_codec
@@ -67,6 +68,7 @@ def test_bytes_carry_what_simulation_sees(codec: Codec, dtype: torch.dtype, name
         assert same(heard, codec.quantise(x, where, draw))
 
 
+@pytest.mark.covers(2)
 @each_layout
 @each_dtype
 @each_codec
@@ -77,6 +79,7 @@ def test_a_stack_is_its_rows(codec: Codec, dtype: torch.dtype, name: str) -> Non
     assert same(codec.quantise(x, where, draw), torch.stack(rows))
 
 
+@pytest.mark.covers(1)
 @each_dtype
 @each_codec
 def test_a_wide_stack_is_its_rows(codec: Codec, dtype: torch.dtype) -> None:
@@ -87,6 +90,7 @@ def test_a_wide_stack_is_its_rows(codec: Codec, dtype: torch.dtype) -> None:
     assert same(codec.quantise(x, where, draw), torch.stack(rows))
 
 
+@pytest.mark.covers(2)
 @each_layout
 @each_dtype
 @each_codec
@@ -117,6 +121,7 @@ def test_sizes_of_coded_messages_are_known_too(codec: Codec, d: int) -> None:
         assert torch.as_tensor(sizes).expand(3).tolist() == [int(one[item]) for one in ones]
 
 
+@pytest.mark.covers(1)
 @each_dtype
 @each_codec
 def test_shape_and_dtype_stay(codec: Codec, dtype: torch.dtype) -> None:
@@ -163,6 +168,7 @@ def test_codecs_that_draw_nothing_ignore_the_key(codec: Codec) -> None:
     assert same(*_twice(codec, Draw.seeded(3), Draw.seeded(4)))
 
 
+@pytest.mark.covers(2)
 @each_dtype
 @each_codec
 @pytest.mark.parametrize("power", [-80, 60, 80])

@@ -49,12 +49,14 @@ def test_a_rate_promises_a_variance(kind: str, bits: float) -> None:
         assert q >= codec.variance(LARGE) / 4
 
 
+@pytest.mark.covers(1)
 @each
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_mean_is_the_vector(codec: Codec, kind: str) -> None:
     assert excess(errors(codec, long_vector(kind), LONG, 200)) <= 1
 
 
+@pytest.mark.covers(2)
 @pytest.mark.parametrize("bits", [0.1, 0.25, 0.5, 1.0, 1.8, 4.0, 8.0])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ def both(codec: Codec, x: Tensor, where: Layout, draw: Draw) -> Tensor:
     return q
 
 
+@pytest.mark.covers(2)
 @each_layout
 @each_dtype
 @each_codec
@@ -42,6 +43,7 @@ def test_zero_stays_zero(codec: Codec, dtype: torch.dtype, name: str) -> None:
         assert both(codec, x, where, Draw.seeded(seed)).abs().max() <= most
 
 
+@pytest.mark.covers(2)
 @each_layout
 @each_dtype
 @each_codec
@@ -68,6 +70,7 @@ def test_minus_zero_among_others(codec: Codec) -> None:
     assert torch.equal(q, codec.quantise(plain, where, Draw.seeded(0)))  # equal as numbers
 
 
+@pytest.mark.covers(1)
 @each_dtype
 @each_codec
 def test_subnormal_numbers(codec: Codec, dtype: torch.dtype) -> None:
@@ -79,6 +82,7 @@ def test_subnormal_numbers(codec: Codec, dtype: torch.dtype) -> None:
         assert q.abs().max() <= 2e-38
 
 
+@pytest.mark.covers(1)
 @each_dtype
 @each_codec
 def test_very_large_and_very_small_together(codec: Codec, dtype: torch.dtype) -> None:
@@ -90,6 +94,7 @@ def test_very_large_and_very_small_together(codec: Codec, dtype: torch.dtype) ->
     assert q.abs().max() <= 2e30 * where.size  # rand-k and QSGD's scale up, within reason
 
 
+@pytest.mark.covers(2)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @each_dtype
 @each_codec
@@ -102,6 +107,7 @@ def test_what_is_not_finite_is_seen(codec: Codec, dtype: torch.dtype, bad: float
     assert (q.isnan() if codec.name != "identity" else q.isfinite().logical_not().any(-1)).all()
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @each_codec
 def test_what_is_not_finite_is_refused_by_the_receiver(codec: Codec, bad: float) -> None:
@@ -127,6 +133,7 @@ def test_one_diverged_client_leaves_the_others_alone(codec: Codec) -> None:
         assert same(q[i], clean[i])
 
 
+@pytest.mark.covers(1)
 @each_dtype
 @each_codec
 def test_near_the_largest_number_the_result_is_right_or_not_finite(codec: Codec, dtype: torch.dtype) -> None:

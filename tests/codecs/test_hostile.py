@@ -103,6 +103,7 @@ def mutate(body: bytes, rng: random.Random) -> bytes:
     return bytes(new)
 
 
+@pytest.mark.covers(1)
 @each_dtype
 @each_codec
 def test_any_body_with_a_right_checksum(codec: Codec, dtype: torch.dtype) -> None:

@@ -11,6 +11,7 @@ UNBIASED = [codec for codec in CODECS_TESTED if codec.unbiased and codec not in 
 COARSE = [Int(1), Int(2), Qsgd(1), Qsgd(3), TernGrad()]
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("codec", UNBIASED, ids=label)
 def test_a_share_of_an_unbiased_codec_is_a_contraction(codec: Codec, kind: str) -> None:

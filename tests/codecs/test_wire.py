@@ -15,12 +15,11 @@ from fedcom.errors import WireError
 from fedcom.vectors import Layout
 
 WHERE = Layout.vector(3)
-fixed = settings(derandomize=True)
 
 
 @pytest.mark.parametrize("bits", range(1, 33))
 @given(data=st.data())
-@settings(fixed, max_examples=25)
+@settings(max_examples=25)
 def test_integers_of_any_width_come_back(bits: int, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.integers(0, 2**bits - 1), min_size=1, max_size=41))
     field = Field("codes", len(values), bits)
@@ -30,16 +29,16 @@ def test_integers_of_any_width_come_back(bits: int, data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("bits", range(1, 33))
-@pytest.mark.parametrize("count", [1, 3, 7, 8, 9, 1001])
-def test_the_ends_of_every_width_come_back(bits: int, count: int) -> None:
-    values = torch.arange(count) % 2 * (2**bits - 1)
-    field = Field("codes", count, bits)
-    assert torch.equal(field.unpack(memoryview(field.pack(values))), values)
+def test_the_ends_of_every_width_come_back(bits: int) -> None:
+    for count in (1, 3, 7, 8, 9, 1001):
+        values = torch.arange(count) % 2 * (2**bits - 1)
+        field = Field("codes", count, bits)
+        assert torch.equal(field.unpack(memoryview(field.pack(values))), values)
 
 
 @pytest.mark.parametrize("bits", [b for b in range(1, 33) if b not in (8, 16, 32)])
 @given(data=st.data())
-@settings(fixed, max_examples=15)
+@settings(max_examples=15)
 def test_bytes_unpack_to_what_packs_to_them(bits: int, data: st.DataObject) -> None:
     # Every value has one encoding and every accepted encoding one value: nothing can hide in a message.
     count = data.draw(st.integers(1, 9))
@@ -58,7 +57,7 @@ def test_bytes_unpack_to_what_packs_to_them(bits: int, data: st.DataObject) -> N
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @given(data=st.data())
-@settings(fixed, max_examples=50)
+@settings(max_examples=50)
 def test_floats_come_back_bit_for_bit(dtype: torch.dtype, data: st.DataObject) -> None:
     bits = 8 * dtype.itemsize
     finite = st.floats(width=bits, allow_nan=False, allow_infinity=False)
@@ -123,7 +122,6 @@ def test_the_header_by_hand() -> None:
 
 
 @given(st.binary(max_size=64), st.integers(0, 255))
-@settings(fixed)
 def test_frames_come_back(body: bytes, codec_id: int) -> None:
     data = wire.frame(codec_id, WHERE.fingerprint, body)
     assert len(data) == wire.HEADER + len(body)
@@ -152,7 +150,6 @@ def test_each_byte_of_a_frame_is_checked(offset: int, what: str) -> None:
 
 
 @given(st.binary(max_size=80))
-@settings(fixed)
 def test_any_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         wire.unframe(7, WHERE.fingerprint, data)

@@ -26,7 +26,7 @@ def test_with_nothing_given_it_is_the_papers_method() -> None:
     default = config()
     assert (default.algorithm, default.model) == (FedCOMGATE(), Mlp())
     assert (default.links.uplink, default.links.downlink) == (Int(bits=8), Identity())
-    assert default.links.downlink_memory
+    assert (default.links.uplink_memory, default.links.downlink_memory) == ("none", "none")  # nothing is lost
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,12 @@ from pathlib import Path
 
 import fedcom
 from tests.deployment import zygote
+from tests.processes import free_ports
 
 ROOT = Path(fedcom.__file__).parents[2]
 BIN = ROOT / ".venv-flower" / "bin"
 MISSING = None if (BIN / "flwr").exists() else "needs Flower in .venv-flower (make flower)"
 PATIENCE = 300.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
 
 
 class Federation:

@@ -111,6 +111,7 @@ def check(folder: Path, task: Task, name: str, links: Links | None, **settings: 
     assert same(whole, loaded)
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", ["fedcomgate", "fedcomgate-exact", "fedpaq", "scaffold", "diana"])
 def test_a_loaded_run_ends_with_the_same_bits(tmp_path: Path, name: str, settings: str) -> None:

@@ -75,6 +75,7 @@ def rows(simulation: Simulation) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k != "seconds"} for row in simulation.run()]
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_the_same_run_twice_gives_the_same_bits(name: str, participation: float) -> None:
@@ -103,6 +104,7 @@ def test_chunks_change_nothing_with_epochs_and_unequal_steps() -> None:
     assert close(after(task, algorithm, chunk=6).server.w, after(task, algorithm, chunk=1).server.w)
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize(("name", "codec"), PAIRS, ids=lambda x: x if isinstance(x, str) else x.name)
 def test_the_bytes_counted_are_the_bytes_made(name: str, codec: Codec) -> None:
     algorithm = ALGORITHMS[name](**rates(name))

@@ -13,6 +13,7 @@ from fedcom import ConfigError, Csv, FedAvg, MLflow, Simulation, TensorBoard, Wa
 from fedcom.config import Config, read
 from fedcom.runs.run import execute
 from tests.conftest import mlp_task
+from tests.processes import PATIENCE
 
 SMALL = ("model.hidden=8", "algorithm.tau=1", "run.rounds=3")
 ROWS: list[dict[str, Any]] = [
@@ -116,7 +117,7 @@ def test_wandb_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def _history(path: Path, rows: int) -> list[dict[str, Any]]:
     """The rows in one of wandb's own files, once they are there: a process of its own writes it."""
-    until = time.monotonic() + 120
+    until = time.monotonic() + PATIENCE
     while len(found := [item for item in _records(path) if "_step" in item]) < rows:
         assert time.monotonic() < until
         time.sleep(0.05)

@@ -17,6 +17,7 @@ from fedcom.errors import ConfigError
 from fedcom.reports.page.collect import collect
 from fedcom.runs.folder import claim
 from fedcom.runs.status import Status, render, state, statuses
+from tests.processes import PATIENCE
 
 LONG = ("model.hidden=8", "algorithm.tau=1", "run.rounds=1000000", "run.eval_every=5")
 
@@ -120,7 +121,7 @@ def going(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     words = [sys.executable, "-m", "fedcom", "run", *LONG, "--quiet", "--device", "cpu", "--out", str(folder)]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE
         while not (folder / "metrics.jsonl").exists() or len((folder / "metrics.jsonl").read_text()) < 2000:
             assert time.monotonic() < until
             assert process.poll() is None

@@ -28,6 +28,14 @@ def test_a_signal_while_c_code_calls_back_still_stops(capfd: pytest.CaptureFixtu
     assert capfd.readouterr().err == ""
 
 
+def test_a_first_signal_waits_for_the_round_and_a_second_one_does_not() -> None:
+    with stops.listening(), stops.deferred():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Stopped) as stopped:
+            signal.raise_signal(signal.SIGTERM)
+    assert stopped.value.signal == signal.SIGINT
+
+
 def test_other_errors_there_are_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told = list[object]()
     monkeypatch.setattr(sys, "unraisablehook", lambda dropped: told.append(dropped.exc_type))

@@ -89,6 +89,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize(("method", "codec"), CELLS, ids=lambda x: x)
 def test_no_method_diverges_at_auto_rates(method: str, codec: str) -> None:
     uplink = {} if ALGORITHMS[method].compresses else CODECS[codec]

@@ -60,6 +60,7 @@ def make(method: Algorithm, codec: Codec, participation: float, seed: int) -> Si
     )
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 @pytest.mark.parametrize("codec", [*(kind() for kind in CODECS.values()), *LOW], ids=label)

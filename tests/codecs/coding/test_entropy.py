@@ -33,7 +33,7 @@ def back(data: bytes, frequencies: NDArray[np.int64], n: int) -> list[int]:
     return decode(memoryview(data), frequencies, np.arange(len(frequencies), dtype=np.int32), n).tolist()
 
 
-often = settings(max_examples=80, derandomize=True)
+often = settings(max_examples=80)
 
 
 @st.composite
@@ -147,13 +147,13 @@ def test_any_counts(counts: list[int]) -> None:
     check_normalised(torch.tensor(counts))
 
 
-@pytest.mark.parametrize("size", range(1, 250))
-def test_even_counts_and_halves(size: int) -> None:
-    # All shares rounded up by a half is the most there is to pay.
-    check_normalised(torch.ones(size))
-    halves = torch.full((size,), math.floor(TOTAL / size) + 0.5, dtype=torch.float64)
-    halves[-1] = max(0.5, TOTAL - float(halves[:-1].sum()))
-    check_normalised(halves)
+def test_even_counts_and_halves() -> None:
+    for size in range(1, 250):
+        check_normalised(torch.ones(size))
+        # All shares rounded up by a half is the most there is to pay.
+        halves = torch.full((size,), math.floor(TOTAL / size) + 0.5, dtype=torch.float64)
+        halves[-1] = max(0.5, TOTAL - float(halves[:-1].sum()))
+        check_normalised(halves)
 
 
 @pytest.mark.parametrize("bits", [0.02, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0, 6.0, 7.3, 8.0, 9.0])
@@ -250,6 +250,7 @@ def test_the_bytes_of_a_stream() -> None:
     )
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("size", [1, 3, 300, 5000])
 @pytest.mark.parametrize("n", [1, 7, 9000])
 def test_a_gpus_way_of_counting_counts(size: int, n: int) -> None:

@@ -70,6 +70,7 @@ def test_there_are_three_tiers() -> None:
         Rotated(2, tier="slow")  # type: ignore[arg-type]
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("bits", [2, 0.5, 0.2])
 @pytest.mark.parametrize("name", VECTORS)
 def test_the_mean_over_rotations_is_the_vector(name: str, bits: float) -> None:
@@ -83,6 +84,7 @@ def test_the_mean_over_rotations_is_the_vector(name: str, bits: float) -> None:
     assert q == pytest.approx(codec.variance(SMALL), rel=0.1)
 
 
+@pytest.mark.covers(2)
 @pytest.mark.parametrize("bits", [0.05, 0.3, 0.5, 1, 3, 6])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("d", [1, 2, 97, 5_000])

@@ -56,6 +56,7 @@ def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"fedcom.codecs.{module}.COMPILED", False)
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize(
     ("codec", "d"), CASES, ids=lambda case: label(case) if isinstance(case, Codec) else None
 )
@@ -79,6 +80,7 @@ def test_same_bytes_and_same_vectors(codec: Codec, d: int, monkeypatch: pytest.M
         assert same(codec.decode(fast[name], where, draw), x), name
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("d", SIZES[:-1])
 @pytest.mark.parametrize("shared", [False, True])
 def test_stacks(d: int, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:

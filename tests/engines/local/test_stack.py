@@ -27,6 +27,7 @@ def digits(seed: int = 0) -> Task:
     return Task.from_arrays(module, x, y, x[:20], y[:20], clients=8, seed=seed)
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_runs_in_step_give_the_results_of_single_runs(name: str, participation: float) -> None:

@@ -21,6 +21,7 @@ from fedcom.errors import OutOfMemory, RankLost
 from fedcom.runs.prepare import build_task
 from fedcom.runs.record import out_of_memory
 from tests.cli.test_cli import PATIENCE
+from tests.processes import free_ports
 
 JOB = Path(__file__).with_name("job.py")
 SMALL = ["model.hidden=8", "run.rounds=20", "run.eval_every=10", "algorithm.tau=2"]
@@ -56,8 +57,10 @@ def play(
     """What the job finds, by case."""
     folder.mkdir()
     (folder / "cases.json").write_text(json.dumps(runs or cases()))
+    (port,) = free_ports(1)  # where the ranks of mpirun meet
     path = os.pathsep.join([str(JOB.parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": path, "MASTER_PORT": str(port)}
+    environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     command = [*(launcher or (sys.executable,)), str(JOB), str(folder / "cases.json"), str(folder), device]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -120,7 +123,9 @@ def test_rounds_are_recorded_around_the_exchange(tmp_path: Path) -> None:
 
     played = found("cpu", "reduce")  # two sums have one order
     for transport in ("chain", "reduce"):
-        for name, many in found("tape", transport).items():
+        recorded = found("tape", transport)
+        assert recorded.keys() == played.keys() == RECORDED.keys()
+        for name, many in recorded.items():
             assert many["replayed"] >= (1 if "sampled" in name else 7), name
             assert torch.equal(many["w"], played[name]["w"]), name
             for key in ("rows", "ledger", "states"):

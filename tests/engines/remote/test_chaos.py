@@ -3,7 +3,6 @@
 FEDCOM_CHAOS=1 (make chaos) plays 60 rounds with 20 seeds.
 """
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +17,11 @@ from fedcom.engines.remote.coordinator import Coordinator
 from fedcom.engines.remote.participant import Participant
 from fedcom.engines.remote.terms import Terms
 from fedcom.runs.prepare import build_task
+from tests.conftest import CHAOS
 from tests.engines.remote.chaos import play, settled, weighted
 from tests.engines.test_checkpoints import algorithm, small_task
 
-LONG = bool(os.environ.get("FEDCOM_CHAOS"))
-ROUNDS, SEEDS = (60, range(20)) if LONG else (14, range(2))
+ROUNDS, SEEDS = (60, range(20)) if CHAOS else (14, range(2))
 TERMS = Terms(least=0.1, restarts=1000, void=1000)
 FAULTS = {"crash": 0.1, "stop": 0.01}
 CASES: dict[str, tuple[str, Links | None, str]] = {
@@ -58,6 +57,7 @@ def check_sums(invariant: str) -> Any:
     return check
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", CASES)
 def test_sums_over_clients_hold_among_faults(tmp_path: Path, case: str, seed: int) -> None:
@@ -102,6 +102,7 @@ def test_error_feedback_sends_all_it_means_among_faults(tmp_path: Path, seed: in
     assert len(left) > 6
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", CASES)
 def test_wiped_disks_make_all_start_anew_and_sums_hold(tmp_path: Path, case: str, seed: int) -> None:
@@ -126,7 +127,7 @@ METHODS = {
 }  # fmt: skip
 
 
-@pytest.mark.skipif(not LONG, reason="takes minutes: make chaos")
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", METHODS)
 def test_accuracy_is_within_a_point_of_a_run_without_faults(tmp_path: Path, method: str) -> None:
     """10% of calls lost, 10% of replies lost, 10% late, crashes, a wiped disk: 68% of those called count."""

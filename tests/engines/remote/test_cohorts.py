@@ -79,6 +79,7 @@ def replayed(task: Task, settings: Settings, rounds: list[Played]) -> tuple[Serv
     return side, rows
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("wipe", [0.0, 0.05], ids=["disks hold", "disks are wiped"])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", CASES)

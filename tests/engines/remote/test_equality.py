@@ -68,6 +68,7 @@ def vars_of(links: Links) -> dict[str, Any]:
     return {name: getattr(links, name) for name in links.__dataclass_fields__}
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_real_clients_give_the_bits_of_the_local_engine(

@@ -1,22 +1,20 @@
 """The memory of a coordinator grows by a few models, however many replies it hears."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import CHAOS
 from tests.engines.remote.weigh import CODECS
 
 ROOT = Path(__file__).parents[3]
-REPLIES = 200 if os.environ.get("FEDCOM_CHAOS") else 12
+REPLIES = 200 if CHAOS else 12
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
-@pytest.mark.parametrize(
-    "codec", CODECS if os.environ.get("FEDCOM_CHAOS") else ["int 8", "top-k 1%", "rotated 0.25"]
-)
+@pytest.mark.parametrize("codec", CODECS if CHAOS else ["int 8", "top-k 1%", "rotated 0.25"])
 def test_memory_grows_by_five_models_at_most(tmp_path: Path, codec: str) -> None:
     def weigh(what: str) -> str:
         module = ["-m", "tests.engines.remote.weigh"]

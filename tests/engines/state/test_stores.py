@@ -53,6 +53,7 @@ def same(a: Simulation, b: Simulation) -> bool:
     return all(torch.equal(x, y) for x, y in zip(state(a), state(b), strict=True))
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("name", STATEFUL)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize(("home", "share", "kind"), HOMES)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.processes import PATIENCE
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--headless=new",
@@ -22,7 +24,6 @@ FLAGS = (
     "--disable-component-update",
     "--hide-scrollbars",
 )
-PATIENCE = 120.0  # seconds to wait for a browser that hangs
 
 
 def find() -> str | None:

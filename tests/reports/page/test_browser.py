@@ -25,8 +25,10 @@ SCREENS = {
     "phone, dark": (390, True, False),
     "paper": (PAPER, True, True),
 }
-everywhere = pytest.mark.parametrize("screen", SCREENS)
-on_screens = pytest.mark.parametrize("screen", [name for name in SCREENS if name != "paper"])
+MORE = ("screen, dark", "phone, light")
+CASES = [pytest.param(name, marks=[pytest.mark.thorough] * (name in MORE)) for name in SCREENS]
+everywhere = pytest.mark.parametrize("screen", CASES)
+on_screens = pytest.mark.parametrize("screen", CASES[:-1])  # all but paper
 
 
 def rows(loss: float, top: float = 0.5, up: float = 1e5) -> list[dict[str, float]]:

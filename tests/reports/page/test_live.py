@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 from fedcom.cli import app
 from fedcom.config import Config, read
 from fedcom.runs.run import execute
+from tests.processes import PATIENCE
 from tests.reports.page.chromium import Page
 from tests.reports.page.test_page import ROW, make, make_sweep
 
@@ -39,7 +41,7 @@ def served(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 def ask(port: int, path: str = "/", **headers: str) -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     connection.request("GET", path, headers={key.replace("_", "-"): value for key, value in headers.items()})
     answer = connection.getresponse()
     found = answer.status, answer.getheader("ETag") or "", answer.read().decode()
@@ -54,14 +56,16 @@ def test_the_page_is_renewed_when_runs_go_on_and_ctrl_c_ends_the_server(tmp_path
         assert "No runs yet" in text
         make(tmp_path / "mine" / "seed-0")
         make_sweep(tmp_path / "grid")
+        until = time.monotonic() + PATIENCE
         while "mine" not in text:  # a page is up to some seconds old
+            assert time.monotonic() < until
             status, tag, text = ask(port)
         assert ask(port, If_None_Match=tag)[0] == 304
         assert ask(port, "/?x=round")[0] == 200
         assert ask(port, "/etc/passwd")[0] == 404
         assert ask(port, Host="evil.example")[0] == 403
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out, err) == (0, "", "")
 
 
@@ -70,8 +74,9 @@ def test_a_folder_that_goes_away_is_told_and_comes_back(tmp_path: Path) -> None:
     make(folder / "seed-0")
     with served(folder) as (_, port):
         os.rename(folder, tmp_path / "away")
+        until = time.monotonic() + PATIENCE
         while (found := ask(port))[0] == 200:
-            pass
+            assert time.monotonic() < until
         assert found[0] == 503
         assert "no folder" in found[2]
         os.rename(tmp_path / "away", folder)
@@ -85,7 +90,7 @@ def test_a_taken_port_and_options_that_do_not_go_together_say_so(tmp_path: Path)
         other.listen()
         port = other.getsockname()[1]
         command = [sys.executable, "-m", "fedcom", "report", "--live", str(tmp_path), "--port", str(port)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert ended.returncode == 2
     assert f"cannot serve on port {port}: address already in use; choose another --port" in ended.stderr
     for options, words in (

@@ -1,0 +1,53 @@
+"""Which cases of a test the suite runs (`make chaos` runs all), and which tests must share a worker."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from itertools import combinations
+
+import pytest
+
+
+def some(family: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The cases of one test that the suite runs: none marked `thorough`, and few of a test that `covers`."""
+    family = [item for item in family if not item.get_closest_marker("thorough")]
+    marker = next((mark for item in family for mark in item.iter_markers("covers")), None)
+    if marker is None:
+        return family
+    given = [item.callspec.params.values() for item in family]  # type: ignore[attr-defined]
+    numbers: dict[int, int] = {}  # of the values, which are the same objects in all cases
+    cases = tuple(tuple(numbers.setdefault(id(value), len(numbers)) for value in case) for case in given)
+    return [family[i] for i in cover(cases, *marker.args)]
+
+
+@cache
+def cover(cases: tuple[tuple[int, ...], ...], strength: int) -> list[int]:
+    """A few of the cases, by index, in which all values (1) or all pairs of values (2) are found.
+
+    Of cases that add as much, the one whose values and pairs were chosen least is next.
+
+    Args:
+        cases: the number of the value of each parameter.
+    """
+    values = [list(enumerate(case)) for case in cases]
+    parts = [set(combinations(case, min(strength, len(case)))) for case in values]
+    pairs = [[*case, *combinations(case, 2)] for case in values]
+    missing, seen, chosen = set().union(*parts), Counter[object](), list[int]()
+    while missing:
+        gains = ((len(parts[i] & missing), -sum(seen[x] for x in pairs[i]), -i) for i in range(len(cases)))
+        i = -max(gains)[2]
+        chosen.append(i)
+        missing -= parts[i]
+        seen.update(pairs[i])
+    return sorted(chosen)
+
+
+def shared_by(item: pytest.Item) -> str | None:
+    """The file or folder whose fixture the tests in it share, if this test uses one: the largest such."""
+    found = [
+        fixture.baseid
+        for name in getattr(item, "fixturenames", ())
+        for fixture in item.session._fixturemanager.getfixturedefs(name, item) or ()
+        if fixture.scope in ("module", "package")
+    ]
+    return min(found, key=len, default=None)
