@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedcom.codecs import Auto, Codec, Dithered, Identity, LowRank, Peaks, Rotated, Sign, compact
 from fedcom.codecs.base import Parts
+from fedcom.codecs.coding import rotation
 from fedcom.codecs.kernels import cpu
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw, Strata
@@ -157,6 +158,18 @@ def test_numbers_far_below_the_largest_are_sent(codec: Codec) -> None:
     where = layout("several", torch.float32)
     x = torch.full((where.size,), 1e36)
     assert codec.quantise(x, where, Draw.seeded(0)).isfinite().all()
+
+
+@pytest.mark.parametrize("codec", [Rotated(2.0), Rotated(2, "fixed"), Peaks(0.5)], ids=label)
+def test_a_rotation_that_overflows_is_not_heard_as_zeros(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, whose kernels take the sum of squares before the rotation: it is finite."""
+    x = torch.full((2, 5000), 3e38)
+    power = x.double().square().sum(-1, keepdim=True)
+    assert power.isfinite().all()
+    monkeypatch.setattr(rotation, "power_of", lambda *_: power)
+    assert codec.quantise(x, Layout.vector(5000), keys(2)).isnan().all()
 
 
 def test_the_loops_cast_no_nan() -> None:

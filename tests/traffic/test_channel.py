@@ -12,6 +12,7 @@ from fedcom import Algorithm, FedAvg, FedCOMGATE, Links, Task
 from fedcom.codecs import CODECS, Auto, Codec, Dithered, LowRank, Peaks, Rotated
 from fedcom.codecs.coding import entropy
 from fedcom.draws import Draw
+from fedcom.errors import Diverged
 from fedcom.traffic.channel import Channel
 from fedcom.traffic.ledger import Ledger
 from tests.codecs.cases import LONG, gaussian, keys, label
@@ -66,6 +67,14 @@ def test_counted_bytes_are_the_real_ones_in_both_directions(codec: Codec, method
         for encode in (False, True)
     )
     assert counted == real
+
+
+@pytest.mark.parametrize("encode", [False, True])
+@pytest.mark.parametrize("name", CODECS)
+def test_a_run_that_overflows_has_diverged_whatever_the_codec(name: str, encode: bool) -> None:
+    algorithm = FedCOMGATE(**RATES | {"eta": 1e308})  # type: ignore[arg-type]
+    with pytest.raises(Diverged, match="no longer finite after round"):
+        after(task(), algorithm, Links(CODECS[name](), encode=encode), rounds=4)
 
 
 def test_a_ledger_says_that_some_of_its_bytes_are_estimates(monkeypatch: pytest.MonkeyPatch) -> None:

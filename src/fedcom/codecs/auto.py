@@ -125,8 +125,11 @@ class Auto(EntropyCoded):
         rows, keys = x.reshape(-1, layout.size), draw.key.expand(x.shape[:-1]).reshape(-1)
         parts = codec.compress(rows, layout, Draw(keys))
         lengths = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
-        about = codec.itemise(parts, layout, exact=False) if isinstance(codec, EntropyCoded) else {}
-        for size in (about or codec.itemise(parts, layout)).values():
+        if isinstance(codec, EntropyCoded):
+            sizes = codec.itemise(parts, layout, exact=False)  # to choose by, estimates will do
+        else:
+            sizes = codec.itemise(parts, layout)
+        for size in sizes.values():
             lengths = lengths + size
         if isinstance(codec, Dithered):
             return lengths.reshape(x.shape[:-1])
