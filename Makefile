@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 FLOWER := .venv-flower
+WORKERS := -n 2 --dist loadfile --no-loadscope-reorder --durations=30  # a file's fixtures are made by one worker
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test lint types pytest chaos flower deploy-test fuzz docs hooks clean
@@ -37,10 +38,10 @@ types: $(VENV)/installed  ## mypy, strict on src
 	$(BIN)/mypy
 
 pytest: $(VENV)/installed  ## the tests
-	$(BIN)/pytest -n 2 --durations=30
+	$(BIN)/pytest $(WORKERS)
 
 chaos: $(VENV)/installed  ## every test in full: kill runs, damage checkpoints, lose messages of real clients; an hour or two
-	FEDCOM_CHAOS=1 $(BIN)/pytest -n 2 --durations=30
+	FEDCOM_CHAOS=1 $(BIN)/pytest $(WORKERS)
 
 flower: $(FLOWER)/installed  ## Flower in an environment of its own, as its pins are not ours
 

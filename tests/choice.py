@@ -1,4 +1,4 @@
-"""Which cases of a test the suite runs (`make chaos` runs all), and which tests must share a worker."""
+"""Which cases of a test the suite runs; `make chaos` runs all."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -40,14 +40,3 @@ def cover(cases: tuple[tuple[int, ...], ...], strength: int) -> list[int]:
         missing -= parts[i]
         seen.update(pairs[i])
     return sorted(chosen)
-
-
-def shared_by(item: pytest.Item) -> str | None:
-    """The file or folder whose fixture the tests in it share, if this test uses one: the largest such."""
-    found = [
-        fixture.baseid
-        for name in getattr(item, "fixturenames", ())
-        for fixture in item.session._fixturemanager.getfixturedefs(name, item) or ()
-        if fixture.scope in ("module", "package")
-    ]
-    return min(found, key=len, default=None)

@@ -1,7 +1,7 @@
 """What every test may use: small tasks in float64, the draws behind them, and the rules for all tests."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from fedcom import Algorithm, Links, Simulation, Task
 from fedcom.draws import Draw
 from fedcom.tasks.models import Quadratic
 from fedcom.tasks.objective import Objective
-from tests.choice import shared_by, some
+from tests.choice import some
 
 torch.set_num_threads(1)
 
@@ -29,15 +29,12 @@ settings.register_profile(
 settings.load_profile("fedcom")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Let one worker run all tests that share a fixture of a file or folder, and choose the cases to run."""
+@pytest.hookimpl(trylast=True)  # after -k and -m have made their choice
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip the tests marked `gpu` where torch sees no GPU, and leave out cases unless all are wanted."""
     for item in items:
         if not torch.cuda.is_available() and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU that torch sees"))
-        if shared := shared_by(item):
-            item.add_marker(pytest.mark.xdist_group(shared))
-    yield  # to what obeys -k and -m, and to xdist
     if not CHAOS:
         families: dict[object, list[pytest.Item]] = {}
         for item in items:

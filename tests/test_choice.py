@@ -42,7 +42,7 @@ def test_cases_need_not_be_a_product() -> None:
 def test_a_test_says_how_many_of_its_cases_are_chosen(pytester: pytest.Pytester) -> None:
     """In a suite of its own, by the hook of this one."""
     pytester.makeconftest("from tests.conftest import pytest_collection_modifyitems")
-    pytester.makeini("[pytest]\nmarkers =\n    covers\n    thorough\n    gpu\n    xdist_group")
+    pytester.makeini("[pytest]\nmarkers =\n    covers\n    thorough\n    gpu")
     pytester.makepyfile("""
         import pytest
 
