@@ -639,7 +639,7 @@ def test_python_is_told_of_arguments_and_the_command_line_of_flags(
         (lambda: swept(out="swept"), "another out, or force=True", "another --out, or --force"),
         (lambda: fedcom.report("swept", "full"), "out takes a file", "--out takes a file"),
         (lambda: fedcom.report("swept", "file"), "choose another out", "choose another --out"),
-        (lambda: compared(methods={"a/b": FedAvg()}), "methods=['a/b']", "--methods a/b"),
+        (lambda: compared(methods={"a/b": FedAvg()}), "methods=['ab']", "--methods ab"),
         (lambda: plan.Goal(), "goal: accuracy, loss, bytes or seconds", "goal: --accuracy, --loss, --meg"),
         (lambda: codec_card.rates("99"), "bits must be", "--bits must be"),
     ]

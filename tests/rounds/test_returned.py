@@ -60,7 +60,7 @@ def with_part(part: str, made: Callable[..., Any]) -> FedCOM:
 
 WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("upload", lambda c, down, w, r: {"E": w}, "a dict of D, as `uploads` says; got a dict of E"),
-    ("upload", lambda c, down, w, r: w, "a dict of D, as `uploads` says; got a Tensor"),
+    ("upload", lambda c, down, w, r: w, f"a dict of D, as `uploads` says; got float64 [3, {D}]"),
     ("upload", lambda c, down, w, r: None, "a dict of D, as `uploads` says; got None"),
     (
         "upload",
@@ -86,7 +86,7 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
         f"nu of the state, float64 [3, {D}]; got float64 [3]",
     ),
     ("begin", lambda c, *rest: c._replace(nu=0.0), f"nu of the state, float64 [3, {D}]; got a float"),
-    ("server_step", lambda s, mean, r: s.w, "a state as it came, a Server; got a Tensor"),
+    ("server_step", lambda s, mean, r: s.w, f"a state as it came, a Server; got float64 [{D}]"),
     (
         "server_step",
         lambda s, mean, r: s._replace(w=s.w.unsqueeze(0)),

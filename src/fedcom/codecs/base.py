@@ -31,7 +31,7 @@ from fedcom.codecs import wire
 from fedcom.codecs.wire import Data, Field
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, NotFinite
-from fedcom.formats import html_table
+from fedcom.formats import described, html_table
 from fedcom.vectors import Layout
 
 OTHERS_IDS = range(128, 256)  # a message has one byte for the id; those below are fedcom's own
@@ -144,8 +144,17 @@ class Codec(ABC):
 
     def _heard(self, parts: Parts, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
         """What the receiver will see of the parts that `_parts` made of x."""
-        heard = self.expand(parts, layout, draw)
+        heard = self._expanded(parts, x, layout, draw)
         return torch.where(largest(x).isfinite(), heard, torch.nan) if self.id in OTHERS_IDS else heard
+
+    def _expanded(self, parts: Parts, like: Tensor, layout: Layout, draw: Draw) -> Tensor:
+        """What expand makes of some parts; if the codec is not of fedcom, its shape and dtype are checked."""
+        heard = self.expand(parts, layout, draw)
+        if self.id in OTHERS_IDS and described(heard) != described(like):
+            raise ConfigError(
+                f"codec {self.name}: expand must return {described(like)}; got {described(heard)}"
+            )
+        return heard
 
     def _check_fields(self, parts: Parts, layout: Layout, messages: int) -> None:
         """Refuse parts that the fields cannot hold: their bytes would be counted wrong."""
@@ -220,7 +229,9 @@ class Codec(ABC):
     def decode(self, data: Data, layout: Layout, draw: Draw) -> Tensor:
         """The vector of one message; equals quantise(x) for the same draw."""
         parts = self.unpack(self.format.unframe(self.id, self.fingerprint(layout), data), layout)
-        x = self.expand({name: part.to(draw.key.device) for name, part in parts.items()}, layout, draw)
+        parts = {name: part.to(draw.key.device) for name, part in parts.items()}
+        like = torch.empty(layout.size, dtype=layout.dtype, device="meta")
+        x = self._expanded(parts, like, layout, draw)
         if not math.isfinite(x.sum()) and not math.isfinite(x.abs().max()):  # the sum is quicker
             raise NotFinite(f"a {self.name} message overflows: its scale is too large")
         return x

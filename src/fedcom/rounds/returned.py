@@ -1,7 +1,7 @@
-"""What a method or codec that is not fedcom's own returns: refused in one line if it has another shape.
+"""What a method that is not fedcom's own returns: refused in one line if it has another shape.
 
 Each function returns what it is given. It looks at types, shapes and dtypes, never at values, so a GPU is not
-waited for; what fedcom's own methods and codecs return is not looked at.
+waited for; what fedcom's own methods return is not looked at.
 """
 
 from typing import Any
@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from fedcom.algorithms import Algorithm
-from fedcom.codecs import Codec
 from fedcom.errors import ConfigError
+from fedcom.formats import described
 from fedcom.vectors import Vectors
 
 _PACKAGE = __name__.partition(".")[0]
@@ -26,9 +26,9 @@ def begun(algorithm: Algorithm, method: str, state: Any, needs: tuple[str, ...] 
         fields = getattr(state, "_fields", ())
         wrong = [name for name in fields if not isinstance(getattr(state, name), Tensor)]
         if not isinstance(state, tuple) or not hasattr(state, "_fields"):
-            raise _refusal(algorithm, method, "a NamedTuple of tensors", _kind(state))
+            raise _refusal(algorithm, method, "a NamedTuple of tensors", described(state))
         if wrong:
-            found = _kind(getattr(state, wrong[0]))
+            found = described(getattr(state, wrong[0]))
             raise _refusal(algorithm, method, "a NamedTuple of tensors", f"{found} as {wrong[0]}")
         if missing := [name for name in needs if name not in fields]:
             raise _refusal(algorithm, method, f"a NamedTuple with {missing[0]}", f"one of {_listed(fields)}")
@@ -40,7 +40,7 @@ def sent_down(algorithm: Algorithm, vectors: Any) -> Vectors:
     if _others(algorithm):
         named = isinstance(vectors, dict) and all(isinstance(x, Tensor) for x in vectors.values())
         if not named or "w" not in vectors:
-            found = _listed(vectors) if named else _kind(vectors)
+            found = _listed(vectors) if named else described(vectors)
             raise _refusal(algorithm, "broadcast", "tensors by name, the model as w among them", found)
     return vectors  # type: ignore[no-any-return]
 
@@ -66,7 +66,7 @@ def uploaded(algorithm: Algorithm, w: Tensor, vectors: Any) -> Vectors:
         return vectors  # type: ignore[no-any-return]
     names = algorithm.uploads
     if not isinstance(vectors, dict) or {*vectors} != {*names}:
-        found = f"a dict of {_listed(vectors)}" if isinstance(vectors, dict) else _kind(vectors)
+        found = f"a dict of {_listed(vectors)}" if isinstance(vectors, dict) else described(vectors)
         raise _refusal(algorithm, "upload", f"a dict of {_listed(names)}, as `uploads` says", found)
     for name in names:
         _check(algorithm, "upload", f"{name} with one row per client", w, vectors[name])
@@ -77,40 +77,25 @@ def stepped(algorithm: Algorithm, method: str, before: Any, after: Any) -> Any:
     """What begin, client_step or server_step returned: a state like the one before."""
     if _others(algorithm):
         if type(after) is not type(before):
-            raise _refusal(algorithm, method, f"a state as it came, {_kind(before)}", _kind(after))
+            raise _refusal(algorithm, method, f"a state as it came, {described(before)}", described(after))
         for name, old, new in zip(before._fields, before, after, strict=True):
             _check(algorithm, method, f"{name} of the state", old, new)
     return after
 
 
-def heard(codec: Codec, x: Tensor, found: Any) -> Tensor:
-    """What a codec's expand returned: a vector like the one that was sent."""
-    if _others(codec) and _shape(found) != _shape(x):
-        raise ConfigError(f"codec {codec.name}: expand must return {_shape(x)}; got {_shape(found)}")
-    return found  # type: ignore[no-any-return]
-
-
-def _others(thing: Algorithm | Codec) -> bool:
-    """Whether a method or codec is not fedcom's own."""
-    return type(thing).__module__.partition(".")[0] != _PACKAGE
+def _others(algorithm: Algorithm) -> bool:
+    """Whether a method is not fedcom's own."""
+    return type(algorithm).__module__.partition(".")[0] != _PACKAGE
 
 
 def _check(algorithm: Algorithm, method: str, what: str, like: Tensor, found: Any) -> None:
     """Refuse what has not the shape and dtype of another tensor."""
-    if _shape(found) != _shape(like):
-        raise _refusal(algorithm, method, f"{what}, {_shape(like)}", _shape(found))
+    if described(found) != described(like):
+        raise _refusal(algorithm, method, f"{what}, {described(like)}", described(found))
 
 
 def _refusal(algorithm: Algorithm, method: str, wanted: str, found: str) -> ConfigError:
     return ConfigError(f"method {algorithm.name}: {method} must return {wanted}; got {found}")
-
-
-def _shape(x: Any) -> str:
-    return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}" if isinstance(x, Tensor) else _kind(x)
-
-
-def _kind(thing: Any) -> str:
-    return "None" if thing is None else f"a {type(thing).__name__}"
 
 
 def _listed(names: Any) -> str:

@@ -210,7 +210,7 @@ def _send_up(rules: Rules, name: str, clients: Tensor, channel: Channel, draw: D
     """Send one vector per client to the server, each by the codec of its client's budget."""
 
     def send(x: Tensor, codec: Codec, draw: Draw, rows: Rows) -> Tensor:
-        return returned.heard(codec, x, channel.send(name, x, rules.layout, codec, draw, rows=rows))
+        return channel.send(name, x, rules.layout, codec, draw, rows=rows)
 
     return _by_budget(rules, clients, x, draw, send)
 
@@ -379,8 +379,7 @@ def _send_mean(
     for name, x in mean.items():
 
         def through(x: Tensor, name: str = name) -> Tensor:
-            found = channel.send(name, x, rules.layout, codec, _mean_key(rules, draw, name), receivers)
-            return returned.heard(codec, x, found)
+            return channel.send(name, x, rules.layout, codec, _mean_key(rules, draw, name), receivers)
 
         before = memory.get(name, x[..., :0])
         delivery = rules.downlink.send(x, before, rules.units(name, rnd), through)
