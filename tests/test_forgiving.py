@@ -481,11 +481,11 @@ def test_a_biased_codec_where_none_belongs_still_says_so() -> None:
 def test_an_error_of_the_users_own_is_not_taken_for_torchs(said: str, kind: type[RuntimeError]) -> None:
     class Failing(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
-            if x.shape[0] > 1:  # not on the one sample of the rehearsal
+            if len(x) == 7:  # a minibatch: neither the sample of the rehearsal nor what is evaluated
                 raise kind(said)
             return super().forward(x)
 
-    simulation = Simulation(task(module=Failing(D, 3)), FedAvg(eta=0.1), rounds=1, device="cpu")
+    simulation = Simulation(task(module=Failing(D, 3)), FedAvg(batch=7), rounds=1, device="cpu")
     with pytest.raises(kind, match=f"^{said}$") as caught:
         simulation.run()
     assert type(caught.value) is kind

@@ -130,7 +130,7 @@ def _warn_of_idle(config: Config) -> None:
     own_split = PARTITIONS.is_own(data.partition)
     own_data = DATASETS.is_own(name) or data.path is not None or isinstance(config.model, OwnData)
     generated = name == "synthetic"
-    files = own_data and not generated and name != "digits" and DATASETS.is_own(name) and data.path is None
+    files = DATASETS.is_own(name) and data.path is None and name not in ("digits", "synthetic")
     drawn = data.partition == "dirichlet" or not own_split
     used = {
         "alpha": ("dirichlet and synthetic", drawn or generated or not own_data),
