@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -52,6 +52,8 @@ class Command:
         stderr: where it is written: a file, a pipe with a name, or None if it is closed from the start.
         ignored: signals that the process ignores, as SIGHUP is under nohup.
         memory: bytes of address space that it may take beyond what it begins with; None: no limit.
+        environment: variables that it has besides those of this process.
+        prelude: Python code to run before the command, such as one that breaks a part.
     """
 
     folder: Path
@@ -60,12 +62,15 @@ class Command:
     stderr: Path | None
     ignored: Sequence[int] = ()
     memory: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    prelude: str = ""
     process: Any = field(init=False)
 
     def __post_init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["pytest", "fedcom.cli", "sklearn.datasets", "fedcom.reports.figures"])
-        job = (self.folder, self.arguments, self.stdout, self.stderr, self.ignored, self.memory)
+        streams, limits = (self.stdout, self.stderr), (self.ignored, self.memory)
+        job = (self.folder, self.arguments, *streams, *limits, dict(self.environment), self.prelude)
         self.process = context.Process(target=_play, args=job)
         self.process.start()
 
@@ -100,9 +105,19 @@ class Command:
 
 
 @contextmanager
-def started(folder: Path, *arguments: str, stderr: Path | None = Path(), **options: Any) -> Iterator[Command]:
-    """Start `fedcom ...` in a folder; the process is killed if the test fails."""
-    streams = folder / "streams"
+def started(
+    folder: Path,
+    *arguments: str,
+    stderr: Path | None = Path(),
+    streams: Path | None = None,
+    **options: Any,
+) -> Iterator[Command]:
+    """Start `fedcom ...` in a folder; the process is killed if the test fails.
+
+    Args:
+        streams: where what it prints is kept; None: in the folder.
+    """
+    streams = streams or folder / "streams"
     streams.mkdir(exist_ok=True)
     number = len(list(streams.iterdir()))
     error = streams / f"{number}.err" if stderr == Path() else stderr
@@ -129,6 +144,8 @@ def _play(
     err: Path | None,
     ignored: Sequence[int],
     memory: int | None,
+    environment: Mapping[str, str],
+    prelude: str,
 ) -> None:
     """What a shell and Python do before `main`, and then `main`."""
     import torch
@@ -140,6 +157,7 @@ def _play(
         signal.signal(number, signal.SIG_IGN if number in ignored else usual)
     for name in _COLOUR:
         os.environ.pop(name, None)
+    os.environ.update(environment)
     os.chdir(folder)
     torch.set_num_threads(1)
     sys.stdout = _redirected(1, out)
@@ -148,6 +166,7 @@ def _play(
     if memory is not None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + memory,) * 2)
+    exec(prelude, {})
     cli.main()
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import PATIENCE
+from tests import processes
 from tests.conftest import CHAOS
-from tests.processes import free_ports
+from tests.processes import PATIENCE, Command, free_ports, started
 
 SMALL = (
     "model.hidden=8",
@@ -23,21 +23,17 @@ SMALL = (
     "algorithm.name=fedcomgate-exact",
     "run.participation=0.5",
 )
-ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-
-
-def fedcom(folder: Path, *arguments: str, ranks: int = 1, options: tuple[str, ...] = ()) -> list[str]:
-    """The command line of a job."""
-    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *options)
-    return [sys.executable, *(torchrun if ranks > 1 else ()), "-m", "fedcom", *arguments]
+ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
 def finished(folder: Path, *arguments: str, ranks: int = 1) -> None:
-    command = fedcom(folder, *arguments, ranks=ranks)
-    done = subprocess.run(
-        command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    """Play a job to its end."""
+    if ranks == 1:
+        assert (alone := processes.finished(folder, *arguments)).code == 0, alone
+        return
+    with by_hand(folder, ranks, *arguments) as commands:
+        ends = [command.result() for command in commands]
+    assert {end.code for end in ends} == {0}, ends
 
 
 def result(folder: Path) -> tuple[bytes, str, list[dict[str, object]]]:
@@ -48,30 +44,16 @@ def result(folder: Path) -> tuple[bytes, str, list[dict[str, object]]]:
 
 
 @contextlib.contextmanager
-def by_hand(
-    folder: Path, ranks: int, *arguments: str, timeout: float = PATIENCE
-) -> Iterator[list[subprocess.Popen[str]]]:
+def by_hand(folder: Path, ranks: int, *arguments: str, timeout: float = PATIENCE) -> Iterator[list[Command]]:
     """The processes of a job that nobody watches over."""
     (port,) = map(str, free_ports(1))
-    processes = []
-    for rank in range(ranks):
-        names = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        processes.append(
-            subprocess.Popen(
-                fedcom(folder, *arguments),
-                cwd=folder,
-                env={**ENVIRONMENT, **names, "FEDCOM_TIMEOUT": str(timeout)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+    where = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    where |= {**ENVIRONMENT, "FEDCOM_TIMEOUT": str(timeout)}
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(started(folder, *arguments, environment={**where, "RANK": str(rank)}))
+            for rank in range(ranks)
+        ]
 
 
 def wait_for_rows(path: Path, rows: int) -> None:
@@ -96,13 +78,13 @@ def test_a_checkpoint_of_three_ranks_goes_on_on_two_and_on_one(tmp_path: Path) -
 
 def test_when_a_rank_is_killed_the_others_end_with_a_clear_line(tmp_path: Path) -> None:
     long = ("run", *SMALL, "run.rounds=1000000", "-q", "--out", "a")
-    with by_hand(tmp_path, 3, *long) as processes:
+    with by_hand(tmp_path, 3, *long) as commands:
         wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
-        processes[1].send_signal(signal.SIGKILL)
-        ends = [process.communicate(timeout=PATIENCE) for process in processes]
-    assert [process.returncode for process in processes] == [7, -signal.SIGKILL, 7]
-    assert "fedcom: another process of this run ended or did not answer" in ends[0][1]
-    assert ends[0][1].count("\n") == 1
+        commands[1].send(signal.SIGKILL)
+        ends = [command.result() for command in commands]
+    assert [end.code for end in ends] == [7, 137, 7]
+    assert "fedcom: another process of this run ended or did not answer" in ends[0].err
+    assert ends[0].err.count("\n") == 1
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     assert summary["status"] == "failed"
     assert summary["rounds_done"] >= 1
@@ -110,33 +92,32 @@ def test_when_a_rank_is_killed_the_others_end_with_a_clear_line(tmp_path: Path) 
 
 def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
     long = ("run", *SMALL, "run.rounds=1000000", "-q", "--out", "a")
-    with by_hand(tmp_path, 3, *long, timeout=10) as processes:
+    with by_hand(tmp_path, 3, *long, timeout=20) as commands:
         wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
-        processes[1].send_signal(signal.SIGSTOP)
-        ends = [processes[rank].communicate(timeout=PATIENCE) for rank in (0, 2)]
-    assert [processes[rank].returncode for rank in (0, 2)] == [7, 7]
-    assert "fedcom: another process of this run ended or did not answer" in ends[0][1]
+        commands[1].send(signal.SIGSTOP)
+        ends = [commands[rank].result() for rank in (0, 2)]
+    assert [end.code for end in ends] == [7, 7]
+    assert "fedcom: another process of this run ended or did not answer" in ends[0].err
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["status"] == "failed"
 
 
 def test_when_rank_0_is_killed_the_others_end_too(tmp_path: Path) -> None:
     long = ("run", *SMALL, "run.rounds=1000000", "-q", "--out", "a")
-    with by_hand(tmp_path, 2, *long) as processes:
+    with by_hand(tmp_path, 2, *long) as commands:
         wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
-        processes[0].send_signal(signal.SIGKILL)
-        processes[1].communicate(timeout=PATIENCE)
-    assert processes[1].returncode == 7
+        commands[0].send(signal.SIGKILL)
+        assert commands[1].result().code == 7
 
 
 def test_a_signal_to_all_ranks_stops_the_run_after_the_round(tmp_path: Path) -> None:
     constant = ("run", *SMALL, "-q")
-    with by_hand(tmp_path, 2, *constant, "run.rounds=1000000", "--out", "a") as processes:
+    with by_hand(tmp_path, 2, *constant, "run.rounds=1000000", "--out", "a") as commands:
         wait_for_rows(tmp_path / "a" / "metrics.jsonl", 2)
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
-        ends = [process.communicate(timeout=PATIENCE) for process in processes]
-    assert [process.returncode for process in processes] == [143, 0]
-    assert ends[0][1] == "fedcom: stopped by SIGTERM; go on with: fedcom run --resume a\n"
+        for command in commands:
+            command.send(signal.SIGTERM)
+        ends = [command.result() for command in commands]
+    assert [end.code for end in ends] == [143, 0]
+    assert ends[0].err == "fedcom: stopped by SIGTERM; go on with: fedcom run --resume a\n"
     done = json.loads((tmp_path / "a" / "summary.json").read_text())["rounds_done"]
     finished(tmp_path, *constant, f"run.rounds={done}", "--out", "whole")
     rows, whole = result(tmp_path / "a")[2], result(tmp_path / "whole")[2]
@@ -153,11 +134,11 @@ def test_there_may_be_more_ranks_than_clients(tmp_path: Path) -> None:
 
 
 def test_a_wrong_setting_ends_all_ranks(tmp_path: Path) -> None:
-    with by_hand(tmp_path, 2, "run", "algorithm.eta=fast") as processes:
-        ends = [process.communicate(timeout=PATIENCE) for process in processes]
-    assert [process.returncode for process in processes] == [2, 0]
-    assert ends[0][1] == "fedcom: algorithm.eta must be a number or 'auto'; got 'fast'\n"
-    assert ends[1][1] == ""
+    with by_hand(tmp_path, 2, "run", "algorithm.eta=fast") as commands:
+        ends = [command.result() for command in commands]
+    assert [end.code for end in ends] == [2, 0]
+    assert ends[0].err == "fedcom: algorithm.eta must be a number or 'auto'; got 'fast'\n"
+    assert ends[1].err == ""
 
 
 def locked_by(folder: Path) -> int | None:
@@ -170,10 +151,11 @@ def locked_by(folder: Path) -> int | None:
 def test_torchrun_starts_a_run_again_where_it_was(tmp_path: Path) -> None:
     run = ("run", *SMALL, "run.rounds=400", "run.checkpoint_rounds=8", "-q")
     finished(tmp_path, *run, "--out", "whole")
-    command = fedcom(tmp_path, *run, ranks=2, options=("--max-restarts=3",))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts=3")
+    command, environment = [*torchrun, "-m", "fedcom", *run], {**os.environ, **ENVIRONMENT}
     folder = tmp_path / "runs" / "fedcomgate-exact-digits-001"
     with subprocess.Popen(
-        command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as job:
         killed = set[int]()
         for rows in (8, 20, 32) if CHAOS else (8,):
@@ -216,12 +198,12 @@ def test_runs_of_a_sweep_are_shared_out_and_one_that_was_lost_is_run_by_the_same
     tmp_path: Path, swept: Path
 ) -> None:
     ended = tmp_path / "a" / "checkpoints"
-    with by_hand(tmp_path, 2, *SWEEP) as processes:
+    with by_hand(tmp_path, 2, *SWEEP) as commands:
         wait_until(lambda: bool(list(ended.glob("*.json"))))
-        processes[1].send_signal(signal.SIGKILL)
-        _, err = processes[0].communicate(timeout=PATIENCE)
-    assert processes[0].returncode == 7
-    assert "another process of this run ended or did not answer" in err
+        commands[1].send(signal.SIGKILL)
+        end = commands[0].result()
+    assert end.code == 7
+    assert "another process of this run ended or did not answer" in end.err
     assert len(list(ended.glob("*.json"))) == 3  # all but the one that was lost
     finished(tmp_path, *SWEEP)
     assert records(tmp_path / "a") == records(swept)
@@ -231,15 +213,15 @@ def test_runs_of_a_sweep_are_shared_out_and_one_that_was_lost_is_run_by_the_same
 def test_a_signal_stops_all_ranks_of_a_sweep_and_the_same_command_goes_on(
     tmp_path: Path, swept: Path
 ) -> None:
-    with by_hand(tmp_path, 2, *SWEEP) as processes:
+    with by_hand(tmp_path, 2, *SWEEP) as commands:
         saves = tmp_path / "a" / "checkpoints"
         wait_until(lambda: len(list(saves.glob("*/"))) >= 2)  # both ranks are at it
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
-        ends = [process.communicate(timeout=PATIENCE) for process in processes]
-    assert [process.returncode for process in processes] == [143, 143]
-    assert ends[0][1].startswith("fedcom: stopped by SIGTERM; go on with: fedcom sweep")
-    assert ends[1][1] == ""
+        for command in commands:
+            command.send(signal.SIGTERM)
+        ends = [command.result() for command in commands]
+    assert [end.code for end in ends] == [143, 143]
+    assert ends[0].err.startswith("fedcom: stopped by SIGTERM; go on with: fedcom sweep")
+    assert ends[1].err == ""
     finished(tmp_path, *SWEEP, ranks=2)
     assert records(tmp_path / "a") == records(swept)
     assert files(tmp_path / "a") == files(swept)

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from fedcom.engines.ranks.ranks import ALONE, Ranks, find, meeting_place
 from fedcom.errors import OutOfMemory, RankLost
 from fedcom.runs.prepare import build_task
 from fedcom.runs.record import out_of_memory
-from tests.cli.test_cli import PATIENCE
-from tests.processes import free_ports
+from tests.choice import cover
+from tests.conftest import CHAOS
+from tests.processes import PATIENCE
 
 JOB = Path(__file__).with_name("job.py")
 SMALL = ["model.hidden=8", "run.rounds=20", "run.eval_every=10", "algorithm.tau=2"]
@@ -35,7 +36,9 @@ METHODS = {
 
 
 def cases() -> dict[str, list[str]]:
-    """Every method with every transport, in single and double precision."""
+    """Every method, with some transport in some precision; with all of them in `make chaos`."""
+    every = list(product(METHODS, ("chain", "bytes"), ("float32", "float64")))
+    numbers = tuple(product(range(len(METHODS)), range(2), range(2)))
     return {
         f"{method}-{transport}-{dtype}": [
             f"algorithm.name={method}",
@@ -43,12 +46,14 @@ def cases() -> dict[str, list[str]]:
             f"run.dtype={dtype}",
             *(["run.encode=true"] if transport == "bytes" else []),
             *SMALL,
-            *settings,
+            *METHODS[method],
         ]
-        for method, settings in METHODS.items()
-        for transport in ("chain", "bytes")
-        for dtype in ("float32", "float64")
+        for method, transport, dtype in (every if CHAOS else [every[i] for i in cover(numbers, 1)])
     }
+
+
+def torchrun(ranks: int) -> tuple[str, ...]:
+    return (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks))
 
 
 def play(
@@ -57,10 +62,8 @@ def play(
     """What the job finds, by case."""
     folder.mkdir()
     (folder / "cases.json").write_text(json.dumps(runs or cases()))
-    (port,) = free_ports(1)  # where the ranks of mpirun meet
     path = os.pathsep.join([str(JOB.parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "MASTER_PORT": str(port)}
-    environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     command = [*(launcher or (sys.executable,)), str(JOB), str(folder / "cases.json"), str(folder), device]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -71,8 +74,19 @@ def play(
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found = play(tmp_path_factory.mktemp("ranks") / "alone")
-    assert len(found) == 20
+    assert found.keys() == cases().keys()
     return found
+
+
+REDUCED = {
+    f"reduced-{t}": [f"run.transport={t}", "algorithm.name=fedavg", *SMALL] for t in ("reduce", "chain")
+}
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What three ranks find that torchrun starts."""
+    return play(tmp_path_factory.mktemp("ranks") / "three", *torchrun(3), runs={**cases(), **REDUCED})
 
 
 def equal(found: dict[str, Any], alone: dict[str, Any], ranks: int) -> None:
@@ -87,49 +101,48 @@ def equal(found: dict[str, Any], alone: dict[str, Any], ranks: int) -> None:
             assert many["received"] == many["ledger"]["uplink"]["total"] > 0
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_torchrun_gives_the_bits_of_one_process(tmp_path: Path, alone: dict[str, Any], ranks: int) -> None:
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks))
-    equal(play(tmp_path / "a", *torchrun), alone, ranks)
+def test_torchrun_gives_the_bits_of_one_process(three: dict[str, Any], alone: dict[str, Any]) -> None:
+    equal({name: found for name, found in three.items() if name not in REDUCED}, alone, 3)
 
 
-def test_reduced_sums_are_equal_to_rounding(tmp_path: Path) -> None:
-    runs = {
-        f"fedavg-{t}": [f"run.transport={t}", "algorithm.name=fedavg", *SMALL] for t in ("reduce", "chain")
-    }
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3")
-    found = play(tmp_path / "a", *torchrun, runs=runs)
-    reduced, chained = found["fedavg-reduce"], found["fedavg-chain"]
+@pytest.mark.thorough
+def test_so_do_two_ranks(tmp_path: Path, alone: dict[str, Any]) -> None:
+    equal(play(tmp_path / "a", *torchrun(2)), alone, 2)
+
+
+def test_reduced_sums_are_equal_to_rounding(three: dict[str, Any]) -> None:
+    reduced, chained = (three[name] for name in REDUCED)
     assert reduced["ledger"] == chained["ledger"]
     assert torch.allclose(reduced["w"], chained["w"], rtol=1e-4, atol=1e-5)
 
 
 RECORDED = {
-    "fedavg-": ["algorithm.name=fedavg"],
+    "fedavg": ["algorithm.name=fedavg"],
     "scaffold-sampled": ["algorithm.name=scaffold", "run.participation=0.35", "network.preset=lte"],
-    "fedgate-": ["algorithm.name=fedgate", "algorithm.weights=size"],
+    "fedgate": ["algorithm.name=fedgate", "algorithm.weights=size"],
     "fedpaq-biased": ["algorithm.name=fedpaq", "uplink.name=topk", "uplink.memory=error-feedback"],
 }
 
 
 def test_rounds_are_recorded_around_the_exchange(tmp_path: Path) -> None:
-    def found(device: str, transport: str) -> dict[str, Any]:
-        torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
-        # In float64, as a tape holds torch's operations and not the loops that take float32 steps on a CPU.
-        common = [*SMALL, "run.rounds=8", "run.eval_every=4", "run.chunk=20", "run.dtype=float64"]
-        common.append(f"run.transport={transport}")
-        runs = {name: [*common, *settings] for name, settings in RECORDED.items()}
-        return play(tmp_path / f"{device}-{transport}", *torchrun, runs=runs, device=device)
-
-    played = found("cpu", "reduce")  # two sums have one order
-    for transport in ("chain", "reduce"):
-        recorded = found("tape", transport)
-        assert recorded.keys() == played.keys() == RECORDED.keys()
-        for name, many in recorded.items():
-            assert many["replayed"] >= (1 if "sampled" in name else 7), name
-            assert torch.equal(many["w"], played[name]["w"]), name
-            for key in ("rows", "ledger", "states"):
-                assert many[key] == played[name][key], (name, key)
+    # In float64, as a tape holds torch's operations and not the loops that take float32 steps on a CPU.
+    common = [*SMALL, "run.rounds=8", "run.eval_every=4", "run.chunk=20", "run.dtype=float64"]
+    chained, reduced = (
+        {
+            f"{name}-{transport}": [*common, f"run.transport={transport}", *settings]
+            for name, settings in RECORDED.items()
+        }
+        for transport in ("chain", "reduce")
+    )
+    played = play(tmp_path / "played", *torchrun(2), runs=reduced)  # two sums have one order
+    recorded = play(tmp_path / "recorded", *torchrun(2), runs={**chained, **reduced}, device="tape")
+    assert recorded.keys() == chained.keys() | reduced.keys()
+    for name, many in recorded.items():
+        one = played[name.replace("-chain", "-reduce")]
+        assert many["replayed"] >= (1 if "sampled" in name else 7), name
+        assert torch.equal(many["w"], one["w"]), name
+        for key in ("rows", "ledger", "states"):
+            assert many[key] == one[key], (name, key)
 
 
 ON_A_GPU = {
@@ -153,9 +166,8 @@ def test_ranks_that_share_a_gpu_agree_with_one_process(tmp_path: Path) -> None:
         for name, settings in ON_A_GPU.items()
         for transport in ("chain", "bytes", "reduce")
     }
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     alone = play(tmp_path / "one", runs=runs, device="cuda")
-    for name, many in play(tmp_path / "two", *torchrun, runs=runs, device="cuda").items():
+    for name, many in play(tmp_path / "two", *torchrun(2), runs=runs, device="cuda").items():
         one = alone[name]
         assert torch.allclose(many["w"], one["w"], rtol=1e-6, atol=1e-8), name
         assert many["ledger"] == one["ledger"], name
@@ -171,7 +183,8 @@ def test_ranks_that_share_a_gpu_agree_with_one_process(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun (apt-get install openmpi-bin)")
 def test_mpirun_gives_the_bits_of_one_process(tmp_path: Path, alone: dict[str, Any]) -> None:
     mpirun = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable)
-    equal(play(tmp_path / "a", *mpirun), alone, 2)
+    runs = dict(list(cases().items())[: None if CHAOS else 2])
+    equal(play(tmp_path / "a", *mpirun, runs=runs), {name: alone[name] for name in runs}, 2)
 
 
 @pytest.mark.parametrize(
