@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 PATIENCE = 600  # seconds to wait for what would never happen
@@ -105,30 +106,18 @@ class Command:
 
 
 @contextmanager
-def started(
-    folder: Path,
-    *arguments: str,
-    stderr: Path | None = Path(),
-    streams: Path | None = None,
-    **options: Any,
-) -> Iterator[Command]:
-    """Start `fedcom ...` in a folder; the process is killed if the test fails.
-
-    Args:
-        streams: where what it prints is kept; None: in the folder.
-    """
-    streams = streams or folder / "streams"
-    streams.mkdir(exist_ok=True)
-    number = len(list(streams.iterdir()))
-    error = streams / f"{number}.err" if stderr == Path() else stderr
-    (streams / f"{number}.out").touch()
-    command = Command(folder, arguments, streams / f"{number}.out", error, **options)
-    try:
-        yield command
-    finally:
-        if command.alive():
-            command.process.kill()
-        command.process.join()
+def started(folder: Path, *arguments: str, stderr: Path | None = Path(), **options: Any) -> Iterator[Command]:
+    """Start `fedcom ...` in a folder; what it prints is kept elsewhere. It is killed if the test fails."""
+    with TemporaryDirectory(prefix="fedcom-") as streams:
+        out, error = Path(streams, "out"), Path(streams, "err") if stderr == Path() else stderr
+        out.touch()
+        command = Command(folder, arguments, out, error, **options)
+        try:
+            yield command
+        finally:
+            if command.alive():
+                command.process.kill()
+            command.process.join()
 
 
 def finished(folder: Path, *arguments: str, **options: Any) -> Result:

@@ -6,12 +6,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -20,6 +18,7 @@ from fedcom import cli
 from fedcom.cli import options
 from fedcom.config import DataConfig, RunConfig
 from fedcom.runs.record import FILES
+from tests.processes import PATIENCE, Result, finished, started
 
 COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # these make rich treat a pipe as a terminal
 REGISTRIES: dict[str, Any] = {
@@ -27,15 +26,6 @@ REGISTRIES: dict[str, Any] = {
     for registry in (fedcom.ALGORITHMS, fedcom.CODECS, fedcom.DATASETS, fedcom.MODELS, fedcom.PARTITIONS)
 }
 SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=2")
-PATIENCE = 600  # seconds to wait for a process that hangs
-
-
-class Result(NamedTuple):
-    """The exit code of a command, and what it printed on standard output and standard error."""
-
-    code: int
-    out: str
-    err: str
 
 
 Command = Callable[..., Result]
@@ -60,44 +50,13 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     return call
 
 
-@contextmanager
-def process(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs `python -m fedcom ...` in another process, which is killed if the test fails."""
-    # A test run in the background may ignore SIGINT, and a child would inherit that.
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    kept = {name: value for name, value in os.environ.items() if name not in COLOUR}
-    environment = {**kept, "OMP_NUM_THREADS": "1"}
-    try:
-        running = subprocess.Popen(
-            [sys.executable, "-m", "fedcom", *arguments], cwd=folder, env=environment, **pipes
-        )
-    finally:
-        signal.signal(signal.SIGINT, former)
-    with running:
-        try:
-            yield running
-        finally:
-            running.kill()
-
-
-def finished(folder: Path, *arguments: str) -> Result:
-    with process(folder, *arguments) as running:
-        out, err = running.communicate(timeout=PATIENCE)
-        return Result(running.returncode, out, err)
-
-
 def interrupted(folder: Path, log: str, rows: int, *arguments: str) -> Result:
     """Sends SIGINT when a log has this many rows."""
-    with process(folder, *arguments) as running:
-        until = time.monotonic() + PATIENCE
-        while not ((folder / log).exists() and (folder / log).read_text().count("\n") >= rows):
-            assert running.poll() is None, running.communicate()
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=PATIENCE)
-        return Result(running.returncode, out, err)
+    with started(folder, *arguments) as running:
+        path = folder / log
+        assert running.until(lambda: path.exists() and path.read_text().count("\n") >= rows), running.result()
+        running.send(signal.SIGINT)
+        return running.result()
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -108,7 +67,15 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_with_no_argument_it_is_fedcomgate_on_digits(tmp_path: Path) -> None:
-    code, out, err = finished(tmp_path, "run", "run.rounds=2")
+    done = subprocess.run(
+        [sys.executable, "-m", "fedcom", "run", "run.rounds=2"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name not in COLOUR},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    code, out, err = done.returncode, done.stdout, done.stderr
     folder = tmp_path / "runs" / "fedcomgate-digits-001"
     assert (code, out) == (0, "results in runs/fedcomgate-digits-001\n")
     assert {path.name for path in folder.iterdir()} == set(FILES)

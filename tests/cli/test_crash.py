@@ -1,7 +1,6 @@
 """Unexpected errors, in real processes with a part replaced by one that fails, and pipes that are closed."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,23 +12,19 @@ import pytest
 import torch
 
 import fedcom
-from tests.cli.test_cli import PATIENCE, Command, Result, command
+from tests.cli.test_cli import Command, command
 from tests.conftest import mlp_task
+from tests.processes import PATIENCE, Result, finished
 
 __all__ = ["command"]  # a fixture
 
 SMALL = ("run", "model.hidden=8", "algorithm.tau=1", "run.rounds=1", "-q", "--device", "cpu")
 BROKEN = """
-import sys
-from fedcom import cli
 from fedcom.runs import record as running, run
 
 def broken(*_, **__):
     raise ZeroDivisionError("one line\\nand another")
 
-{breaks}
-sys.argv = ["fedcom", *{arguments!r}]
-cli.main()
 """
 PROC = Path("/proc")
 EARLY, LATE = "run.execute = broken", "running._Recorder._write_results = broken"
@@ -41,16 +36,7 @@ def crashed(folder: Path, breaks: str, *arguments: str, **environment: str) -> R
     Args:
         breaks: Python code that replaces the part, such as EARLY or LATE.
     """
-    program = BROKEN.format(breaks=breaks, arguments=arguments)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
+    return finished(folder, *arguments, environment=environment, prelude=BROKEN + breaks)
 
 
 def errors(folder: Path) -> list[Path]:

@@ -16,7 +16,8 @@ from fedcom.cli import options
 from fedcom.reproduce import command as reproducing
 from fedcom.studies import card_vectors, codec_card, compare, tune
 from fedcom.theory import probes
-from tests.cli.test_cli import PATIENCE, SMALL, Command, command, finished, rows_of
+from tests.cli.test_cli import SMALL, Command, command, rows_of
+from tests.processes import PATIENCE, finished
 
 __all__ = ["command"]  # a fixture
 QUICK = ("--device", "cpu", "-q")

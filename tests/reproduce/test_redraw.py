@@ -18,7 +18,13 @@ from fedcom.reproduce.study_page import verdicts_page
 KEPT = Path(__file__).parents[2] / "docs" / "results"
 
 
-@pytest.mark.parametrize("name", ["fig1", "fig3", "fig6", "fig8", "fig9", "tracking"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("fig1", "fig6", "tracking"),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fig3", "fig8", "fig9")),
+    ],
+)
 def test_committed_points_give_the_committed_verdicts_and_page(name: str, tmp_path: Path) -> None:
     shutil.copytree(KEPT / name, tmp_path, dirs_exist_ok=True)
     for image in tmp_path.glob("*.png"):

@@ -3,21 +3,18 @@
 import io
 import json
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from fedcom.cli import app
 from fedcom.errors import ConfigError
 from fedcom.reports.page.collect import collect
 from fedcom.runs.folder import claim
 from fedcom.runs.status import Status, render, state, statuses
-from tests.processes import PATIENCE
+from tests.processes import started
 
 LONG = ("model.hidden=8", "algorithm.tau=1", "run.rounds=1000000", "run.eval_every=5")
 
@@ -115,38 +112,24 @@ def test_80_columns_hold_every_number() -> None:
     assert name in "".join(line.split(" ")[0] for line in text.splitlines())
 
 
-@contextmanager
-def going(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A run in a process of its own, killed in the end."""
-    words = [sys.executable, "-m", "fedcom", "run", *LONG, "--quiet", "--device", "cpu", "--out", str(folder)]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    try:
-        until = time.monotonic() + PATIENCE
-        while not (folder / "metrics.jsonl").exists() or len((folder / "metrics.jsonl").read_text()) < 2000:
-            assert time.monotonic() < until
-            assert process.poll() is None
-            time.sleep(0.05)
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 def status_command(folder: Path, *options: str) -> str:
-    words = [sys.executable, "-m", "fedcom", "status", str(folder), *options]
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    done = CliRunner().invoke(app, ["status", str(folder), *options], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout
 
 
 def test_a_run_that_goes_on_is_running_and_one_that_was_killed_is_dead(tmp_path: Path) -> None:
-    with going(tmp_path / "a") as process:
+    log = tmp_path / "a" / "metrics.jsonl"
+    with started(tmp_path, "run", *LONG, "--quiet", "--device", "cpu", "--out", "a") as command:
+        assert command.until(lambda: log.exists() and len(log.read_text()) > 2000)
         (told,) = json.loads(status_command(tmp_path, "--json"))
         assert (told["state"], told["total"]) == ("running", 1000000)
         assert told["done"] > 0
         assert told["rate"] > 0
         assert told["left"] > 0
         assert [run.status for run in collect([tmp_path]).runs] == ["running"]
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        command.send(signal.SIGKILL)
+        assert command.result().code == 137
     assert "dead" in status_command(tmp_path)
     assert state(tmp_path / "a", json.loads((tmp_path / "a" / "summary.json").read_text())) == "dead"
     assert [run.status for run in collect([tmp_path]).runs] == ["dead"]

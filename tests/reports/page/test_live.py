@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,25 +17,20 @@ from typer.testing import CliRunner
 from fedcom.cli import app
 from fedcom.config import Config, read
 from fedcom.runs.run import execute
-from tests.processes import PATIENCE
+from tests.processes import PATIENCE, Command, finished, started
 from tests.reports.page.chromium import Page
 from tests.reports.page.test_page import ROW, make, make_sweep
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def served(folder: Path) -> Iterator[tuple[Command, int]]:
     """The server's process, and its port."""
-    command = [sys.executable, "-m", "fedcom", "report", "--live", str(folder), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout
-        said = process.stdout.readline()
+    with started(folder, "report", "--live", str(folder), "--port", "0") as command:
+        assert command.until(lambda: "\n" in command.stdout.read_text()), command.result()
+        said = command.stdout.read_text()
         address = re.search(r"report on http://127\.0\.0\.1:(\d+)/", said)
         assert address, said
-        yield process, int(address.group(1))
-    finally:
-        process.kill()
-        process.communicate()
+        yield command, int(address.group(1))
 
 
 def ask(port: int, path: str = "/", **headers: str) -> tuple[int, str, str]:
@@ -50,7 +43,7 @@ def ask(port: int, path: str = "/", **headers: str) -> tuple[int, str, str]:
 
 
 def test_the_page_is_renewed_when_runs_go_on_and_ctrl_c_ends_the_server(tmp_path: Path) -> None:
-    with served(tmp_path) as (process, port):
+    with served(tmp_path) as (command, port):
         status, _, text = ask(port)
         assert status == 200
         assert "No runs yet" in text
@@ -64,9 +57,9 @@ def test_the_page_is_renewed_when_runs_go_on_and_ctrl_c_ends_the_server(tmp_path
         assert ask(port, "/?x=round")[0] == 200
         assert ask(port, "/etc/passwd")[0] == 404
         assert ask(port, Host="evil.example")[0] == 403
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE)
-        assert (process.returncode, out, err) == (0, "", "")
+        command.send(signal.SIGINT)
+        code, out, err = command.result()
+        assert (code, out.count("\n"), err) == (0, 1, "")
 
 
 def test_a_folder_that_goes_away_is_told_and_comes_back(tmp_path: Path) -> None:
@@ -89,10 +82,9 @@ def test_a_taken_port_and_options_that_do_not_go_together_say_so(tmp_path: Path)
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        command = [sys.executable, "-m", "fedcom", "report", "--live", str(tmp_path), "--port", str(port)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    assert ended.returncode == 2
-    assert f"cannot serve on port {port}: address already in use; choose another --port" in ended.stderr
+        ended = finished(tmp_path, "report", "--live", str(tmp_path), "--port", str(port))
+    assert ended.code == 2
+    assert f"cannot serve on port {port}: address already in use; choose another --port" in ended.err
     for options, words in (
         (["--live", "--out", "x"], "leave --out out"),
         (["--port", "1"], "add --live"),
@@ -117,7 +109,7 @@ def test_a_browser_follows_a_run_and_keeps_what_was_chosen(
     tab, runs = browser, tmp_path / "runs"
     tab.events.clear()
     first = make(runs / "first" / "seed-0")
-    with served(runs) as (process, port):
+    with served(runs) as (command, port):
         tab.size(width, 900, dark)
         tab.open(f"http://127.0.0.1:{port}/")
         tab.until("document.querySelector('#live').textContent.startsWith('live, as of')")
@@ -139,7 +131,7 @@ def test_a_browser_follows_a_run_and_keeps_what_was_chosen(
         )
         assert tab.run("document.querySelector('#bytes details').open")
         assert tab.run("document.querySelector('h1').textContent") == "2 methods on unknown data, digits"
-        process.send_signal(signal.SIGTERM)
+        command.send(signal.SIGTERM)
         tab.until("document.querySelector('#live').textContent.includes('the server has ended')")
     wrong = [event for event in tab.events if event.get("method") == "Runtime.exceptionThrown"]
     assert not wrong
