@@ -26,10 +26,12 @@ from fedcom import (
 )
 from fedcom.codecs.wire import Field
 from fedcom.config import dumps, read
+from fedcom.draws import Draw
 from fedcom.reproduce import command
 from fedcom.runs.prepare import prepare
 from fedcom.studies import sweep
 from fedcom.studies.compare import alone, variant, variants
+from fedcom.vectors import Layout
 from tests.conftest import mlp_task, quadratic_task
 
 ROOT = Path(__file__).parent.parent
@@ -295,3 +297,20 @@ def test_a_reused_codec_id_is_refused() -> None:
         Links(Taken())
     with pytest.raises(ConfigError, match="uplink and downlink have codecs with one id, 201"):
         Links(Loose(), Other())
+
+
+def test_a_codec_derived_from_int_is_heard_as_it_is_overridden() -> None:
+    """Also where loops take the place of int's own rules."""
+
+    @dataclass(frozen=True)
+    class Doubled(Int):
+        name: ClassVar[str] = "doubled"
+        id: ClassVar[int] = 202
+
+        def expand(self, parts: Any, layout: Any, draw: Any) -> Any:
+            return 2 * super().expand(parts, layout, draw)
+
+    x, layout, draw = torch.arange(12.0), Layout.vector(12), Draw.seeded(0)
+    heard = Doubled(8).quantise(x, layout, draw)
+    assert torch.equal(heard, 2 * Int(8).quantise(x, layout, draw))
+    assert torch.equal(heard, Doubled(8).decode(Doubled(8).encode(x, layout, draw), layout, draw))

@@ -93,7 +93,8 @@ class Int(Codec):
         return x
 
     def quantise(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
-        if not self._loops(x, layout, draw):
+        changed = type(self).compress is not Int.compress or type(self).expand is not Int.expand
+        if changed or not self._loops(x, layout, draw):  # the loops are for this class's own rules
             return super().quantise(x, layout, draw)
         low, step = self._scales(x, layout)
         affine, moved = self._affine(low, step, layout), self._moved(low, step, draw)
