@@ -16,6 +16,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 PATIENCE = 600  # seconds to wait for what would never happen
+PRELOADED = [
+    *("pytest", "numba", "safetensors.torch", "sklearn.datasets", "fedcom.cli", "fedcom.reports.figures"),
+    *("fedcom.reports.page", "fedcom.studies.compare", "fedcom.studies.sweep", "fedcom.engines.ranks.engine"),
+]
 _COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # these make rich treat a pipe as a terminal
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -69,7 +73,7 @@ class Command:
 
     def __post_init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["pytest", "fedcom.cli", "sklearn.datasets", "fedcom.reports.figures"])
+        context.set_forkserver_preload(PRELOADED)
         streams, limits = (self.stdout, self.stderr), (self.ignored, self.memory)
         job = (self.folder, self.arguments, *streams, *limits, dict(self.environment), self.prelude)
         self.process = context.Process(target=_play, args=job)
@@ -126,6 +130,11 @@ def finished(folder: Path, *arguments: str, **options: Any) -> Result:
         return command.result()
 
 
+def program(folder: Path, code: str, **options: Any) -> Result:
+    """Run Python code to its end, instead of a command."""
+    return finished(folder, prelude=f"{code}\nraise SystemExit", **options)
+
+
 def _play(
     folder: Path,
     arguments: Sequence[str],
@@ -155,7 +164,7 @@ def _play(
     if memory is not None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + memory,) * 2)
-    exec(prelude, {})
+    exec(prelude, vars(sys.modules["__main__"]))
     cli.main()
 
 

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import program
+
 ROOT = Path(__file__).parent.parent
 
 
 def run(module: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    code = f"import runpy, sys\nsys.path.insert(0, '')\nsys.argv[1:] = {list(arguments)!r}\n"
+    done = program(ROOT, f"{code}runpy.run_module('benchmarks.{module}', run_name='__main__')")
+    assert done.code == 0, done.err
+    return done.out
 
 
 def test_contenders_are_measured_side_by_side(tmp_path: Path) -> None:
@@ -26,7 +30,7 @@ def test_contenders_are_measured_side_by_side(tmp_path: Path) -> None:
     assert all(result["seconds"] > 0 and result["bytes"] > 1e7 for result in measured.values())
 
 
-@pytest.mark.parametrize("job", ["tiny-cnn", "tiny-transformer"])
+@pytest.mark.parametrize("job", ["tiny-cnn", pytest.param("tiny-transformer", marks=pytest.mark.thorough)])
 def test_other_models_are_measured_too(job: str) -> None:
     out = run("peers", "--only", "fedcom-fedavg,loop-single", "--job", job, "--rounds", "1", "--repeats", "1")
     assert "| fedcom-fedavg |" in out

@@ -21,6 +21,7 @@ from fedcom.cli import app
 from fedcom.draws import Draw
 from fedcom.reports.comparison import write_csv
 from tests.deployment import federation
+from tests.processes import finished, program
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -49,21 +50,22 @@ def blocks(page: str, language: str = "python") -> list[str]:
 
 @pytest.mark.parametrize("page", EXAMPLES)
 def test_examples_run_as_printed(page: str, tmp_path: Path) -> None:
-    program = "\n".join([BEFORE * (page in ("docs/cluster.md", "docs/resume.md")), *blocks(page)])
+    code = "\n".join([BEFORE * (page in ("docs/cluster.md", "docs/resume.md")), *blocks(page)])
     if page in USE:  # what the page adds can be used from a config
-        program += f"""
+        code += f"""
 from fedcom.config import Config, read
 from fedcom.runs.prepare import prepare
 table = read(None, {USE[page].split()!r} + ["run.rounds=2", "model.hidden=8"])
 *_, row = prepare(Config.of(table), "cpu")[0].run()
 assert row["round"] == 2
 """
-    python = [sys.executable, "-W", "error"]
-    if page == "docs/deployment.md":
-        if federation.MISSING:
-            pytest.skip(federation.MISSING)
-        python = [str(federation.BIN / "python")]  # Flower warns of matters of its own
-    subprocess.run([*python, "-c", program], check=True, cwd=tmp_path)
+    if page != "docs/deployment.md":
+        done = program(tmp_path, f"import warnings\nwarnings.simplefilter('error')\n{code}")
+        assert done.code == 0, done.err
+    elif federation.MISSING:
+        pytest.skip(federation.MISSING)
+    else:  # Flower warns of matters of its own
+        subprocess.run([str(federation.BIN / "python"), "-c", code], check=True, cwd=tmp_path)
 
 
 def commands() -> list[str]:
@@ -88,18 +90,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = "".join(f"{i},{i % 7},{'cat' if i % 2 else 'dog'},{i % 5}\n" for i in range(60))
     (desk / "animals.csv").write_text(f"a,b,kind,owner\n{rows}")
     (desk / "experiments").symlink_to(ROOT / "experiments")
-    program = [
-        sys.executable,
-        "-m",
-        "fedcom",
-        "run",
-        "run.rounds=1",
-        "model.hidden=8",
-        "-q",
-        "--device",
-        "cpu",
-    ]
-    subprocess.run([*program, "--out", "runs/a"], check=True, cwd=desk, capture_output=True)
+    small = ("run.rounds=1", "model.hidden=8", "-q", "--device", "cpu", "--out", "runs/a")
+    assert finished(desk, "run", *small).code == 0
     for name in ("b", "demo", "fedcomgate-digits-001"):
         shutil.copytree(desk / "runs" / "a", desk / "runs" / name)
     return desk

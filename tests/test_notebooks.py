@@ -19,7 +19,11 @@ def outputs(book: Any, mark: str) -> list[dict[str, Any]]:
     return [dict(output.get("data", {})) for output in cell.outputs]
 
 
-@pytest.fixture(scope="module", params=TUTORIALS, ids=lambda path: path.stem)
+@pytest.fixture(
+    scope="module",
+    params=[TUTORIALS[0], *(pytest.param(path, marks=pytest.mark.thorough) for path in TUTORIALS[1:])],
+    ids=lambda path: path.stem,
+)
 def book(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     found = nbformat.read(request.param, as_version=4)
     nbformat.validate(found)

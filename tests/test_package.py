@@ -17,9 +17,10 @@ import fedcom
 from fedcom.config import read
 from fedcom.runs.prepare import prepare
 from fedcom.studies.compare import labels, variant
+from tests.conftest import CHAOS
+from tests.processes import PATIENCE
 
 ROOT = Path(__file__).parent.parent
-PATIENCE = 600  # seconds before a process that hangs is given up
 CONFIGS = sorted(p for p in (ROOT / "experiments").rglob("*.toml") if p.parent.name != "rates")
 
 
@@ -97,7 +98,7 @@ def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
     assert call("fedcom", "--version") == f"fedcom {fedcom.__version__}\n"
     listed = [line.split()[0] for line in call("fedcom", "list", "codecs").splitlines()]
     assert listed == list(fedcom.CODECS)
-    for name in ("mnist", "fig4/mnist", "digits"):  # by name, wherever one is
+    for name in ("mnist", "fig4/mnist", "digits") if CHAOS else ("fig4/mnist",):  # by name, wherever one is
         dry = call(
             "fedcom", "run", name, "data.name=digits", "data.clients=10", "--dry-run", "--device", "cpu"
         )
@@ -131,7 +132,7 @@ def test_every_shipped_config_runs_a_round(path: Path) -> None:
     if table["data"].get("partition") == "natural":  # digits have no authors
         table["data"]["partition"] = "iid"
     table["run"]["participation"] = 1.0
-    for label in labels(table):
+    for label in labels(table)[0 if CHAOS else -1 :]:  # the last is its own, if it names any
         simulation, _ = prepare(variant(table, label), "cpu")
         first, last = simulation.run()
         assert first["round"] == 0
