@@ -8,13 +8,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import fedcom
 from fedcom.cli import app
+from fedcom.draws import Draw
 from fedcom.reports.comparison import write_csv
 from tests.deployment import federation
 from tests.processes import finished, program
@@ -175,3 +179,19 @@ def test_links_work(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_example_of_a_method_is_fedavg_bit_for_bit(dtype: str) -> None:
+    names: dict[str, Any] = {}
+    exec(blocks("docs/new-algorithm.md")[0], names)
+    x, y = Draw.seeded(1).normal(600).reshape(100, 6), Draw.seeded(2).integers(3, 100)
+    net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    for module in (net, nn.Linear(6, 3)):
+        task = fedcom.Task.from_arrays(module, x, y, clients=7, dtype=dtype)
+        trained = []
+        for method in (names["FedProx"](mu=0.0, batch=8), fedcom.FedAvg(batch=8)):
+            simulation = fedcom.Simulation(task, method, rounds=4, participation=0.6, device="cpu")
+            simulation.run()
+            trained.append(simulation.server.w)
+        assert torch.equal(*trained)

@@ -1,16 +1,34 @@
 """Anything a person would pass works, or the error says what is wanted."""
 
 import math
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import fedcom
-from fedcom import ConfigError, DataError, FedAvg, FedCOMGATE, Int, Links, Simulation, Storage, Task, TopK
+from fedcom import (
+    ConfigError,
+    DataError,
+    FedAvg,
+    FedCOM,
+    FedcomError,
+    FedCOMGATE,
+    Identity,
+    Int,
+    Links,
+    Simulation,
+    Storage,
+    Task,
+    TopK,
+)
+from fedcom.errors import by_flags
+from fedcom.studies import codec_card, plan
 
 N, D, C = 60, 4, 3
 X = torch.linspace(-1, 1, N * D).reshape(N, D).sin()
@@ -112,6 +130,99 @@ def test_a_torch_dataset_is_samples_and_targets() -> None:
         assert torch.equal(made.x, task().x)
         assert torch.equal(made.test_y, Y)
         assert made.classes == C
+
+
+class Table:
+    """A table with columns, as Hugging Face's data sets are."""
+
+    column_names = ("image", "label")
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, key: Any) -> Any:
+        return {"image": X, "label": Y}[key] if isinstance(key, str) else {"image": X[key], "label": Y[key]}
+
+
+class Rows(torch.utils.data.Dataset[Any]):
+    """Items that are mappings."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {"labels": int(Y[i]), "pixel_values": X[i].numpy()}
+
+
+@pytest.mark.parametrize(
+    "both",
+    [
+        DataLoader(TensorDataset(X, Y), batch_size=7),
+        DataLoader(TensorDataset(X, Y), batch_size=7, shuffle=True, drop_last=True),
+        list(zip(X, Y, strict=True)),
+        [(x.tolist(), int(y)) for x, y in zip(X, Y, strict=True)],
+        {"x": X, "y": Y},
+        {"label": Y.tolist(), "features": X.numpy()},
+        Table(),
+        Rows(),
+        [Rows()[i] for i in range(N)],
+        (X, Y),
+        (X.numpy(), Y.tolist()),
+    ],
+    ids=lambda b: type(b).__name__,
+)
+def test_samples_and_targets_in_one(both: Any) -> None:
+    made = task(x=both, y=None, test_x=both)
+    assert torch.equal(made.x, task().x)
+    assert torch.equal(made.y, task().y)
+    assert torch.equal(made.test_x, X)
+    assert made.classes == C
+
+
+def test_sparse_samples_get_their_zeros() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    gaps = X * (X > 0)
+    for given in (gaps.to_sparse(), sparse.csr_matrix(gaps.numpy())):
+        assert torch.equal(task(x=given).x, task(x=gaps).x)
+
+
+def test_the_number_of_clients_may_be_text() -> None:
+    assert task(clients="4").sizes.tolist() == task(clients=4.0).sizes.tolist() == [15] * 4
+
+
+def test_groups_split_the_samples_unless_a_partition_is_named() -> None:
+    names = np.array(["carol", "alice", "bob"])[np.arange(N) % 3]
+    made = task(groups=names, clients=None)
+    assert torch.equal(made.x, task(groups=names, partition="natural", clients=None).x)
+    assert made.sizes.tolist() == [20, 20, 20]
+    assert torch.equal(made.x[:20], X[1::3])  # alice's
+    assert task(groups=names, clients=2).sizes.tolist() == [20, 20]
+    assert task(groups=names, partition="iid", clients=5).sizes.tolist() == [12] * 5
+    with pytest.raises(ConfigError, match="has 3 natural groups; lower it, or name another partition"):
+        task(groups=names, clients=4)
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+def test_a_partition_that_overlaps_or_leaves_samples_out_is_warned_of(as_function: bool) -> None:
+    def made(*parts: list[int]) -> Task:
+        listed = list(parts)
+        partition = (lambda request: listed) if as_function else listed
+        return task(partition=partition, clients=len(listed) if as_function else None)
+
+    everyone = list(range(N))
+    with pytest.warns(UserWarning, match=r"to more than one client, or twice to one: \[7, 9\], 2 in all"):
+        assert made(everyone, [7, 9]).sizes.tolist() == [N, 2]
+    with pytest.warns(UserWarning, match=r"twice to one: \[3\], 1 in all"):
+        made([*everyone[1:], 3], [0])
+    with pytest.warns(UserWarning, match=rf"leaves 56 of {N} samples out"):
+        assert made([0, 1], [2, 3]).sizes.tolist() == [2, 2]
+    with pytest.raises(ConfigError, match="every client needs a sample, but client 1 has none, and 1 more"):
+        made(everyone, [], [])
+
+
+def test_parts_that_overlap_are_warned_of_where_a_task_is_built() -> None:
+    with pytest.warns(UserWarning, match=r"twice to one: \[0\], 1 in all"):
+        Task.build(fedcom.Objective(linear()), fedcom.from_arrays(X, Y), [*HALVES[:1], [0, *HALVES[1]]])
 
 
 def test_groups_can_be_names() -> None:
@@ -265,6 +376,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"y": Y.float()}, r"cross-entropy.*needs classes.*y holds floats; give y.long\(\), or a loss"),
     ({"y": Y + 0.5}, r"y holds floats; give one class per sample, or a loss of your own"),
+    ({"x": Y, "y": X}, r"x has shape \[60\] and y \[60, 4\]: they look swapped; the order is module, x, y"),
+    ({"x": Y, "y": X, "loss": nn.functional.mse_loss}, r"one sample of shape \[\].* are x and y swapped\?"),
+    ({"clients": "four"}, r"clients must be a whole number; got 'four'"),
     ({"x": X[:, :2]}, r"the module cannot take one sample of shape \[2\]: RuntimeError: mat1 and mat2"),
     ({"module": Wrapped(lambda o: {"a": o, "b": o})}, r"returns a dict with the keys a, b; it must return"),
     ({"module": Wrapped(lambda o: None)}, r"returns a NoneType; it must return a tensor"),
@@ -293,6 +407,27 @@ def test_data_that_cannot_be_is_refused_with_the_remedy() -> None:
         task(x=TensorDataset(X), y=None)
     with pytest.raises(DataError, match="y is missing"):
         task(y=None)
+    some = WeightedRandomSampler([1.0] * N, 10)
+    for loader in (
+        DataLoader(TensorDataset(X, Y), sampler=some),
+        DataLoader(TensorDataset(X, Y), collate_fn=lambda items: items),
+    ):
+        with pytest.raises(DataError, match="a sampler, a collate_fn or a stream of its own; give its data"):
+            task(x=loader, y=None)
+    for x, message in [
+        ((X, X), r"x is 2 arrays of 60 samples each, but a module is given one; join them"),
+        ([X.numpy(), X.numpy()], r"x is 2 arrays of 60 samples each"),
+        ({"a": X, "b": X}, r"x has the columns a, b; give one of them, as an array"),
+        ([["red", "small"]] * N, r"x holds 'red', not numbers; give numbers, as pandas.get_dummies\(x\) for"),
+        (torch.where(X[5, 1] == X, math.nan, X), r"x holds NaN or infinity, first in sample 5; clean it"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            task(x=x)
+    with pytest.raises(DataError, match=r"the parts train, test; give them apart, as x=data\['train'\]"):
+        task(x={"train": Table(), "test": Table()}, y=None)
+    for x in ({"a": X, "b": X, "label": Y}, {"a": X, "b": Y}):
+        with pytest.raises(DataError, match=r"x has the columns a, b.*must have two, samples and one of y"):
+            task(x=x, y=None)
 
 
 @pytest.mark.parametrize(
@@ -337,3 +472,186 @@ def test_metrics_that_cannot_be_are_refused(metrics: dict[str, Any], message: st
 def test_a_biased_codec_where_none_belongs_still_says_so() -> None:
     with pytest.raises(ConfigError, match="fedpaq"):
         Simulation(task(), "fedavg", TopK(), device="cpu")
+
+
+@pytest.mark.parametrize(
+    "said", ["a random seed of mine is wrong", "in-place of that", "vmap of roads", "the dynamic range"]
+)
+@pytest.mark.parametrize("kind", [RuntimeError, NotImplementedError])
+def test_an_error_of_the_users_own_is_not_taken_for_torchs(said: str, kind: type[RuntimeError]) -> None:
+    class Failing(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) == 7:  # a minibatch: neither the sample of the rehearsal nor what is evaluated
+                raise kind(said)
+            return super().forward(x)
+
+    simulation = Simulation(task(module=Failing(D, 3)), FedAvg(batch=7), rounds=1, device="cpu")
+    with pytest.raises(kind, match=f"^{said}$") as caught:
+        simulation.run()
+    assert type(caught.value) is kind
+
+
+def test_a_translated_error_keeps_the_one_of_torch() -> None:
+    with pytest.raises(ConfigError, match="draws random numbers") as caught:
+        task(module=Branching("random"))
+    assert "called random operation" in str(caught.value.__cause__)
+
+
+def test_a_module_that_cannot_take_a_sample_is_told_with_its_line() -> None:
+    class Wrong(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ torch.ones(99, 3)
+
+    with pytest.raises(ConfigError, match=r"RuntimeError: .* \(.*test_forgiving.py, line \d+, in forward\)"):
+        task(module=Wrong(D, 3))
+
+
+def test_a_bug_in_a_module_comes_through_as_it_is() -> None:
+    class Typo(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return cast(Tensor, self.layer(x))
+
+    with pytest.raises(AttributeError, match="no attribute 'layer'"):
+        task(module=Typo(D, 3))
+
+
+# Near misses in Python
+
+
+def hits(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(-1) == targets).float().mean()
+
+
+def test_classes_and_names_stand_for_methods_and_codecs() -> None:
+    made = Simulation(task(), FedCOM, Links(Int, "identity"), device="cpu")
+    assert made.algorithm == FedCOM()
+    assert made.rules.links == Links(Int(), Identity()) == Links("int", Identity)
+    found = fedcom.compare(task(), FedAvg, rounds=1, device="cpu", quiet=True)
+    assert [entry["method"] for entry in found.table] == ["fedavg"]
+    small = {"model": {"hidden": [4]}, "run": {"rounds": 1}, "algorithm": {"tau": 1}}
+    by_name = fedcom.compare(small, "fedavg", device="cpu", quiet=True)
+    assert [entry["method"] for entry in by_name.table] == ["fedavg"]
+
+
+def test_one_callback_and_metrics_without_names_will_do() -> None:
+    seen: list[Any] = []
+    made = Simulation(task(test_x=X, test_y=Y), "fedavg", metrics=[hits], rounds=2, device="cpu")
+    assert made.run(seen.append) == seen
+    assert made.results["hits"] == pytest.approx(made.results["test_accuracy"])
+    alone = Simulation(task(test_x=X, test_y=Y), "fedavg", metrics=hits, rounds=2, device="cpu").run()
+    assert alone["hits"] == made.results["hits"]
+    tried = fedcom.compare(
+        task(test_x=X, test_y=Y), ["fedavg"], metrics=[hits], rounds=1, device="cpu", quiet=True
+    )
+    assert "hits" in tried.curves[0].rows[0]
+
+
+def test_things_say_what_they_are_in_a_short_line(tmp_path: Path) -> None:
+    made = Simulation(task(), "fedcom", "int", rounds=3, device="cpu")
+    assert repr(made) == "Simulation(arrays, fedcom, int, round 0 of 3)"
+    assert "engine" not in vars(made)  # it takes time to make
+    assert repr(made.run()) == "Results(4 rows: round 0 to 3)"
+    assert repr(made) == "Simulation(arrays, fedcom, int, round 3 of 3)"
+    assert repr(made.results[:0]) == "Results(0 rows)"
+    assert repr(made.clients()) == "Results(4 rows: client 0 to 3)"
+    how: dict[str, Any] = {"rounds": 1, "device": "cpu", "quiet": True}
+    found = fedcom.compare(task(), ["fedavg", "fedcom"], out=tmp_path / "a", **how)
+    assert repr(found) == f"Comparison(fedavg, fedcom; 2 runs in {tmp_path / 'a'})"
+    assert repr(fedcom.sweep(task(), {"eta": [0.1]}, "fedavg", **how)) == (
+        "Sweep(1 run; best: {'fedavg': {'eta': 0.1}})"
+    )
+    outcome = fedcom.record(Simulation(task(), "fedavg", rounds=1, device="cpu"), tmp_path / "b", quiet=True)
+    assert len(repr(outcome)) < 100
+
+
+def test_a_figure_that_no_row_has_is_refused_with_the_nearest() -> None:
+    found = Simulation(task(), "fedavg", rounds=1, device="cpu").run()
+    with pytest.raises(ConfigError, match=r"the rows have no 'train_los'; did you mean 'train_loss'\?"):
+        found["train_los"]
+    assert found["q"] == [None, 0.0]  # a row may lack it
+    assert fedcom.Results()["round"] == []
+
+
+NEAR: list[tuple[Callable[[Path], object], str]] = [
+    (lambda out: simulated(participation="0.5"), "participation must be a number; got '0.5'"),
+    (lambda out: simulated(network=3), "network must be a Network; got 3"),
+    (lambda out: simulated(storage=3), "storage must be a Storage; got 3"),
+    (lambda out: simulated(tf32="yes"), "tf32 must be true or false; got 'yes'"),
+    (lambda out: simulated(transport="pigeon"), "transport must be 'chain' or 'bytes' or 'reduce'"),
+    (lambda out: simulated(task=linear()), "task must be a fedcom.Task, as Task.from_arrays makes; got"),
+    (lambda out: simulated(metrics=3), "metrics must be functions by name, or a list of functions; got 3"),
+    (lambda out: simulated(metrics=[hits, hits]), "two metrics are called hits; give a mapping"),
+    (lambda out: simulated().run(3), "callbacks must be functions of a row, or one; got 3"),
+    (lambda out: simulated().run([3]), "a callback must be a function of a row; got 3"),
+    (lambda out: Links(3), "uplink must be a Codec; got 3"),  # type: ignore[arg-type]
+    (lambda out: Links("intt"), "unknown codec 'intt'; did you mean 'int'?"),
+    (
+        lambda out: compared(seeds=[1, 2]),
+        "seeds is how many there are, from seed on; got [1, 2]; write",
+    ),
+    (lambda out: compared(seeds="2"), "seeds must be a whole number; got '2'"),
+    (lambda out: compared(task={"run": 3}), "run is a section; write run.key=value"),
+    (lambda out: compared(task={"data": {"clients": "4"}}), "data.clients must be a whole number; got '4'"),
+    (lambda out: fedcom.sweep(task(), None), "a grid is lists of values by key"),  # type: ignore[arg-type]
+    (lambda out: fedcom.record(task(), out), "record plays a fedcom.Simulation; got Task"),
+    (lambda out: fedcom.plot([]), "there is nothing to draw: [] has no rows"),  # type: ignore[arg-type]
+    (lambda out: fedcom.report([]), "there is nothing to report"),
+    (lambda out: fedcom.report(3), "expected a Comparison, a Sweep, Results"),  # type: ignore[arg-type]
+]
+
+
+def simulated(**settings: Any) -> Simulation:
+    usual = {"task": task(test_x=X, test_y=Y), "algorithm": "fedavg", "rounds": 1, "device": "cpu"}
+    return Simulation(**{**usual, **settings})
+
+
+def compared(**settings: Any) -> fedcom.Comparison:
+    usual = {"task": task(), "methods": ["fedavg"], "device": "cpu", "quiet": True}
+    return fedcom.compare(**{**usual, **settings})
+
+
+@pytest.mark.parametrize(("call", "message"), NEAR, ids=[message for _, message in NEAR])
+def test_what_cannot_be_meant_is_refused_in_one_line(
+    call: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        call(tmp_path / "a")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_python_is_told_of_arguments_and_the_command_line_of_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "note").write_text("mine")
+    fedcom.sweep(task(), {"eta": [0.1]}, "fedavg", rounds=1, out="swept", device="cpu", quiet=True)
+    fedcom.record(simulated(), "done", quiet=True)
+    (tmp_path / "done" / "config.toml").write_text("no toml [")
+    (tmp_path / "done" / "summary.json").write_text("{}")
+    calls: list[tuple[Callable[[], object], str, str]] = [
+        (lambda: fedcom.record(simulated(), "file", quiet=True), "another out", "another --out"),
+        (lambda: fedcom.record(simulated(), "full", quiet=True), 'or start="over" to', "or --force to"),
+        (lambda: fedcom.record(simulated(), "done", start="resume"), 'with start="over"', "with --force"),
+        (lambda: compared(out="full"), "another out, or force=True", "another --out, or --force"),
+        (lambda: swept(out="swept"), "another out, or force=True", "another --out, or --force"),
+        (lambda: fedcom.report("swept", "full"), "out takes a file", "--out takes a file"),
+        (lambda: fedcom.report("swept", "file"), "choose another out", "choose another --out"),
+        (lambda: compared(methods={"a/b": FedAvg()}), "methods=['ab']", "--methods ab"),
+        (lambda: plan.Goal(), "goal: accuracy, loss, bytes or seconds", "goal: --accuracy, --loss, --meg"),
+        (lambda: codec_card.rates("99"), "bits must be", "--bits must be"),
+    ]
+    for call, in_python, typed in calls:
+        with pytest.raises(FedcomError) as told:
+            call()
+        assert in_python in str(told.value)
+        assert "--" not in str(told.value)
+        with pytest.raises(FedcomError) as told, by_flags():
+            call()
+        assert typed in str(told.value)
+
+
+def swept(**settings: Any) -> fedcom.Sweep:
+    return fedcom.sweep(task(), {"eta": [0.2]}, "fedavg", device="cpu", quiet=True, **settings)

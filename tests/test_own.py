@@ -92,6 +92,9 @@ REFUSED = [
     ("data.path=mine.csv data.label_column=a data.client_column=label", "column 'client' of mine.csv holds"),
     ("data.path=mine.csv data.test=2", "data.test is a file or a share of the rows, such as 0.2; got 2"),
     ("data.path=ragged.csv", "line 3 of ragged.csv has 1 cells, the first 2"),
+    ("data.path=gap.csv", "line 4 of gap.csv is empty in column 'b'; fill it in, or leave the line out"),
+    ("data.path=unlabelled.csv", "line 3 of unlabelled.csv is empty in column 'label'"),
+    ("data.path=word.csv", "column 'a' of word.csv holds 'many', but features must be numbers"),
     ("data.path=empty.csv", "empty.csv has no rows below its headings"),
     ("data.path=bare.csv", "bare.csv has no column beside label and client"),
     ("data.path=broken.npz", "broken.npz cannot be read"),
@@ -108,6 +111,9 @@ def test_files_that_cannot_be_used_are_refused(
     write_csv(Path("mine.csv"))
     Path("mine.txt").write_text("1")
     Path("ragged.csv").write_text("a,label\n1,2\n3\n")
+    Path("gap.csv").write_text("a,b,label\n1,2,0\n\n3, ,1\n")
+    Path("unlabelled.csv").write_text("a,label\n1,10\n2,\n3,9\n")
+    Path("word.csv").write_text("a,label\n1,0\nmany,1\n")
     Path("empty.csv").write_text("a,label\n")
     Path("bare.csv").write_text("label\n1\n")
     Path("broken.npz").write_text("no zip")

@@ -370,8 +370,8 @@ def test_a_method_by_module_needs_a_label_in_a_comparison(here: Path) -> None:
     small = ("model.hidden=8", "run.rounds=1", "algorithm.tau=1")
     told = refused(lambda: compare(read(None, small), ["mine:Fast"], here / "a", device="cpu", quiet=True))
     assert told == (
-        "'mine:Fast' cannot name a folder; give the method a label, as in methods.fast.name=mine:Fast "
-        "and --methods fast"
+        "'mine:Fast' cannot name a folder; give the method another label, as in "
+        "methods.fast.name=mine:Fast and methods=['fast']"
     )
     for label in ("../up", "a/b", "a\\b", ".."):
         assert "cannot name a folder" in refused(

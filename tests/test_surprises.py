@@ -1,6 +1,7 @@
 """Nothing does nothing in silence: what would be ignored is refused or warned of."""
 
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -8,12 +9,29 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from fedcom import Codec, ConfigError, Diverged, FedAvg, FedCOM, Int, Links, Scaffold, Sign, Simulation
+from fedcom import (
+    ALGORITHMS,
+    VRLSGD,
+    Codec,
+    ConfigError,
+    Diverged,
+    FedAvg,
+    FedCOM,
+    FedGATE,
+    Int,
+    Links,
+    Scaffold,
+    Sign,
+    Simulation,
+)
 from fedcom.codecs.wire import Field
-from fedcom.config import read
+from fedcom.config import dumps, read
+from fedcom.draws import Draw
 from fedcom.reproduce import command
+from fedcom.runs.prepare import prepare
 from fedcom.studies import sweep
 from fedcom.studies.compare import alone, variant, variants
+from fedcom.vectors import Layout
 from tests.conftest import mlp_task, quadratic_task
 
 ROOT = Path(__file__).parent.parent
@@ -86,6 +104,92 @@ def test_codecs_that_no_method_uses_are_warned_of() -> None:
         variants({"uplink": {"name": "gzip"}}, ["fedavg"], range(1))
     with pytest.raises(ConfigError, match="unknown codec 'gzip'"):
         variants({"uplink": {"name": "gzip"}}, ["fedavg", "fedpaq"], range(1))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (
+            "data.partition=iid data.alpha=0.1",
+            "data.alpha=0.1 changes nothing: it is for dirichlet and synth",
+        ),
+        ("data.alpha=0.1", "and this is partition classes of digits"),
+        ("data.beta=2", "data.beta=2 changes nothing: it is for synthetic"),
+        ("data.partition=dirichlet data.classes_per_client=3", "data.classes_per_client=3 changes nothing"),
+        ("data.name=synthetic data.clients=5 data.classes_per_client=3", "and this is partition natural of"),
+        ("data.root=/tmp/nowhere", "data.root=/tmp/nowhere changes nothing: it is for data sets with files"),
+        ("model.name=quadratic data.alpha=2", "and this is partition natural of quadratic"),
+        (
+            "algorithm.name=fedcom uplink.name=identity uplink.memory=error-feedback",
+            "uplink.memory=error-feedback changes nothing: identity drops nothing",
+        ),
+        ("round.deadline=5", "[round] changes nothing here: it is about real clients"),
+        ("run.store=memory run.store_folder=/tmp", "run.store_folder changes nothing: run.store=memory"),
+        # these are used
+        ("data.partition=dirichlet data.alpha=0.3", ""),
+        ("data.partition=classes data.classes_per_client=3", ""),
+        ("data.name=synthetic data.clients=5 data.alpha=2 data.beta=2", ""),
+        ("data.partition=tests.test_surprises:by_alpha data.alpha=0.2 data.classes_per_client=5", ""),
+        (
+            "data.name=tests.test_surprises:own_data data.clients=4 data.alpha=0.2 data.root=here",
+            "",
+        ),
+        ("uplink.name=topk uplink.memory=error-feedback", ""),
+        ("algorithm.name=fedcom uplink.name=identity uplink.memory=paper", ""),
+    ],
+)
+def test_settings_that_change_nothing_are_warned_of(overrides: str, told: str) -> None:
+    hidden = [] if "model" in overrides else ["model.hidden=4"]
+    config = alone(None, [*overrides.split(), *hidden])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        prepare(config, "cpu")
+    assert [told in str(one.message) for one in seen] == [True] * bool(told)
+
+
+def test_a_config_that_spells_every_default_is_not_warned_of(tmp_path: Path) -> None:
+    for overrides in ([], ["data.name=synthetic", "data.clients=5"], ["algorithm.name=fedavg"]):
+        config = prepare(alone(None, [*overrides, "model.hidden=4"]), "cpu")[1]
+        (tmp_path / "config.toml").write_text(dumps(config.table()))
+        prepare(alone(str(tmp_path / "config.toml"), []), "cpu")  # warnings are errors here
+
+
+def by_alpha(request: Any) -> list[Any]:
+    """A partition of the user's own."""
+    return list(torch.arange(len(request.y)).split(100))
+
+
+def own_data(request: Any) -> Any:
+    """A data set of the user's own."""
+    return torch.randn(60, 4), torch.arange(60) % 3
+
+
+def test_a_method_derived_from_one_without_a_codec_is_told_what_to_derive_from() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(FedAvg):
+        name: ClassVar[str] = "mine"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Nameless(FedGATE):
+        pass
+
+    @dataclass(frozen=True, kw_only=True)
+    class Allowed(FedAvg):
+        name: ClassVar[str] = "allowed"
+        compresses: ClassVar[str | None] = None
+
+    told = (
+        "Mine derives from FedAvg, which sends its updates uncompressed; derive it from FedPAQ, which takes"
+    )
+    with pytest.raises(ConfigError, match=told):
+        Simulation(mlp_task(), Mine(), "int", device="cpu")
+    with pytest.raises(ConfigError, match=r"Nameless derives from FedGATE, .* derive it from FedCOMGATE"):
+        Simulation(mlp_task(), Nameless(), "int", device="cpu")
+    with pytest.raises(ConfigError, match="its twin with a codec is fedcomgate"):
+        Simulation(mlp_task(), VRLSGD(), "int", device="cpu")
+    Simulation(mlp_task(), Allowed(tau=1), "int", rounds=1, device="cpu").run()
+    with pytest.raises(ConfigError, match=r"class Nameless has no name but that of FedGATE.* = 'nameless'"):
+        ALGORITHMS.add(Nameless)
 
 
 def test_a_sweep_counts_nothing_twice() -> None:
@@ -193,3 +297,20 @@ def test_a_reused_codec_id_is_refused() -> None:
         Links(Taken())
     with pytest.raises(ConfigError, match="uplink and downlink have codecs with one id, 201"):
         Links(Loose(), Other())
+
+
+def test_a_codec_derived_from_int_is_heard_as_it_is_overridden() -> None:
+    """Also where loops take the place of int's own rules."""
+
+    @dataclass(frozen=True)
+    class Doubled(Int):
+        name: ClassVar[str] = "doubled"
+        id: ClassVar[int] = 202
+
+        def expand(self, parts: Any, layout: Any, draw: Any) -> Any:
+            return 2 * super().expand(parts, layout, draw)
+
+    x, layout, draw = torch.arange(12.0), Layout.vector(12), Draw.seeded(0)
+    heard = Doubled(8).quantise(x, layout, draw)
+    assert torch.equal(heard, 2 * Int(8).quantise(x, layout, draw))
+    assert torch.equal(heard, Doubled(8).decode(Doubled(8).encode(x, layout, draw), layout, draw))

@@ -1,7 +1,10 @@
 """The errors that a user can mend, each with its exit code."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+_flags = False  # whether the reader of a message typed a command, and is to be told of its flags
 
 
 class FedcomError(Exception):
@@ -87,3 +90,23 @@ def nearest(name: object, known: Iterable[str]) -> str:
     names = {other.lower(): other for other in sorted(known)}
     near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
     return f"did you mean {names[near[0]]!r}?" if near else f"known: {', '.join(names.values())}"
+
+
+@contextmanager
+def by_flags() -> Iterator[None]:
+    """Within this block, messages name arguments as the command line has them: --out, not out."""
+    global _flags
+    before, _flags = _flags, True
+    try:
+        yield
+    finally:
+        _flags = before
+
+
+def flag(name: str, in_python: str | None = None) -> str:
+    """What a message calls an argument: --name for those who typed a command, else what Python calls it.
+
+    Args:
+        in_python: None: its name.
+    """
+    return f"--{name}" if _flags else in_python or name

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 MB = 1e6
 NOTHING = "—"
@@ -78,3 +78,15 @@ def _cell(value: object) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return NOTHING
     return significant(value, 4) if isinstance(value, float) else str(value)
+
+
+def counted(count: int, word: str) -> str:
+    """A number and its word, in the plural unless there is one: "1 run", "2 runs"."""
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
+def described(thing: Any) -> str:
+    """A tensor by dtype and shape, anything else by its type."""
+    if hasattr(thing, "dtype") and hasattr(thing, "shape"):
+        return f"{str(thing.dtype).removeprefix('torch.')} {list(thing.shape)}"
+    return "None" if thing is None else f"a {type(thing).__name__}"

@@ -6,9 +6,23 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from fedcom.errors import ConfigError, DataError, FedcomError
+
+_OURS, _THEIRS, _LIBRARY = "fedcom's", "the user's", "a library's"  # whose a line of code can be
+_FEDCOM, _STANDARD = Path(__file__).parent, Path(os.__file__).parent
+PART_PACKAGES: set[str] = set()  # packages that offer a method, a codec or another part that was asked for
+
+
+class Place(NamedTuple):
+    """A line of code."""
+
+    file: str
+    line: int
+    function: str
+    called_fedcom: bool  # whether the error came from fedcom's code, which that line called
 
 
 def import_module(name: str) -> Any:
@@ -36,6 +50,44 @@ def optional(module: str, install: str, error: type[FedcomError] = DataError) ->
         return importlib.import_module(module)
     except ImportError as missing:
         raise error(f"{module} cannot be imported ({missing}); pip install {install}") from missing
+
+
+def place_in_own_code(error: BaseException) -> Place | None:
+    """The innermost line that an error came through of code that fedcom called and that is not its own.
+
+    That is a user's code, or that of a package which offers a part of a run; never a library's. None if
+    there is no such line.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    owners = [_owner(frame.f_code.co_filename, frame.f_globals.get("__name__", "")) for frame, _ in frames]
+    first = owners.index(_OURS) if _OURS in owners else len(owners)
+    for i in range(len(owners) - 1, first, -1):
+        if owners[i] == _THEIRS:
+            frame, line = frames[i]
+            called = _OURS in owners[i:]
+            return Place(_short(frame.f_code.co_filename), line, frame.f_code.co_name, called)
+    return None
+
+
+def in_brackets(place: Place | None) -> str:
+    """A place as the end of a sentence; empty if there is none."""
+    return f" ({place.file}, line {place.line}, in {place.function})" if place else ""
+
+
+def _owner(file: str, module: str) -> str:
+    """Whose a line of code is."""
+    path, package = Path(file), module.partition(".")[0]
+    if path.is_relative_to(_FEDCOM):
+        return _OURS
+    if {"site-packages", "dist-packages"} & {*path.parts}:
+        return _THEIRS if package in PART_PACKAGES - {"torch"} else _LIBRARY
+    return _LIBRARY if file.startswith("<") or path.is_relative_to(_STANDARD) else _THEIRS
+
+
+def _short(file: str) -> str:
+    """A file's path, from the current folder if it is in there."""
+    path, here = Path(file).absolute(), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _place(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, overload
 
 from fedcom.errors import ConfigError, nearest, unknown
-from fedcom.imports import current_folder, import_module
+from fedcom.imports import PART_PACKAGES, current_folder, import_module
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -240,6 +240,7 @@ class Registry(Mapping[str, T]):
             self._check(thing)
             entry: Entry[T] = Entry(_own_name(key, thing, short), source, thing)
             self._refuse_clash(entry)
+        PART_PACKAGES.add(str(getattr(thing, "__module__", "")).partition(".")[0])
         former = self._known.get(key)
         if former is None or source != BY_HAND or former.source == BY_HAND:
             self._known[key] = entry
@@ -251,6 +252,7 @@ class Registry(Mapping[str, T]):
             if _same(other.thing, newcomer.thing):
                 continue
             if other.name == newcomer.name:
+                _refuse_inherited(newcomer.thing)
                 raise ConfigError(
                     f"the name {other.name!r} is taken ({other.source}); rename one, or leave one out"
                 )
@@ -366,6 +368,16 @@ def _check_name(name: str) -> None:
     """Refuse a name that could not be part of a folder's."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"a name is made of letters, digits, dots and dashes; got {name!r}")
+
+
+def _refuse_inherited(thing: Any) -> None:
+    """Raise ConfigError on a class that has no name of its own but that of a class it derives from."""
+    if isinstance(thing, type) and "name" not in vars(thing):
+        base = next(one for one in thing.__mro__ if "name" in vars(one))
+        raise ConfigError(
+            f"class {thing.__name__} has no name but that of {base.__name__}, from which it derives; give it "
+            f"its own: name: ClassVar[str] = {thing.__name__.lower()!r}"
+        )
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -106,4 +106,6 @@ def _describe(hint: Any) -> str:
     if get_origin(hint) is tuple:
         words = {int: "whole numbers, such as 200,200", str: "names with commas between"}
         return words.get(get_args(hint)[0], "numbers, such as 0.5,1")
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint) or (
+        f"a {hint.__name__}" if isinstance(hint, type) else str(hint)
+    )

@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -88,6 +89,28 @@ def descend(w: Tensor, eta: float | Tensor, g: Tensor, out: Tensor | None = None
     if isinstance(eta, Tensor):  # in w's dtype: on a GPU a cast for every coordinate takes half as long again
         return torch.addcmul(w, eta.to(w.dtype), g, value=-1, out=out)
     return torch.sub(w, g, alpha=eta, out=out)
+
+
+def share_memory(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors lie in the same block of memory, as a tensor and its views do."""
+    return x.numel() > 0 and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+def overwrite(old: Sequence[Tensor], new: Sequence[Tensor]) -> None:
+    """Copy new tensors over old ones; a new one may be a view of any old one."""
+    pairs = [(x, y) for x, y in zip(old, new, strict=True) if not _same_place(x, y)]
+    safe = [y.clone() if any(share_memory(x, y) for x in old) else y for _, y in pairs]
+    for (x, _), y in zip(pairs, safe, strict=True):
+        x.copy_(y)
+
+
+def _same_place(x: Tensor, y: Tensor) -> bool:
+    return (x.data_ptr(), x.shape, x.stride()) == (y.data_ptr(), y.shape, y.stride())
+
+
+def apart(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same tensors, those copied that lie in the memory of one before them."""
+    return [x.clone() if any(share_memory(x, y) for y in tensors[:i]) else x for i, x in enumerate(tensors)]
 
 
 def handfuls(rows: int, size: int) -> list[slice]:

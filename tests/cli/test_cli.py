@@ -298,3 +298,32 @@ def test_list_prints_one_line_per_choice(command: Command, what: str) -> None:
 def test_list_suggests_the_nearest_name(command: Command) -> None:
     got = command("list", "codec")
     assert (got.code, got.err) == (2, "fedcom: unknown list 'codec'; did you mean 'codecs'?\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["compare", "three.toml"], "methods is a section; write methods.key=value, not methods=3"),
+        (["sweep", "three.toml", "grid.eta=1"], "methods is a section; write methods.key=value"),
+        (["run", ""], "no config file ''; overrides are section.key=value"),
+        (["run", "data.name=", "--dry-run"], "unknown data set ''; known: "),
+        (["compare", "--methods", "a/b"], "as in methods.ab.name=a/b and --methods ab"),
+        (["tune", "--methods", ","], "name at least one method to tune"),
+        (["tune", "grid.etaa=1"], "none of the methods has a key 'etaa' to tune; did you mean 'eta'?"),
+        (
+            ["tune", "--budget", "1"],
+            "a budget of 1 whole runs is too small: to search 20 points and to confirm",
+        ),
+    ],
+)
+def test_odd_words_are_refused_in_one_line(
+    command: Command, tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    (tmp_path / "three.toml").write_text("methods = 3\n")
+    code, out, err = command(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("fedcom: ")
+    assert told in err
+    assert err.count("\n") == 1
+    if "--budget" not in arguments:  # which is known to be too small once there is a grid
+        assert [path.name for path in tmp_path.iterdir()] == ["three.toml"]

@@ -46,6 +46,16 @@ def test_words_do_not_wait_for_torch(arguments: list[str]) -> None:
     assert "fedcom" in out
 
 
+@pytest.mark.parametrize(
+    "arguments", [["rum"], ["--hepl"], ["run", "--hepl"], ["run", "--device", "gpu"], ["list", "codex"]]
+)
+def test_near_misses_do_not_wait_for_torch(arguments: list[str]) -> None:
+    packages, out = imported(*arguments)
+    assert "typer" in packages
+    assert not packages & {"torch", "numpy", "numba", "matplotlib", "sklearn"}
+    assert out == ""
+
+
 def test_completion_does_not_wait_for_torch() -> None:
     packages, out = imported(_FEDCOM_COMPLETE="complete_bash", COMP_WORDS="fedcom re", COMP_CWORD="1")
     assert set(out.split()) == {"report", "reproduce"}

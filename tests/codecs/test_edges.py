@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedcom.codecs import Codec
 from fedcom.draws import Draw
-from fedcom.errors import WireError
+from fedcom.errors import NotFinite
 from fedcom.vectors import Layout
 from tests.codecs.cases import (
     CODECS_TESTED,
@@ -104,7 +104,7 @@ def test_what_is_not_finite_is_seen(codec: Codec, dtype: torch.dtype, bad: float
     x = gaussian(where).repeat(n, 1)
     x.diagonal().fill_(bad)  # in every place once, each row with a key of its own
     q = codec.quantise(x, where, keys(n))
-    assert (~q.isfinite()).any(-1).all()
+    assert (q.isnan() if codec.name != "identity" else q.isfinite().logical_not().any(-1)).all()
 
 
 @pytest.mark.covers(1)
@@ -115,9 +115,10 @@ def test_what_is_not_finite_is_refused_by_the_receiver(codec: Codec, bad: float)
     for i in range(0, where.size, 9):
         x = gaussian(where)
         x[i] = bad
-        data = codec.encode(x, where, Draw.seeded(i))
-        with pytest.raises(WireError):
-            codec.decode(data, where, Draw.seeded(i))
+        draw = Draw.seeded(i)
+        forged = codec.frame(codec.pack(codec.compress(x, where, draw), where), where)
+        with pytest.raises(NotFinite):
+            codec.decode(forged, where, draw)
 
 
 @pytest.mark.parametrize("codec", CODECS_TESTED, ids=label)
@@ -127,7 +128,7 @@ def test_one_diverged_client_leaves_the_others_alone(codec: Codec) -> None:
     clean = codec.quantise(x, where, keys(4))
     x[2, 5] = float("nan")
     q = codec.quantise(x, where, keys(4))
-    assert not q[2].isfinite().all()
+    assert q[2].isnan().all() or codec.name == "identity"
     for i in (0, 1, 3):
         assert same(q[i], clean[i])
 

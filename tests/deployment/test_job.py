@@ -67,6 +67,29 @@ def test_a_job_leaves_a_run_folder_like_any_other(tmp_path: Path) -> None:
     assert [row["round"] for row in again.curve.rows] == [0, 1, 2, 3]
 
 
+def test_losses_of_torchs_mean_the_same_to_real_clients() -> None:
+    """Ignored targets are none of the classes, and answers of yes or no have an accuracy."""
+
+    def gaps(*numbers: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = data(*(numbers or (9, 3)))
+        return x, torch.where(torch.arange(len(y)) % 3 == 0, -100, y)
+
+    some = job(client_data=gaps, test_data=gaps, loss=nn.CrossEntropyLoss())
+    task = some.server_task()
+    outputs, (_, y) = task.objective.outputs(task.objective.start, task.test_x), gaps()
+    expected = float(nn.functional.cross_entropy(outputs, y).detach())
+    scores = task.evaluate(task.objective.start, torch.full((3,), 1 / 3))
+    assert scores["test_loss"] == pytest.approx(expected, rel=1e-6)
+    right = (outputs.argmax(-1) == y)[y >= 0].double().mean()
+    assert scores["test_accuracy"] == pytest.approx(float(right))
+    assert some.client_task(1).classes == 2
+    answers = job(model=lambda: nn.Sequential(nn.Linear(5, 1), nn.Flatten(0)), loss=nn.BCEWithLogitsLoss())
+    task = answers.server_task()
+    outputs, (_, y) = task.objective.outputs(task.objective.start, task.test_x), data(9, 3)
+    scores = task.evaluate(task.objective.start, torch.full((3,), 1 / 3))
+    assert scores["test_accuracy"] == pytest.approx(float(((outputs > 0) == (y > 0)).double().mean()))
+
+
 def test_a_stopped_server_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     job().serve(Here(job(), tmp_path / "a"), whole)
@@ -110,3 +133,14 @@ def test_a_new_app_is_whole_and_its_job_runs(tmp_path: Path) -> None:
         new(app)
     with pytest.raises(ConfigError, match="begin it with a letter"):
         new(tmp_path / "7")
+
+
+@pytest.mark.parametrize("key", ["eta", "gamma"])
+def test_auto_rates_need_the_data_of_all_clients(tmp_path: Path, key: str) -> None:
+    """Neither the server nor a client has them: each would settle on numbers of its own, or on none."""
+    auto = job(f"algorithm.{key}=auto")
+    with pytest.raises(ConfigError, match=f"has {key}=auto, which is set from the data of all clients"):
+        auto.serve(Here(job(), tmp_path / "clients"), tmp_path / "run")
+    with pytest.raises(ConfigError, match=f"has {key}=auto"):
+        auto.participant(0, tmp_path / "0")
+    assert not (tmp_path / "run").exists()

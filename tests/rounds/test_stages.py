@@ -22,7 +22,7 @@ from fedcom import (
 from fedcom.config import Config, read
 from fedcom.errors import ConfigError
 from fedcom.rounds.rules import Rules, memory_of
-from fedcom.rounds.stages import Clip, ErrorFeedback, PaperMemory, Pipeline
+from fedcom.rounds.stages import Clip, ErrorFeedback, PaperMemory, Pipeline, Units
 from fedcom.vectors import Layout
 from tests.conftest import after, close, mlp_task
 
@@ -38,15 +38,15 @@ def half(x: Tensor) -> Tensor:
 
 def test_clipping_scales_long_vectors_down_and_leaves_short_ones() -> None:
     """Norms .1 * 5 and .1 * .5 in the model's units, a bound of .25."""
-    clipped = Clip(0.25).before(X, X[..., :0], 0.1)
+    clipped = Clip(0.25).before(X, X[..., :0], Units(0.1, 7.0))
     assert torch.allclose(clipped, torch.stack([X[0] / 2, X[1]]))
-    assert Clip(1.0).before(0 * X, X[..., :0], 0.1).equal(0 * X)
+    assert Clip(1.0).before(0 * X, X[..., :0], Units(0.1, 7.0)).equal(0 * X)
 
 
 def test_error_feedback_by_hand() -> None:
     """With unit .1 and memory (0, 0, 1, 0) the codec gets (.3, .4, 1, 0) and drops (0, 0, 1, 0)."""
     memory = torch.tensor([[0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
-    delivery = Pipeline((ErrorFeedback(),)).send(X[:1], memory, 0.1, half)
+    delivery = Pipeline((ErrorFeedback(),)).send(X[:1], memory, Units(7.0, 0.1), half)
     assert torch.allclose(delivery.heard, X[:1])
     assert torch.allclose(delivery.memory, memory)
     assert torch.allclose(delivery.into_codec, torch.tensor([[0.3, 0.4, 1.0, 0.0]], dtype=torch.float64))
@@ -65,8 +65,9 @@ def test_sender_and_receiver_agree_on_what_was_heard(
     x, nu = (torch.tensor([each], dtype=torch.float64) for each in (values, remembered))
     for stage in (ErrorFeedback(), PaperMemory(5)):
         pipeline = Pipeline((Clip(bound), stage), contraction)
-        delivery = pipeline.send(x, nu, unit, half)
-        assert torch.equal(delivery.heard, pipeline.hear(half(delivery.into_codec), unit))
+        units = Units(1.0, unit)
+        delivery = pipeline.send(x, nu, units, half)
+        assert torch.equal(delivery.heard, pipeline.hear(half(delivery.into_codec), units))
 
 
 def test_error_feedback_loses_nothing() -> None:
@@ -74,7 +75,7 @@ def test_error_feedback_loses_nothing() -> None:
     pipeline, memory = Pipeline((ErrorFeedback(),)), torch.zeros_like(X)
     for i in range(1, 6):
         x, before = X * i, memory
-        delivery = pipeline.send(x, before, 0.3, half)
+        delivery = pipeline.send(x, before, Units(7.0, 0.3), half)
         memory = delivery.memory
         assert close(0.3 * delivery.heard + memory, 0.3 * x + before)
 

@@ -35,6 +35,7 @@ def summary(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore:the training loss has grown")
 def test_it_goes_back_until_it_converges(tmp_path: Path) -> None:
     assert isinstance(execute(config(on_divergence="stop"), tmp_path / "a", quiet=True).error, Diverged)
     outcome = execute(config(), tmp_path / "b", quiet=True)
@@ -117,6 +118,32 @@ def test_library_runs_back_off_too(tmp_path: Path) -> None:
     outcome = record(simulation, tmp_path, on_divergence="backoff", quiet=True)
     assert outcome.error is None
     assert isinstance(simulation.algorithm, FedGATE)
+
+
+def test_what_was_given_is_kept(tmp_path: Path) -> None:
+    """Metrics, measure, storage, network: all but eta is as it was."""
+    simulation, _ = prepare(config(), "cpu")
+    task = replace(simulation.task, test_x=simulation.task.x, test_y=simulation.task.y)
+
+    def largest(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+        return float(outputs.abs().max())
+
+    def wrong(heard: torch.Tensor, meant: torch.Tensor) -> torch.Tensor:
+        return 7 * torch.ones_like(heard[..., 0])
+
+    given = {
+        "metrics": {"largest": largest},
+        "measure": wrong,
+        "storage": "disk",
+        "network": "lte",
+        "chunk": 2,
+    }
+    wild = simulation.replaced(task=task, eval_every=2, **given)
+    outcome = record(wild, tmp_path, on_divergence="backoff", quiet=True)
+    assert outcome.curve.rows[-1]["backoffs"] > 0
+    assert all("largest" in row and "modelled_seconds" in row for row in outcome.curve.rows)
+    twin = wild.replaced(algorithm=replace(wild.algorithm, eta=0.5))
+    assert (twin.rules.measure, twin.options, twin.settings) == (wrong, wild.options, wild.settings)
 
 
 def test_rules_by_name() -> None:

@@ -21,7 +21,10 @@ def test_fresh_folders_made_at_once_are_all_different(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_something_is_refused_unless_it_may(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="is not empty; choose another --out, or --force"), claim(tmp_path):
+    with (
+        pytest.raises(ConfigError, match='is not empty; choose another out, or start="over"'),
+        claim(tmp_path),
+    ):
         pass
     with claim(tmp_path, used=True):
         assert (tmp_path / LOCK).exists()
@@ -29,7 +32,7 @@ def test_a_folder_that_holds_something_is_refused_unless_it_may(tmp_path: Path) 
     with pytest.raises(ConfigError, match=r"mine\.txt is a file, not a folder"), claim(tmp_path / "mine.txt"):
         pass
     below = tmp_path / "mine.txt" / "below"
-    with pytest.raises(ConfigError, match=r"cannot write to .*; choose another --out"), claim(below):
+    with pytest.raises(ConfigError, match=r"cannot write to .*; choose another out"), claim(below):
         pass
 
 

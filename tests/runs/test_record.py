@@ -56,3 +56,25 @@ def test_a_recorded_run_goes_on_to_the_same_rows(tmp_path: Path) -> None:
     assert without_time(again.curve.rows) == without_time(whole)
     longer = record(tmp_path / "cut", rounds=10, start="resume").curve.rows
     assert without_time(longer) == without_time(record(tmp_path / "ten", rounds=10).curve.rows)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize("start", ["Resume", "force", "", None])
+def test_an_unknown_start_touches_nothing(tmp_path: Path, start: Any) -> None:
+    record(tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(fedcom.ConfigError, match=f"start must be new, over, resume; got {start!r}"):
+        record(tmp_path, start=start)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("checkpoints", [None, 3])
+def test_a_finished_run_is_not_cut_by_fewer_rounds(tmp_path: Path, checkpoints: int | None) -> None:
+    fedcom.record(simulation(), tmp_path, quiet=True, rounds=checkpoints)
+    before = contents(tmp_path)
+    with pytest.raises(fedcom.ConfigError, match=r"holds 8 rounds; 3 \(run.rounds\) are fewer"):
+        record(tmp_path, rounds=3, start="resume")
+    assert contents(tmp_path) == before

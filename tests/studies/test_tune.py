@@ -67,6 +67,30 @@ def test_the_best_point_is_found_with_a_quarter_of_the_runs() -> None:
     assert (beyond["eta"], beyond["note"]) == (0.4, "grid widened by eta 0.4, eta 0.8")
 
 
+@pytest.mark.parametrize("limit", [4.3, 5.0, 7.0, 12.0, 40.0])
+@pytest.mark.parametrize("peak", [0.05, 0.4])  # within the grid, and beyond it
+def test_a_budget_counts_widening_and_confirming_too(limit: float, peak: float) -> None:
+    run, seen = scored({"eta": peak, "gamma": 4.0})
+    table = {"run": {"rounds": 100}}
+    found = tune.tune_one(table, "fedcomgate", GRID, 3, run, limit - 2, limit=limit)
+    played = sum({t.key: t.config.run.rounds for t in map(tune._unique, seen)}.values()) / 100
+    assert found["spent"] == pytest.approx(played)
+    assert played <= limit + 1e-9
+    best = {key: found[key] for key in GRID}
+    seeds = {trial.seed for trial in seen if dict(trial.point) == best}
+    assert seeds == {0, 1, 2}  # confirming comes before widening
+    assert (found["note"] == "the budget ended the search") == (peak > 0.2 and limit < 40)
+
+
+def test_a_budget_that_cannot_be_kept_is_refused_with_the_least() -> None:
+    run, seen = scored({"eta": 0.05, "gamma": 4.0})
+    table = {"run": {"rounds": 100}}
+    with pytest.raises(ConfigError, match=r"to search 20 points .* on 3 seeds takes 4.3; raise it"):
+        tune.tune_one(table, "fedcomgate", GRID, 3, run, 0.0, limit=1.0)
+    assert not seen
+    assert tune.tune_one(table, "fedcomgate", GRID, 3, run, 4.3 - 2, limit=4.3)["spent"] <= 4.3
+
+
 def test_what_diverges_is_dropped_on_the_way() -> None:
     run, seen = scored({"eta": 0.2, "gamma": 2.0}, limit=0.05)
     found = tune.tune_one({"run": {"rounds": 100}}, "fedcomgate", GRID, 3, run, budget=5)
@@ -107,12 +131,16 @@ def test_a_task_is_tuned_and_its_config_runs(tmp_path: Path) -> None:
         "--seeds",
         "2",
         "--budget",
-        "4",
+        "8",
     ]
     told = CliRunner().invoke(app, [*args, "--out", str(out), "--quiet", "--device", "cpu"])
     assert told.exit_code == 0, told.output
     log = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
     assert {record["seed"] for record in log} <= {10_000, 10_001}
+    rounds = [json.loads(record["key"])[1] for record in log if record["method"] == "fedcomgate"]
+    played = sum(dict(point).get("run.rounds", 12) for point in rounds)  # of 12 in a whole run
+    assert played <= 8 * 12  # with all that widening and confirming took
+    assert f"{played / 12:.1f} whole runs" in told.output
     found = tomllib.loads((out / "tuned.toml").read_text())["methods"]
     assert set(found["fedcomgate"]) == {"eta", "gamma", "tau"}
     assert set(found["local-sgd"]) == {"eta", "tau"}

@@ -63,6 +63,43 @@ def test_the_ten_lines_end_in_a_page_and_a_picture(found: fedcom.Comparison, tmp
     assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
 
 
+def test_folders_results_and_sweeps_can_be_drawn(
+    tmp_path: Path, found: fedcom.Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    simulation = fedcom.Simulation(mlp_task(), "fedavg", rounds=3, device="cpu")
+    results = fedcom.record(simulation, "a/run", quiet=True).curve.rows
+    swept = fedcom.sweep(mlp_task(), {"eta": [0.1, 0.2]}, "fedavg", rounds=1, out="s", **QUIET)
+    for what in ("a", Path("a/run"), simulation, simulation.results, {"mine": "a", "theirs": results}):
+        for line in fedcom.plot(what, "round", "train_loss").axes[0].get_lines()[:1]:  # type: ignore[arg-type]
+            assert list(line.get_ydata()) == [row["train_loss"] for row in results]  # type: ignore[arg-type]
+    panel = fedcom.plot(swept).axes[0]
+    assert panel.get_title(loc="left") == "fedavg"
+    assert sorted(panel.get_lines()[0].get_xdata()) == [0.1, 0.2]  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="leave x and y out"):
+        fedcom.plot(swept, x="round")
+    with pytest.raises(ConfigError, match="no folder b;"):
+        fedcom.plot("b")
+
+
+def test_a_page_can_be_written_of_results_that_are_in_no_folder(
+    tmp_path: Path, found: fedcom.Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    simulation = fedcom.Simulation(mlp_task(), "fedavg", rounds=3, device="cpu")
+    results = simulation.run()
+    assert fedcom.report(results) == Path("report.html")
+    text = Path("report.html").read_text()
+    assert "results-1" in text
+    assert "fedcom run " not in text  # there is no config to run
+    swept = fedcom.sweep(mlp_task(), {"eta": [0.1, 0.2]}, "fedavg", rounds=1, **QUIET)
+    outcome = fedcom.record(fedcom.Simulation(mlp_task(), "fedavg", rounds=1, device="cpu"), "a", quiet=True)
+    page = fedcom.report([{"first": results, "second": results}, outcome, "a", found, swept], "all.html")
+    text = page.read_text()
+    assert all(label in text for label in ("first", "second", "fedavg", *METHODS))
+    assert "9 runs · 1 sweep" in text.replace("10 runs", "9 runs")
+
+
 def test_a_folder_is_completed_and_another_comparison_refused(tmp_path: Path) -> None:
     task = mlp_task()
     once = fedcom.compare(task, ["fedavg"], rounds=2, out=tmp_path / "a", **QUIET)
@@ -174,7 +211,7 @@ def test_other_things_that_cannot_be_are_refused(found: fedcom.Comparison) -> No
         (lambda: fedcom.compare(mlp_task(), ["fedavg"], seeds=0, **QUIET), "seeds must be 1 or more"),
         (lambda: fedcom.compare(mlp_task(), ["fedavg"], rounds=-1, **QUIET), "rounds must be 0 or more"),
         (lambda: fedcom.plot(found, y="test_acuracy"), "did you mean 'test_accuracy'?"),
-        (lambda: fedcom.plot(3), "plot takes a Comparison"),  # type: ignore[arg-type]
+        (lambda: fedcom.plot(3), "expected a Comparison, a Sweep, Results, a folder of runs"),  # type: ignore[arg-type]
     ]
     for call, message in refused:
         with pytest.raises(ConfigError) as caught:

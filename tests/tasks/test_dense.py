@@ -8,7 +8,8 @@ from torch import nn
 from torch.func import functional_call
 
 from fedcom.tasks.dense import Dense
-from fedcom.tasks.objective import Objective, cross_entropy
+from fedcom.tasks.losses import cross_entropy
+from fedcom.tasks.objective import Objective
 from fedcom.vectors import Layout
 
 

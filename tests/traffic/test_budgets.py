@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedcom import ConfigError, FedCOMGATE, Int, Links, Natural, Rotated, Simulation
+from fedcom import ALGORITHMS, ConfigError, FedCOMGATE, Int, Links, Natural, Rotated, Simulation
 from fedcom.codecs import Auto, Codec, Dithered, Peaks, TopK
 from fedcom.config import Config, read
 from fedcom.traffic.links import budgets_from
@@ -37,6 +37,47 @@ def test_equal_budgets_give_the_run_of_the_codec_at_that_rate() -> None:
     plain = after(mlp_task(), FedCOMGATE(**RATES), Links(Int(4)))  # type: ignore[arg-type]
     shared = after(mlp_task(), FedCOMGATE(**RATES), Links(Int(8), budgets=(4.0,) * 6))  # type: ignore[arg-type]
     assert torch.equal(plain.server.w, shared.server.w)
+
+
+MIXED = {"halves": (4.0, 4.0, 0.1, 0.1), "one coarse": (2.0, 2.0, 2.0, 0.1), "one fine": (4.0, 0.1, 0.1, 0.1)}
+
+
+@pytest.mark.parametrize("memory", ["none", "error-feedback"])
+@pytest.mark.parametrize("name", ["fedcom", "fedcomgate", "fedcomgate-exact", "scaffold", "scafcom", "diana"])
+def test_mixed_budgets_are_stable(name: str, memory: Any) -> None:
+    """A client of few bits decides how far all of them move, and its own codec what it is contracted by."""
+    for budgets in MIXED.values():
+        links = Links(Rotated(4.0), uplink_memory=memory, budgets=budgets)
+        simulation = after(task(0), ALGORITHMS[name](eta=0.05), links, rounds=30)
+        start = task(0).evaluate(task(0).objective.start, simulation.weights)
+        now = task(0).evaluate(simulation.server.w, simulation.weights)
+        assert now["train_loss"] < 2 * start["train_loss"], budgets  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("memory", ["none", "error-feedback"])
+def test_the_bits_of_the_codec_itself_do_not_matter_beside_budgets(memory: Any) -> None:
+    """Nor does one client's contraction depend on the budgets of others."""
+    ends = [
+        after(task(0), FedCOMGATE(**RATES), Links(Rotated(bits), uplink_memory=memory, budgets=budgets))  # type: ignore[arg-type]
+        for bits in (4.0, 0.1)
+        for budgets in (MIXED["halves"], MIXED["one fine"])
+    ]
+    for i in (0, 1):
+        assert torch.equal(ends[i].server.w, ends[i + 2].server.w)
+        assert ends[i].alpha == ends[i + 2].alpha
+    if memory == "error-feedback":
+        rules = ends[0].rules
+        kept = torch.tensor([Rotated(bits).kept(rules.layout) for bits in MIXED["halves"]])
+        assert torch.equal(rules.uplink_of(torch.tensor([3, 0])).contraction, kept[[3, 0]].unsqueeze(-1))  # type: ignore[arg-type]
+        assert ends[0].alpha == pytest.approx(float(kept.min()))
+
+
+def test_damping_follows_the_coarsest_budget() -> None:
+    """q of two budgets is .1 and 9 on average: alpha is 1/(1 + 9), not 1/(1 + 4.55)."""
+    rules = after(task(0), FedCOMGATE(**RATES), Links(Rotated(4.0), budgets=MIXED["halves"]), rounds=0).rules  # type: ignore[arg-type]
+    q = rules.coarsest_q(torch.tensor([[8.0, 0.2, 0.0, 10.0]]), torch.tensor([2, 0, 1, 3]))
+    assert q.tolist() == [9.0]
+    assert rules.alpha(q).tolist() == pytest.approx([0.1])  # type: ignore[union-attr]
 
 
 def test_bits_are_proportional_to_bandwidths() -> None:

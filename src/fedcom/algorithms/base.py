@@ -43,7 +43,7 @@ class Round(NamedTuple):
     share: float | Tensor  # the weight of the sampled clients among all: n/m for uniform weights
     coin: float | Tensor = 0.0  # one random number in [0, 1) that all clients of this round share
     alpha: float | Tensor = 1.0  # how far tracking or shifts move; set once the server has all messages
-    q: float | Tensor = 0.0  # the mean over clients of their measured q, set with alpha; zero if nobody told
+    q: float | Tensor = 0.0  # measured by clients, the mean of the coarsest budget; zero if nobody told
 
 
 class Stateless(NamedTuple):
@@ -217,12 +217,21 @@ class Algorithm:
         return 1.0
 
     def unit(self, vector: str, rnd: Round) -> float | Tensor:
-        """The factor that turns an uploaded vector into the model's units, in which memories are kept.
+        """The factor that turns an uploaded vector into the model's units, in which norms are bounded.
+
+        With gamma 1 the server's step moves the model by the factor times the mean of the vector.
 
         Args:
             vector: its name in `uploads`.
         """
         return rnd.eta
+
+    def memory_unit(self, vector: str, rnd: Round) -> float | Tensor:
+        """The factor that turns an uploaded vector into the units in which a memory of it is kept.
+
+        They are those of what the vector is added to, so that a memory stays right while eta decays.
+        """
+        return self.unit(vector, rnd)
 
 
 def _settled(name: str, rate: float | Auto) -> float:

@@ -73,4 +73,7 @@ class Scaffold(Algorithm):
         return self.damping
 
     def unit(self, vector: str, rnd: Round) -> float | Tensor:
+        return rnd.eta if vector == "D" else rnd.eta * rnd.tau
+
+    def memory_unit(self, vector: str, rnd: Round) -> float | Tensor:
         return rnd.eta if vector == "D" else 1.0

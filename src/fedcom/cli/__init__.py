@@ -7,17 +7,26 @@ import shlex
 import sys
 import warnings
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
-from fedcom.cli import advice, crash, options
+from fedcom.cli import advice, crash, options, streams
 from fedcom.cli.options import KEYS, AsJson, DeviceOption, DryRun, Force, Out, Quiet, Settings
-from fedcom.errors import ConfigError, FedcomError, OutOfMemory, RankLost, Stopped, StorageError, unknown
+from fedcom.errors import (
+    ConfigError,
+    FedcomError,
+    OutOfMemory,
+    RankLost,
+    Stopped,
+    StorageError,
+    by_flags,
+)
 from fedcom.runs import stops
 from fedcom.runs.folder import given_or_fresh
 from fedcom.version import VERSION
@@ -30,7 +39,26 @@ if TYPE_CHECKING:  # all that needs torch is imported by the commands: help and 
 
 _FOLDER = "folder"  # the word for the next attempt that names the folder of results
 
-app = typer.Typer(
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Command(TyperCommand):
+    """A command that is carried out by rank 0 of a job; what was typed is understood before torch comes."""
+
+    def invoke(self, ctx: Any) -> Any:
+        from fedcom.engines.ranks.ranks import join
+
+        return super().invoke(ctx) if join().rank == 0 else _follow()
+
+
+class _App(typer.Typer):
+    """A group of such commands."""
+
+    def command(self, *args: Any, **settings: Any) -> Callable[[F], F]:
+        return super().command(*args, cls=_Command, **settings)
+
+
+app = _App(
     help="Communication-efficient federated learning: compare methods by rounds, bytes and accuracy.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -220,7 +248,7 @@ def sweep_command(
         page.write([out], out / "report.html")
         _print(sweep_report.render(found))
         for warning in sweep_report.warnings_of(found):
-            _complain(warning)
+            streams.complain(warning)
         print(f"table and figure in {out}")
         print(f"report in {out / 'report.html'}")
 
@@ -287,7 +315,7 @@ def report_command(
         return
     if port is not None:
         raise ConfigError("--port is about --live; add --live")
-    out = page.write(folders, out, tell=_complain)
+    out = page.write(folders, out, tell=streams.complain)
     print(f"report in {out}")
     if show:
         _open_page(out.resolve().as_uri())
@@ -301,7 +329,7 @@ def _serving(address: str, show: bool) -> None:
 
 def _open_page(address: str) -> None:
     if not webbrowser.open(address):
-        _complain(f"no browser found here; open {address} by hand")
+        streams.complain(f"no browser found here; open {address} by hand")
 
 
 @app.command("reproduce")
@@ -420,7 +448,7 @@ def _list_codecs(dim: int, as_json: bool, idle: Mapping[str, Any]) -> None:
         _print(codec_card.render_listing(entries))
 
 
-flower_app = typer.Typer(help="Runs on real machines, carried by Flower.", no_args_is_help=True)
+flower_app = _App(help="Runs on real machines, carried by Flower.", no_args_is_help=True)
 app.add_typer(flower_app, name="flower")
 
 
@@ -480,7 +508,12 @@ def flower_forget(
 @app.command("list")
 def list_command(
     what: Annotated[
-        str, typer.Argument(help=", ".join(options.LISTS), autocompletion=lambda: list(options.LISTS))
+        str,
+        typer.Argument(
+            help=", ".join(options.LISTS),
+            callback=options.known_list,
+            autocompletion=lambda: list(options.LISTS),
+        ),
     ],
     name: Annotated[
         str | None,
@@ -498,8 +531,6 @@ def list_command(
     from fedcom.cli import described
     from fedcom.registry import Broken, describe
 
-    if what not in options.LISTS:
-        raise unknown("list", what, options.LISTS)
     registry = _registry(what)
     if name is not None:
         facts = described.facts(registry, name)
@@ -545,12 +576,7 @@ def _print(*what: "RenderableType") -> None:
     """Print tables on standard output; 160 characters wide if it is not a terminal, so that they fit."""
     from rich.console import Console
 
-    class Output(Console):
-        def on_broken_pipe(self) -> None:
-            """The reader has gone: nothing more is printed, and it is no error."""
-            _discard(sys.stdout)
-
-    Output(width=None if sys.stdout.isatty() else 160).print(*what)
+    Console(width=None if sys.stdout.isatty() else 160).print(*what)
 
 
 def _names(methods: str) -> list[str]:
@@ -594,31 +620,16 @@ advice.register(app, _settings, lambda what: _print(what))
 
 def main() -> None:
     """The entry point: an error the user can fix is printed as one line; any other also writes a file."""
-    _open_streams()
-    warnings.showwarning = lambda message, *_: _complain(message)
-    if _only_words():
+    streams.open_all()
+    warnings.showwarning = lambda message, *_: streams.complain(message)
+    with by_flags(), streams.watched() as output:
         try:
-            _run_app()
+            with stops.listening():
+                _run_app(output)
         finally:
-            _end_output()
-        return
-    from fedcom.engines.ranks.ranks import join, leave
-
-    try:
-        with stops.listening():
-            if join().rank == 0:
-                _run_app()
-            else:
-                _follow()
-    finally:
-        leave()
-        _end_output()
-
-
-def _only_words() -> bool:
-    """Whether help, the version or a completion is asked for, which need neither torch nor other ranks."""
-    asked = {"-h", "--help", "--version", "--show-completion", "--install-completion"} & {*sys.argv[1:]}
-    return bool(asked) or len(sys.argv) == 1 or "_FEDCOM_COMPLETE" in os.environ
+            if ranks := sys.modules.get("fedcom.engines.ranks.ranks"):
+                ranks.leave()
+            streams.end()
 
 
 def _follow() -> None:
@@ -631,65 +642,44 @@ def _follow() -> None:
     stops.leave_to_others()
     try:
         follow(here(), duties)
-    except FedcomError as error:
-        _complain(error)
-        os._exit(error.exit_code)
     except Stopped as stopped:  # while it played runs by itself
         os._exit(stopped.exit_code)
+    except Exception as error:
+        os._exit(_told_code(error))
 
 
-def _run_app() -> None:
+def _run_app(output: streams.Watched) -> None:
     """Run the command; typer handles usage errors, Ctrl-C and its own exit codes."""
     try:
-        app(prog_name="fedcom")
-    except FedcomError as error:
-        _complain(error)
-        sys.exit(error.exit_code)
+        try:
+            app(prog_name="fedcom")
+        except SystemExit as ended:
+            if not ended.code:
+                output.flush()  # else nobody would hear that it could not be written
+            raise
     except Stopped as stopped:
-        _complain(f"stopped by {stops.name(stopped.signal)}{stopped.remedy}")
+        if not output.gone:
+            streams.complain(f"stopped by {stops.name(stopped.signal)}{stopped.remedy}")
         if not stopped.between_rounds:  # threads may still be busy with the round: do not wait for them
-            _end_output()
+            streams.end()
             os._exit(stopped.exit_code)
         sys.exit(stopped.exit_code)
     except Exception as error:
-        from fedcom.runs.record import out_of_memory
-
-        if short := out_of_memory(error):
-            _complain(short)
-            sys.exit(short.exit_code)
-        if os.environ.get("FEDCOM_DEBUG", "0") not in ("", "0"):
-            raise
-        _complain(crash.report(error))
-        sys.exit(crash.EXIT_CODE)
+        sys.exit(_told_code(error))
 
 
-def _complain(what: object) -> None:
-    """Print one line on standard error; ignore it if the reader has gone."""
-    with suppress(OSError):
-        print(f"fedcom: {what}", file=sys.stderr)
+def _told_code(error: Exception) -> int:
+    """Say what an error is in one line; returns the exit code. With FEDCOM_DEBUG a bug is raised instead."""
+    if isinstance(error, FedcomError):
+        streams.complain(error)
+        return error.exit_code
+    from fedcom.runs.record import out_of_memory
 
-
-def _end_output() -> None:
-    """Flush what was printed; that its reader has gone, as with `| head -1`, is no error."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:  # else Python would print a complaint at exit
-            _discard(stream)
-
-
-def _discard(stream: TextIO) -> None:
-    """Let all that a stream is given from now on, or still holds, go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _open_streams() -> None:
-    """Open the standard streams that were closed from the start, as by 2>&-, onto nothing.
-
-    Else a file of results may get their number, and what a library prints would end up in it.
-    """
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
-    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    if short := out_of_memory(error):
+        streams.complain(short)
+        return short.exit_code
+    if os.environ.get("FEDCOM_DEBUG", "0") not in ("", "0"):
+        raise error
+    line, code = crash.report(error)
+    streams.complain(line)
+    return code

@@ -92,7 +92,11 @@ def register(app: typer.Typer, read: ReadSettings, output: Print) -> None:
         ] = options.SEEDS,
         budget: Annotated[
             float | None,
-            typer.Option(min=1, help="Whole runs to search with.", show_default="a quarter of the grid's"),
+            typer.Option(
+                min=1,
+                help="Whole runs for each method, all counted.",
+                show_default="a quarter of the grid's to search, then what confirming takes",
+            ),
         ] = None,
         out: Out = None,
         force: Force = False,

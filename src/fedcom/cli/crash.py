@@ -5,12 +5,15 @@ import shlex
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from fedcom.imports import in_brackets, place_in_own_code
 from fedcom.version import VERSION
 
+OWN_CODE = 8  # an error in code that is not fedcom's
 EXIT_CODE = 70  # "internal software error" by the convention of sysexits.h
 _results: Path | None = None
 
@@ -21,13 +24,20 @@ def results_go_to(folder: Path) -> None:
     _results = folder
 
 
-def report(error: Exception) -> str:
-    """Write a file about an error; return one line with the error, the file and what to do with it."""
+def report(error: Exception) -> tuple[str, int]:
+    """Write a file about an error; return one line on it and what to do, and the exit code.
+
+    An error in the user's own code names the line there, and its file is written only beside the results.
+    """
     what = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
-    place = _write(_details(error))
-    if place is None:
-        return f"{what}; this is a bug in fedcom: please report what FEDCOM_DEBUG=1 prints"
-    return f"{what}; this is a bug in fedcom: please report it with the file {place}"
+    if place := place_in_own_code(error):
+        file = _write(_details(error), [_results])
+        rest = "FEDCOM_DEBUG=1 shows the traceback" if file is None else f"the traceback is in {file}"
+        who = "a call from your code" if place.called_fedcom else "your code"
+        return f"{who} raised {what}{in_brackets(place)}; {rest}", OWN_CODE
+    file = _write(_details(error), [_results, Path(), _temporary()])
+    rest = "what FEDCOM_DEBUG=1 prints" if file is None else f"it with the file {file}"
+    return f"{what}; this is a bug in fedcom: please report {rest}", EXIT_CODE
 
 
 def _details(error: Exception) -> str:
@@ -46,10 +56,10 @@ def _details(error: Exception) -> str:
     return f"{head}\n{''.join(traceback.format_exception(error))}"
 
 
-def _write(text: str) -> Path | None:
-    """Write a text into the first writable folder: of the results, the current one, the temporary one."""
+def _write(text: str, folders: Sequence[Path | None]) -> Path | None:
+    """Write a text into the first folder that takes it; None if none does."""
     name = f"fedcom-error-{datetime.now():%Y%m%d-%H%M%S}.txt"
-    for folder in (_results, Path(), _temporary()):
+    for folder in folders:
         if folder is not None:
             with suppress(OSError), (folder / name).open("x", encoding="utf-8", errors="replace") as file:
                 file.write(text)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from fedcom.errors import unknown
+
 # What other modules know too, but only with torch; tests compare them.
 PORT = 8765  # of a live report
 METHODS = "fedavg, fedpaq, scaffold, fedgate, fedcomgate"
@@ -34,6 +36,13 @@ REPRODUCED = "runs/reproduce, or runs/reproduce-quick"
 def studies(incomplete: str) -> list[str]:
     """The studies that begin with some letters, for a shell's completion."""
     return [name for name in (*_STUDIES, "all", "rates") if name.startswith(incomplete)]
+
+
+def known_list(name: str) -> str:
+    """The name of a list of choices; raises ConfigError on another."""
+    if name not in LISTS:
+        raise unknown("list", name, LISTS)
+    return name
 
 
 def _device(name: str) -> str:

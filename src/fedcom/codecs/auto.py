@@ -65,6 +65,10 @@ class Auto(EntropyCoded):
     def _only_peaks(self) -> bool:
         return self.bits is not None and self.bits < LOWEST_RATE
 
+    @property
+    def exact_size(self) -> bool:
+        return self._only_peaks
+
     def at(self, bits: float) -> Self | None:
         return replace(self, bits=bits, q=None) if self.has_rate(bits) else None
 
@@ -114,20 +118,24 @@ class Auto(EntropyCoded):
         return (codec.quantise(x, layout, draw).double() - x).square().sum(-1)
 
     def _length(self, codec: Codec, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
-        """The bytes of each row, or infinity where the error exceeds q.
+        """The bytes of each row, or infinity where the error exceeds q or is not finite.
 
         It may do so where rotations leave a row far from Gaussian. Dithered always keeps to q.
         """
         rows, keys = x.reshape(-1, layout.size), draw.key.expand(x.shape[:-1]).reshape(-1)
         parts = codec.compress(rows, layout, Draw(keys))
         lengths = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
-        for size in codec.itemise(parts, layout).values():
+        if isinstance(codec, EntropyCoded):
+            sizes = codec.itemise(parts, layout, exact=False)  # to choose by, estimates will do
+        else:
+            sizes = codec.itemise(parts, layout)
+        for size in sizes.values():
             lengths = lengths + size
         if isinstance(codec, Dithered):
             return lengths.reshape(x.shape[:-1])
         error = (codec.expand(parts, layout, Draw(keys)).double() - rows).square().sum(-1)
         most = _TOLERANCE * self.variance(layout) * rows.double().square().sum(-1)
-        return torch.where(error > most, torch.inf, _GAIN * lengths).reshape(x.shape[:-1])
+        return torch.where(error <= most, _GAIN * lengths, torch.inf).reshape(x.shape[:-1])
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         choice = parts["choice"].squeeze(-1)
@@ -141,11 +149,18 @@ class Auto(EntropyCoded):
                 x[rows] = codec.expand(_parts_of(parts, i), layout, draw[rows])
         return x
 
+    def refuse_not_finite(self, parts: Parts, layout: Layout) -> None:
+        codec, chosen = self._chosen(parts, layout)
+        codec.refuse_not_finite(chosen, layout)
+
     def pack(self, parts: Parts, layout: Layout) -> bytes:
+        codec, chosen = self._chosen(parts, layout)
+        return (b"" if self._only_peaks else _CHOICE.pack(parts["choice"])) + codec.pack(chosen, layout)
+
+    def _chosen(self, parts: Parts, layout: Layout) -> tuple[Codec, Parts]:
+        """The codec that was chosen for a single message, and its parts."""
         i = int(parts["choice"])
-        chosen = {name: part[0] for name, part in _parts_of(parts, i).items()}
-        tag = b"" if self._only_peaks else _CHOICE.pack(parts["choice"])
-        return tag + self.candidates(layout)[i].pack(chosen, layout)
+        return self.candidates(layout)[i], {name: part[0] for name, part in _parts_of(parts, i).items()}
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
         codecs = self.candidates(layout)
@@ -157,7 +172,7 @@ class Auto(EntropyCoded):
         named = {f"{body[0]} {name}": part.unsqueeze(0) for name, part in chosen.items()}
         return named | {"choice": torch.tensor([body[0]])}
 
-    def itemise(self, parts: Parts, layout: Layout) -> Sizes:
+    def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
         choice = parts["choice"].squeeze(-1)
         items: Sizes = {"header": self.format.HEADER, **self.format.sizes(self.fields(layout))}
         for i, codec in enumerate(self.candidates(layout)):

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, check_range, check_share, kept_count
+from fedcom.codecs.base import Codec, Parts, check_range, check_share, kept_count, largest
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.vectors import Layout
@@ -62,13 +62,15 @@ class CountSketch(Codec):
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         unit = _unit(x)
-        whole = (x.to(torch.float64) / unit).round().to(torch.int64)
+        whole = (x.to(torch.float64) / unit).round_().nan_to_num_(0).to(torch.int64)
         zeros = whole.new_zeros((*x.shape[:-1], self.columns(layout)))
         rows = [
             zeros.scatter_add(-1, buckets.expand(x.shape), whole * signs)
             for buckets, signs in self.hashes(layout, draw)
         ]
-        return {"sums": (torch.cat(rows, -1) * unit).to(layout.dtype)}
+        sums = (torch.cat(rows, -1) * unit).to(layout.dtype)
+        fits = (largest(sums) * self.rows).isfinite()
+        return {"sums": torch.where(fits, sums, torch.nan)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         rows = torch.split(parts["sums"], self.columns(layout), -1)
@@ -83,7 +85,7 @@ def _unit(x: Tensor) -> Tensor:
 
     Whole multiples of it have the same sum in any order. Floats do not, and a GPU adds in no fixed order.
     """
-    largest = x.abs().amax(-1, keepdim=True).to(torch.float64)
-    exponent = torch.frexp(largest).exponent.clamp(min=-900) + x.shape[-1].bit_length() - 62
-    unit = torch.ldexp(torch.ones_like(largest), exponent.to(torch.float64))
-    return torch.where(largest.isfinite(), unit, torch.nan)
+    top = largest(x).to(torch.float64)
+    exponent = torch.frexp(top).exponent.clamp(min=-900) + x.shape[-1].bit_length() - 62
+    unit = torch.ldexp(torch.ones_like(top), exponent.to(torch.float64))
+    return torch.where(top.isfinite(), unit, torch.nan)

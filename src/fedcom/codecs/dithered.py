@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Parts, Sizes
+from fedcom.codecs.base import Parts, Sizes, together
 from fedcom.codecs.coding import integer_stream
 from fedcom.codecs.coding.entropy import STATES
 from fedcom.codecs.entropy_coded import EntropyCoded
@@ -83,16 +83,20 @@ class Dithered(EntropyCoded):
         return self.compress_at(x, self.step(x, layout, draw), draw)
 
     def step(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
-        """The step at which each message of x has the variance, or the rate, that was asked for."""
+        """The step at which each message of x has the variance, or the rate, that was asked for.
+
+        NaN if x is not finite, or its norm more than about half of the largest number.
+        """
         norm = torch.linalg.vector_norm(x.double(), dim=-1, keepdim=True)
         sigma: Tensor = norm / math.sqrt(layout.size)
-        return sigma * (math.sqrt(12 * self.q) if self.q else self._searched(x, sigma, layout, draw))
+        step = sigma * (math.sqrt(12 * self.q) if self.q else self._searched(x, sigma, layout, draw))
+        return together(step, (2 * (norm + step)).to(x.dtype))
 
     @staticmethod
     def compress_at(x: Tensor, step: Tensor, draw: Draw) -> Parts:
         """The parts of x at a given step, one per message."""
-        step = step.to(torch.float32)
-        return {"step": torch.where(step.isfinite(), step, torch.nan), "codes": _codes(x, step, draw)}
+        step = together(step.to(torch.float32))
+        return {"step": step, "codes": _codes(x, step, draw)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         codes = parts["codes"]
@@ -112,8 +116,8 @@ class Dithered(EntropyCoded):
             raise WireError("a dithered message has a negative step")
         return {"step": step, "codes": integer_stream.unpack(body[_STEP.nbytes :], layout.size)}
 
-    def itemise(self, parts: Parts, layout: Layout) -> Sizes:
-        codes = integer_stream.nbytes(parts["codes"])
+    def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
+        codes = integer_stream.nbytes(parts["codes"], exact)
         return {"header": wire.HEADER, "step": _STEP.nbytes, "codes": codes}
 
     def _searched(self, x: Tensor, sigma: Tensor, layout: Layout, draw: Draw) -> Tensor:

@@ -5,7 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Sizes, check_range
+from fedcom.codecs.base import Codec, Parts, Sizes, check_range
+from fedcom.codecs.coding.entropy import countable
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
@@ -17,7 +18,8 @@ LOWEST_RATE = 0.05  # bits per coordinate, the least that an entropy coder can b
 class EntropyCoded(Codec):
     """An unbiased codec whose messages are about as long as the entropy of what they hold.
 
-    Sizes are computed from how often each symbol occurs; they are near the real sizes, but not exact.
+    On a CPU sizes are those of the real messages. A GPU cannot code symbols one after the other; there sizes
+    are estimated from how often each symbol occurs, as well as `exact_size` says.
 
     Attributes:
         highest_rate: the most bits per coordinate the codec can be set to.
@@ -35,8 +37,15 @@ class EntropyCoded(Codec):
         return False
 
     def transmit(self, x: Tensor, layout: Layout, draw: Draw) -> tuple[Tensor, Sizes]:
-        parts = self.compress(x, layout, draw)
-        return self.expand(parts, layout, draw), self.itemise(parts, layout)
+        parts = self._parts(x, layout, draw)
+        return self._heard(parts, x, layout, draw), self.itemise(parts, layout)
+
+    def counts_exactly(self, x: Tensor) -> bool:
+        return self.exact_size or countable(x)
+
+    def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
+        """The bytes of each message by part; about so many, and sooner known, unless they must be exact."""
+        return super().itemise(parts, layout)
 
     def has_rate(self, bits: float) -> bool:
         """Whether the codec can be set to so many bits per coordinate."""

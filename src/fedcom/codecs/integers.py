@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, check_range, float32_above
+from fedcom.codecs.base import Codec, Parts, check_range, float32_above, together
 from fedcom.codecs.kernels import cpu
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
@@ -75,10 +75,10 @@ class Int(Codec):
         if self._loops(x, layout, draw):
             codes = cpu.integers(x, self._affine(low, step, layout), draw if self.unbiased else None)
         else:
-            z = (x - self._spread(low, layout)) / self._spread(step, layout)
+            z = (x - self._spread(low, layout)).div_(self._spread(step, layout))
             u = draw.dither(x.shape[-1], x.dtype) if self.unbiased else 0.5
             floor = z.floor()
-            codes = (floor + (u < z - floor)).clamp_(0, self.top).to(torch.int32)
+            codes = (floor + (u < z.sub_(floor))).nan_to_num_(0).clamp_(0, self.top).to(torch.int32)
         return {"low": self._moved(low, step, draw).to(torch.float32), "step": step, "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
@@ -93,7 +93,8 @@ class Int(Codec):
         return x
 
     def quantise(self, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
-        if not self._loops(x, layout, draw):
+        changed = type(self).compress is not Int.compress or type(self).expand is not Int.expand
+        if changed or not self._loops(x, layout, draw):  # the loops are for this class's own rules
             return super().quantise(x, layout, draw)
         low, step = self._scales(x, layout)
         affine, moved = self._affine(low, step, layout), self._moved(low, step, draw)
@@ -105,12 +106,15 @@ class Int(Codec):
         return known and draw.strata is None and cpu.ready(x, draw)
 
     def _scales(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """The smallest value of each block, and its step."""
+        """The smallest value of each block, and its step; NaN steps if the message is not finite."""
         blocks = self.blocks(layout).split(x)
         low = torch.stack([block.amin(-1) for block in blocks], -1)
         high = torch.stack([block.amax(-1) for block in blocks], -1)
         low = -float32_above(-low) if x.dtype == torch.float64 else low
-        return low, float32_above((high - low) / self.top)
+        step = float32_above((high - low) / self.top)
+        # The least and the largest value that may be heard; twice the noise leaves room for rounding.
+        a, b, r = low.to(layout.dtype), step.to(layout.dtype), 2 * self.zero_point_noise
+        return low, together(step, a - r * b, a + (self.top + r) * b)
 
     def _affine(self, low: Tensor, step: Tensor, layout: Layout) -> cpu.Affine:
         return cpu.Affine(low, step, self.blocks(layout).sizes, self.top)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Codec, Parts, Sizes, check_range
+from fedcom.codecs.base import Parts, Sizes, check_range, together
 from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.entropy_coded import LOWEST_RATE, EntropyCoded
 from fedcom.codecs.rotated import Rotated
@@ -65,7 +65,7 @@ class LowRank(EntropyCoded):
         ]
         return [(i, m, n) for i, m, n in shapes if min(m, n) > self.rank and m * n > 2 * self.rank * (m + n)]
 
-    def residual(self, layout: Layout) -> Codec:
+    def residual(self, layout: Layout) -> Dithered | Rotated:
         """The residual's codec, at the rate that the factors leave; below 0.8 bits rotated is better."""
         if self.bits is None:
             return Dithered(q=self.q)
@@ -92,7 +92,8 @@ class LowRank(EntropyCoded):
         rest = x - self._low_rank(factors, layout, x.dtype)
         codec, draw = self.residual(layout), draw.fold("residual")
         if isinstance(codec, Dithered) and codec.q:
-            inner = codec.compress_at(rest, codec.step(x, layout, draw), draw)
+            step = together(codec.step(x, layout, draw), factors["scales"])
+            inner = codec.compress_at(rest, step, draw)
         else:
             inner = codec.compress(rest, layout, draw)
         return factors | {_RESIDUAL + name: part for name, part in inner.items()}
@@ -112,9 +113,9 @@ class LowRank(EntropyCoded):
         inner = self.residual(layout).unpack(body[size:], layout)
         return factors | {_RESIDUAL + name: part for name, part in inner.items()}
 
-    def itemise(self, parts: Parts, layout: Layout) -> Sizes:
-        items = self.residual(layout).itemise(_inner(parts), layout)
-        own = super().itemise(parts, layout)
+    def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
+        items = self.residual(layout).itemise(_inner(parts), layout, exact)
+        own: Sizes = {"header": wire.HEADER, **wire.sizes(self.fields(layout))}
         return own | {_RESIDUAL + name: size for name, size in items.items() if name != "header"}
 
     def _factorise(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
@@ -136,7 +137,12 @@ class LowRank(EntropyCoded):
                 whole = factor / scale.double().clamp(min=1e-300).unsqueeze(-2)
                 scales.append(scale)
                 codes.append((whole.round().nan_to_num(0).clamp(-_TOP, _TOP).int() + _TOP).flatten(-2))
-        return {"scales": torch.cat(scales, -1), "factors": torch.cat(codes, -1)}
+        # What the factors of all matrices make is small enough to be added to the residual without overflow.
+        pairs = zip(scales[1::2], scales[2::2], strict=True)
+        reach = [
+            8 * self.rank * (_TOP * left.to(x.dtype)) * (_TOP * right.to(x.dtype)) for left, right in pairs
+        ]
+        return {"scales": together(torch.cat(scales, -1), *reach), "factors": torch.cat(codes, -1)}
 
     def _low_rank(self, parts: Parts, layout: Layout, dtype: torch.dtype) -> Tensor:
         """The products of the factors, as flat vectors that are zero outside the matrices."""

@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedcom.codecs import compact, wire
-from fedcom.codecs.base import Codec, Parts, check_range, width
+from fedcom.codecs.base import Codec, Parts, check_range, together, width
 from fedcom.codecs.coding import hadamard, normal, rotation, short_scale
 from fedcom.codecs.kernels import cpu
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
-from fedcom.errors import ConfigError, WireError
+from fedcom.errors import ConfigError, NotFinite, WireError
 from fedcom.vectors import Layout
 
 _SCALE = Field("scale", 1, short_scale.BITS)
@@ -89,7 +89,9 @@ class Peaks(Codec):
         tops = torch.cat([tops for _, tops in found.values()], dim=-1)
         overlap = tops.double().sum(-1, keepdim=True)
         scale = torch.where(overlap > 0, power / overlap, 0 * power)
-        code, broken = short_scale.to_code(scale, draw.fold("scale")), ~power.isfinite()
+        reach = (scale * (2 * math.sqrt(y.shape[-1]))).to(layout.dtype)
+        scale = together(scale, power, overlap, reach)
+        code, broken = short_scale.to_code(scale, draw.fold("scale")), scale.isnan()
         # Of a vector that is not finite no peak is told: which one is found depends on the device.
         return {"scale": code, **{name: codes.masked_fill(broken, 0) for name, (codes, _) in found.items()}}
 
@@ -102,9 +104,12 @@ class Peaks(Codec):
         scale = short_scale.from_code(parts["scale"], layout.dtype)
         return rotation.unrotate(y, -1, _SIGNS, scale, layout, draw)
 
+    def refuse_not_finite(self, parts: Parts, layout: Layout) -> None:
+        self.check(parts, layout)
+
     def check(self, parts: Parts, layout: Layout) -> None:
         if int(parts["scale"]) == short_scale.NOT_FINITE:
-            raise WireError("a peaks message has a scale that is not finite")
+            raise NotFinite("a peaks message has a scale that is not finite")
         n = hadamard.padded(layout.size)
         for run in self.cut(layout).runs:
             if (_places(parts[run.name], run) >= n).any():

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, check_range
+from fedcom.codecs.base import Codec, Parts, check_range, largest
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
@@ -80,7 +80,11 @@ class PowerSgd(Codec):
                 p, q = self._factors(block.reshape(-1, *shape).to(torch.float64), draw.fold(i))
                 parts["left"].append(p.reshape(*x.shape[:-1], -1))
                 parts["right"].append(q.reshape(*x.shape[:-1], -1))
-        return {name: torch.cat(blocks, -1) for name, blocks in parts.items() if blocks}
+        found = {name: torch.cat(blocks, -1) for name, blocks in parts.items() if blocks}
+        # The right factors are not finite if the matrix is not: they are its product with the left ones.
+        reach = [largest(part.to(layout.dtype)) for name, part in found.items() if name != "left"]
+        finite = (2 * self.rank * torch.cat(reach, -1)).isfinite().all(-1, keepdim=True)
+        return {name: torch.where(finite, part, torch.nan) for name, part in found.items()}
 
     def _factors(self, matrix: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
         """P and Q of a stack of matrices, in float32; P Q' is the projection on P's columns."""
@@ -90,8 +94,7 @@ class PowerSgd(Codec):
         # Where the matrix has fewer directions than columns, QR fills up with those of rounding errors.
         found = r.diagonal(dim1=-2, dim2=-1).abs().unsqueeze(-2)
         p = p * (found > _NOTHING * found.amax(-1, keepdim=True))
-        finite = matrix.sum((-2, -1), keepdim=True).isfinite()
-        p = torch.where(finite, p, torch.nan).to(torch.float32)
+        p = p.to(torch.float32)
         return p, (matrix.mT @ p.to(torch.float64)).to(torch.float32)
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:

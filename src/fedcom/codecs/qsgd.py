@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, check_range, float32_above, width
+from fedcom.codecs.base import Codec, Parts, check_range, float32_above, together, width
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
@@ -58,12 +58,14 @@ class Qsgd(Codec):
         # In float64: squares of float32 numbers above 1e19 or below 1e-23 do not fit a float32.
         norms = [torch.linalg.vector_norm(b, dim=-1, dtype=torch.float64) for b in blocks.split(x)]
         norm = float32_above(torch.stack(norms, -1))
+        norm = together(norm, norm.to(layout.dtype) / self.levels * self.levels)
         codes = torch.empty_like(x, dtype=torch.int32)
         u = draw.dither(x.shape[-1], x.dtype)
         for i, (block, out, v) in enumerate(zip(*map(blocks.split, (x, codes, u)), strict=True)):
-            z = block / norm[..., i : i + 1] * self.levels
+            z = (block / norm[..., i : i + 1]).mul_(self.levels)
             floor = z.floor()
-            out.copy_((floor + (v < z - floor)).clamp_(-self.levels, self.levels)).add_(self.levels)
+            rounded = (floor + (v < z.sub_(floor))).nan_to_num_(0)
+            out.copy_(rounded.clamp_(-self.levels, self.levels)).add_(self.levels)
         return {"norm": norm, "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, check_share, kept_count
+from fedcom.codecs.base import Codec, Parts, check_share, kept_count, largest, spread_out
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.vectors import Layout
@@ -48,11 +48,11 @@ class RandK(Codec):
         return draw.ranks(layout.size).topk(k, dim=-1, sorted=False).indices.sort(dim=-1).values
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
-        # A NaN in a coordinate that is not kept must still be seen.
-        finite = x.sum(-1, keepdim=True, dtype=torch.float64).isfinite()
-        return {"values": torch.where(finite, x.gather(-1, self.indices(layout, draw)), torch.nan)}
+        # What is not finite must be seen in a coordinate that is not kept too.
+        indices = self.indices(layout, draw)
+        reach = largest(x) * (layout.size / indices.shape[-1])
+        return {"values": torch.where(reach.isfinite(), x.gather(-1, indices), torch.nan)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         values = parts["values"] * (layout.size / parts["values"].shape[-1])
-        x = values.new_zeros((*values.shape[:-1], layout.size))
-        return x.scatter_(-1, self.indices(layout, draw), values)
+        return spread_out(values, self.indices(layout, draw), layout.size)

@@ -5,6 +5,7 @@ table follow from the rate alone, and need not travel. The receiver multiplies w
 scale |y|^2 / <y, y'> of the rotated vector y, which makes the result unbiased over the rotations.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Parts, Sizes
+from fedcom.codecs.base import Parts, Sizes, together
 from fedcom.codecs.coding import hadamard, lloyd_max, rotation, trellis, uniform
 from fedcom.codecs.coding.entropy import STATES
 from fedcom.codecs.coding.lloyd_max import LloydMax
@@ -27,6 +28,7 @@ from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
 
 _SCALE = Field("scale", 1, 32, floating=True)
+_REACH = 16  # more than twice as much as any quantiser's largest centre
 
 Quantiser = Uniform | Trellis | LloydMax
 
@@ -95,8 +97,9 @@ class Rotated(EntropyCoded):
         else:
             codes, power, overlap = _codes(x, quantiser, draw)
         scale = torch.where(overlap > 0, power / overlap, 0 * power)  # zero if all codes mean zero
-        scale = torch.where(power.isfinite(), scale, torch.nan)  # the same NaN on every device
-        return {"scale": scale.to(torch.float32), "codes": codes}
+        # On a GPU the power is that of x, and only the overlap shows that sums overflow in the rotation.
+        reach = (scale * (_REACH * math.sqrt(codes.shape[-1]))).to(layout.dtype)
+        return {"scale": together(scale.to(torch.float32), power, overlap, reach), "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         quantiser = self.quantiser(layout)
@@ -118,9 +121,9 @@ class Rotated(EntropyCoded):
             return {"scale": scale, "codes": torch.zeros(n, dtype=torch.int32)}
         return {"scale": scale, "codes": self.quantiser(layout).coder.unpack(stream, n)}
 
-    def itemise(self, parts: Parts, layout: Layout) -> Sizes:
-        codes = self.quantiser(layout).coder.nbytes(parts["codes"])
-        sent = parts["scale"].squeeze(-1) != 0  # of a vector of zeros only the scale travels
+    def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
+        codes = self.quantiser(layout).coder.nbytes(parts["codes"], exact)
+        sent = parts["scale"].squeeze(-1) > 0  # of a vector of zeros only the scale travels
         return {"header": wire.HEADER, "scale": _SCALE.nbytes, "codes": torch.where(sent, codes, 0)}
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts
+from fedcom.codecs.base import Codec, Parts, together
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
@@ -48,7 +48,8 @@ class Sign(Codec):
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         # In float64: a sum of float32 numbers may overflow, and its last bit depends on the order.
         means = [block.abs().mean(-1, dtype=torch.float64) for block in self.blocks(layout).split(x)]
-        return {"scale": torch.stack(means, -1).to(torch.float32), "signs": (x < 0).to(torch.int32)}
+        scale = together(torch.stack(means, -1).to(torch.float32))
+        return {"scale": scale, "signs": (x < 0).to(torch.int32)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         blocks, scale = self.blocks(layout), parts["scale"].to(layout.dtype)

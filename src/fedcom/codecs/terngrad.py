@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedcom.codecs.base import Codec, Parts, float32_above
+from fedcom.codecs.base import Codec, Parts, float32_above, together
 from fedcom.codecs.kernels.jit import placed
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
@@ -54,7 +54,8 @@ class TernGrad(Codec):
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         blocks = self.blocks(layout)
-        scale = float32_above(torch.stack([block.abs().amax(-1) for block in blocks.split(x)], -1))
+        tops = torch.stack([block.abs().amax(-1) for block in blocks.split(x)], -1)
+        scale = together(float32_above(tops))
         trits = torch.empty_like(x, dtype=torch.int32)
         u = draw.uniform(x.shape[-1], x.dtype)
         for i, (block, out, v) in enumerate(zip(*map(blocks.split, (x, trits, u)), strict=True)):

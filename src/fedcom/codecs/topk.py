@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, check_range, check_share, kept_count, width
+from fedcom.codecs.base import Codec, Parts, check_range, check_share, kept_count, largest, spread_out, width
 from fedcom.codecs.identity import Identity
 from fedcom.codecs.integers import Int
 from fedcom.codecs.wire import Field
@@ -79,16 +79,19 @@ class TopK(Codec):
             "bitmap": torch.zeros_like(x, dtype=torch.int32).scatter_(-1, indices, 1),
         }
         name = self.fields(layout)[0].name
-        return {name: where[name], **self.inner.compress(x.gather(-1, indices), kept, draw)}
+        values = x.gather(-1, indices)  # with what is not finite: it counts as the largest
+        if self.values == "float":
+            values = torch.where(largest(values).isfinite(), values, torch.nan)
+        return {name: where[name], **self.inner.compress(values, kept, draw)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         values = self.inner.expand(parts, self.kept_layout(layout), draw)
         if "bitmap" in parts and values.is_cuda:  # where the marks are, only a wait would tell
             order = parts["bitmap"].cumsum(-1) - 1  # the number of the kept value of a marked coordinate
-            return torch.where(parts["bitmap"] > 0, values.gather(-1, order.clamp_(min=0)), 0.0)
-        x = values.new_zeros((*values.shape[:-1], layout.size))
+            rest = torch.where(values[..., :1].isnan(), torch.nan, 0.0)
+            return torch.where(parts["bitmap"] > 0, values.gather(-1, order.clamp_(min=0)), rest)
         marks = parts["bitmap"].nonzero()[:, -1] if "bitmap" in parts else parts["indices"]
-        return x.scatter_(-1, marks.reshape(values.shape).to(torch.int64), values)
+        return spread_out(values, marks.reshape(values.shape).to(torch.int64), layout.size)
 
     def check(self, parts: Parts, layout: Layout) -> None:
         k = self.kept_layout(layout).size

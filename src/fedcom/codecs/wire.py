@@ -63,10 +63,10 @@ class Field:
             return f"has {self.count} numbers, but got {values.numel() / messages:g} per message"
         if self.floating:
             kept = values.to({16: torch.float16, 32: torch.float32, 64: torch.float64}[self.bits])
-            exact = bool((kept.to(values.dtype) == values).all())
+            exact = bool(((kept.to(values.dtype) == values) | values.isnan()).all())
             return None if exact else f"has floats of {self.bits} bits; round the values to them in compress"
         if values.is_floating_point() and not bool((values == values.round()).all()):
-            return "has whole numbers, but got fractions"
+            return f"has whole numbers, but got {'NaN' if values.isnan().any() else 'fractions'}"
         low, high = (int(values.min()), int(values.max())) if values.numel() else (0, 0)
         if low < 0 or high >= 2**self.bits:
             return f"has whole numbers from 0 to {2**self.bits - 1}, but got {low} to {high}"

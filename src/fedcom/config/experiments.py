@@ -11,12 +11,12 @@ PLACES = (Path("experiments"), *(Path(__file__).parents[up] / "experiments" for 
 def config_path(text: str | Path) -> Path:
     """The config file that a path or the name of an experiment, such as mnist or fig4/mnist, stands for."""
     path = Path(text)
-    if path.exists():
+    if str(text) and path.exists():
         return path
     found = next((f for place in PLACES if (f := place / f"{text}.toml").is_file()), None)
     if found is None:
         named = "" if path.suffix else f"; or, by name, {nearest(text, names())}"
-        raise ConfigError(f"no config file {text}; overrides are section.key=value{named}")
+        raise ConfigError(f"no config file {text or repr('')}; overrides are section.key=value{named}")
     return found
 
 

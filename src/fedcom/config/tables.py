@@ -34,6 +34,8 @@ def read(path: str | Path | None, overrides: Sequence[str] = ()) -> Table:
         override(said, text)
         override(table, text)
     drop_void(table, said)
+    for section, values in table.items():
+        _refuse_no_section(section, values)
     return renamed(table)
 
 
@@ -92,8 +94,12 @@ def check_sections(table: Table, also: Sequence[str] = ()) -> None:
             raise ConfigError("[grid] is what `fedcom sweep` tries; use sweep, or a config without it")
         if section not in (*_SECTIONS, *also):
             raise unknown("section", section, (*_SECTIONS, *also))
-        if not isinstance(values, dict):
-            raise ConfigError(f"{section} is a section; write {section}.key=value, not {section}={values}")
+        _refuse_no_section(section, values)
+
+
+def _refuse_no_section(name: str, values: Any) -> None:
+    if not isinstance(values, dict):
+        raise ConfigError(f"{name} is a section; write {name}.key=value, not {name}={values}")
 
 
 def dumps(table: Table) -> str:

@@ -1,7 +1,7 @@
 """Data sets as tensors, and the ways to split one among clients."""
 
 from fedcom.data.dataset import Dataset, Population, from_arrays
-from fedcom.data.partitions import PARTITIONS, Partition, SplitRequest, indices, split
+from fedcom.data.partitions import PARTITIONS, Partition, SplitRequest, check_parts, indices, split
 from fedcom.data.registry import DATASETS, Request, load
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Population",
     "Request",
     "SplitRequest",
+    "check_parts",
     "from_arrays",
     "indices",
     "load",

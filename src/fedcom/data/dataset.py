@@ -1,6 +1,7 @@
 """One data set as tensors: samples, labels and, if it is known, who wrote each sample."""
 
 import math
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset as TorchDataset
 
+from fedcom.data.forms import unpacked
 from fedcom.errors import DataError
 
 
@@ -108,52 +109,39 @@ def from_arrays(
     name: str = "arrays",
     *,
     any_targets: bool = False,
+    ignored: int | None = None,
 ) -> Dataset:
     """A data set of the user's numpy arrays, tensors or torch Datasets, copied and checked, not normalised.
 
     Args:
-        x: training samples, along the first axis; or a torch Dataset of samples and targets, without y.
+        x: training samples, along the first axis; or, without y, samples and targets as a torch Dataset or
+            DataLoader, as (x, y), as pairs, or as a mapping or table such as {"x": ..., "label": ...}.
         y: whole numbers 0..C-1 are classes; floats make it a regression (classes=0).
-        test_x: test samples, with test_y, or a torch Dataset; None: no test set.
+        test_x: test samples, with test_y or in one of the other forms; None: no test set.
         groups: the author of each training sample, as whole numbers or names, which are renumbered 0..G-1 in
             increasing order; None: not known.
         any_targets: whole numbers in y may have any shape and sign, for a loss that is not cross-entropy.
+        ignored: a whole number in y that is no class, as ignore_index is in torch; None: there is none.
     """
-    x, y = _unpacked(x, y, "x")
-    test_x, test_y = _unpacked(test_x, test_y, "test_x")
+    x, y = unpacked(x, y, "x")
+    test_x, test_y = unpacked(test_x, test_y, "test_x")
     if y is None:
-        raise DataError("y is missing; give one target per sample of x, or a torch Dataset as x")
+        raise DataError("y is missing; give one target per sample of x, or a torch Dataset or pairs as x")
     train = _pair(x, y, "x", "y", any_targets)
     test = _test_pair(test_x, test_y, train, any_targets)
     if not len(train[0]):
         raise DataError("x has no samples; give at least one")
-    classes = _classes(torch.cat((train[1], test[1])))
+    classes = _classes(torch.cat((train[1], test[1])), ignored)
     ids = None if groups is None else _groups(groups, len(train[0]))
     return Dataset(name, *train, *test, classes, ids)
 
 
-def _classes(y: Tensor) -> int:
+def _classes(y: Tensor, ignored: int | None) -> int:
     """How many classes there are; 0 if these are no classes."""
-    no_classes = y.is_floating_point() or y.dim() != 1 or int(y.min()) < 0
-    return 0 if no_classes else int(y.max()) + 1
-
-
-def _unpacked(x: Any, y: Any, name: str) -> tuple[Any, Any]:
-    """Samples and targets of a torch Dataset; anything else as it is."""
-    if not isinstance(x, TorchDataset):
-        return x, y
-    if y is not None:
-        raise DataError(f"{name} is a torch Dataset, which holds the targets too; leave them out")
-    try:
-        size = len(x)  # type: ignore[arg-type]
-        pairs = [x[i] for i in range(size)]
-        samples, targets = zip(*((np.asarray(a), np.asarray(b)) for a, b in pairs), strict=True)
-        return np.stack(samples), np.stack(targets)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{name} must have a length, and its items must be pairs of a sample and a target, as tensors or "
-            f"arrays of one shape ({error}); give such a Dataset, or arrays"
-        ) from None
+    if y.is_floating_point() or y.dim() != 1:
+        return 0
+    y = y if ignored is None else y[y != ignored]
+    return int(y.max()) + 1 if len(y) and int(y.min()) >= 0 else 0
 
 
 def _test_pair(x: Any, y: Any, train: tuple[Tensor, Tensor], any_targets: bool) -> tuple[Tensor, Tensor]:
@@ -215,7 +203,8 @@ def _tensor(values: Any, name: str) -> Tensor:
     if tensor.dim() == 0:
         raise DataError(f"{name} is a single number; its first axis must be the samples")
     if not torch.isfinite(tensor).all():
-        raise DataError(f"{name} holds NaN or infinity; clean it first")
+        first = int((~torch.isfinite(tensor)).nonzero()[0, 0])
+        raise DataError(f"{name} holds NaN or infinity, first in sample {first}; clean it first")
     return tensor
 
 
@@ -226,9 +215,11 @@ def _array(values: Any, name: str) -> NDArray[Any]:
     except (ValueError, TypeError) as error:
         raise DataError(f"{name} is not an array: {error}") from error
     if array.dtype.kind in "OSUT":
-        raise DataError(
-            f"{name} has dtype {array.dtype}; give numbers, as np.unique({name}, return_inverse=True)[1] does"
-        )
+        remedy = f"np.unique({name}, return_inverse=True)[1]"
+        if name.endswith("x"):
+            remedy = f"pandas.get_dummies({name}) for categories, or a tokenizer for texts"
+        held = reprlib.repr(array.flatten().tolist()[0]) if array.size else "nothing"
+        raise DataError(f"{name} holds {held}, not numbers; give numbers, as {remedy} makes them")
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name} has dtype {array.dtype}; give whole or floating-point numbers")
     single = np.float64 if array.dtype.itemsize >= 8 else np.float32

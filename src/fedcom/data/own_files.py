@@ -66,9 +66,10 @@ def _halves(path: Path, label: str | None, client: str | None) -> tuple[Any, Any
     features = {k: v for k, v in columns.items() if k not in (label or LABEL, client or CLIENT)}
     for name, values in features.items():
         if values.dtype.kind not in "biuf":
+            bad = next((str(value) for value in values if not _is_number(value)), str(values[0]))
             raise DataError(
-                f"column {name!r} of {path} holds {str(values[0])!r}, but features must be numbers; leave "
-                "it out of the file, or write numbers"
+                f"column {name!r} of {path} holds {bad!r}, but features must be numbers; leave it out of the "
+                "file, or write numbers"
             )
     if not features:
         raise DataError(f"{path} has no column beside {label or LABEL} and {client or CLIENT}; add features")
@@ -107,16 +108,23 @@ def _csv(path: Path) -> Columns:
     """The columns of a CSV file with a line of headings; those that are all numbers become so."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            heading, *rows = csv.reader(file)
+            reader = csv.reader(file)
+            heading = next(reader, [])
+            lines = [(reader.line_num, row) for row in reader if row]
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as CSV with a line of headings: {error}") from None
-    rows = [row for row in rows if row]
-    for number, row in enumerate(rows, 2):
+    for number, row in lines:
         if len(row) != len(heading):
             raise DataError(f"line {number} of {path} has {len(row)} cells, the first {len(heading)}")
-    if not rows:
+        if not all(map(str.strip, row)):
+            empty = heading[[cell.strip() for cell in row].index("")]
+            raise DataError(
+                f"line {number} of {path} is empty in column {empty!r}; fill it in, or leave the line out"
+            )
+    if not lines:
         raise DataError(f"{path} has no rows below its headings")
-    return {name: _typed(column) for name, column in zip(heading, zip(*rows, strict=True), strict=True)}
+    columns = zip(*(row for _, row in lines), strict=True)
+    return {name: _typed(column) for name, column in zip(heading, columns, strict=True)}
 
 
 def _typed(cells: tuple[str, ...]) -> NDArray[Any]:
@@ -126,6 +134,14 @@ def _typed(cells: tuple[str, ...]) -> NDArray[Any]:
         except (ValueError, OverflowError):
             continue
     return np.array(cells)
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True
 
 
 def _parquet(path: Path) -> Columns:

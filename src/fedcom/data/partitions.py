@@ -2,6 +2,7 @@
 
 import math
 import reprlib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import Registry, function_of
+from fedcom.settings import convert
 
 ATTEMPTS = 100  # draws of a Dirichlet partition before it is given up
 
@@ -45,7 +47,7 @@ def split(
     partition: str | Partition | Any,
     y: Tensor,
     groups: Tensor | None,
-    clients: int | None,
+    clients: int | str | None,
     draw: Draw,
     *,
     classes_per_client: int = 2,
@@ -63,8 +65,9 @@ def split(
         classes_per_client: how many shards each client gets, for "classes".
         alpha: of the Dirichlet distribution, for "dirichlet"; the smaller, the more uneven.
     """
+    count = _count(clients)
     if not isinstance(partition, str) and not callable(partition):
-        return _given(partition, clients, len(y))
+        return _covering(_given(partition, count, len(y)), len(y))
     function, name = (
         (PARTITIONS[partition], partition) if isinstance(partition, str) else (partition, "yours")
     )
@@ -74,11 +77,13 @@ def split(
         raise ConfigError(f"alpha must be positive and finite; got {alpha}")
     if groups is not None and len(groups) != len(y):
         raise DataError(f"there are {len(groups)} group ids for {len(y)} samples; give one per sample")
-    if clients is None:
-        clients = _count_groups(name, groups)
-    if not 1 <= clients <= len(y):
-        raise ConfigError(f"clients must be from 1 to the number of samples, {len(y)}; got {clients}")
-    return _checked(name, function(SplitRequest(y, groups, clients, draw, classes_per_client, alpha)), len(y))
+    if count is None:
+        count = _count_groups(name, groups)
+    if not 1 <= count <= len(y):
+        raise ConfigError(f"clients must be from 1 to the number of samples, {len(y)}; got {count}")
+    found = function(SplitRequest(y, groups, count, draw, classes_per_client, alpha))
+    parts = indices(found, len(y), f"partition {name!r} must return")
+    return parts if name in _BUILTIN else _covering(parts, len(y))
 
 
 def _given(parts: Any, clients: int | None, samples: int) -> list[Tensor]:
@@ -131,9 +136,39 @@ def indices(parts: Any, samples: int, source: str = "a partition must hold") -> 
     return found
 
 
-def _checked(name: str, parts: Any, samples: int) -> list[Tensor]:
-    """What a partition returned, if it is the indices of samples of each client."""
-    return indices(parts, samples, f"partition {name!r} must return")
+def check_parts(parts: Sequence[Tensor], samples: int) -> None:
+    """Refuse clients without a sample; warn of samples that are given out twice."""
+    empty = [client for client, part in enumerate(parts) if not len(part)]
+    if empty or not parts:
+        named = f"client {empty[0]} has none" if empty else "there is no client"
+        more = f", and {len(empty) - 1} more" if len(empty) > 1 else ""
+        raise ConfigError(f"every client needs a sample, but {named}{more}; mend the partition")
+    times = torch.bincount(torch.cat(list(parts)), minlength=samples)
+    twice = (times > 1).nonzero()[:, 0].tolist()
+    if twice:
+        warnings.warn(
+            f"the partition gives samples to more than one client, or twice to one: {reprlib.repr(twice)}, "
+            f"{len(twice)} in all",
+            stacklevel=4,
+        )
+
+
+def _covering(parts: list[Tensor], samples: int) -> list[Tensor]:
+    """The parts, with a warning if they leave samples out."""
+    left = samples - len(torch.unique(torch.cat([torch.zeros(0, dtype=torch.int64), *parts])))
+    if left:
+        warnings.warn(
+            f"the partition leaves {left} of {samples} samples out: no client trains on them", stacklevel=4
+        )
+    return parts
+
+
+def _count(clients: int | str | None) -> int | None:
+    """The number of clients, which may be written as text."""
+    if clients is None:
+        return None
+    number: int = convert(int(clients) if str(clients).isdecimal() else clients, int, "clients")
+    return number
 
 
 def _count_groups(name: str, groups: Tensor | None) -> int:
@@ -199,7 +234,8 @@ def _natural(request: SplitRequest) -> list[Tensor]:
     ids = torch.unique(groups)
     if request.clients > len(ids):
         raise ConfigError(
-            f"clients is {request.clients}, but the data has {len(ids)} natural groups; lower it"
+            f"clients is {request.clients}, but the data has {len(ids)} natural groups; lower it, or name "
+            "another partition"
         )
     chosen = request.draw.fold("natural").permutation(len(ids))[: request.clients].sort().values
     order = torch.argsort(groups, stable=True)

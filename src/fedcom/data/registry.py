@@ -1,12 +1,13 @@
 """Every data set by name; the first line of a loader's docstring is its description."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from fedcom.data.cifar import read_cifar
@@ -63,7 +64,7 @@ def load(
     loader: Any = DATASETS[name]
     alone = name not in _BUILTIN and takes_nothing(loader)
     found: object = loader() if alone else loader(Request(root, clients, alpha, beta, seed))
-    if isinstance(found, tuple | TorchDataset):
+    if isinstance(found, tuple | list | Mapping | TorchDataset | DataLoader):
         parts = found if isinstance(found, tuple) else (found,)
         if len(parts) == 2 and all(isinstance(part, TorchDataset) for part in parts):
             parts = (parts[0], None, parts[1])

@@ -25,7 +25,9 @@ from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError
 from fedcom.runs.prepare import load_model
 from fedcom.runs.record import CHECKPOINTS, FAULTS, Outcome, record
+from fedcom.tasks.losses import Loss, Terms
 from fedcom.tasks.objective import Objective
+from fedcom.tasks.suitable import copied
 from fedcom.tasks.task import Task
 
 
@@ -126,6 +128,8 @@ class Job:
                 sizes[client] = len(x)
         held = range(0) if client is None else range(client, client + 1)
         train, test = ((x[:0], y[:0]), (x, y)) if client is None else ((x, y), (x[:0], y[:0]))
+        if client is None and len(y):
+            classes = objective.rehearse(x, y, classes)
         return Task(objective, *train, sizes, *test, classes, self._name, held=held)
 
     def _sizes(self) -> Tensor | None:
@@ -144,7 +148,13 @@ class Job:
         if function is None:
             return None
         x, y = function(*arguments)
-        return from_arrays(x, y, name=self._name)
+        loss = self._loss
+        ignored = Terms.of(loss).ignored
+        return from_arrays(x, y, name=self._name, any_targets=loss is not None, ignored=ignored)
+
+    @property
+    def _loss(self) -> Loss | None:
+        return getattr(self.parts, "loss", None)
 
     def _objective(self) -> Objective:
         """The model, drawn from the seed of the run, so that all have the same."""
@@ -153,11 +163,11 @@ class Job:
             torch.manual_seed(run.seed)
             module = self.parts.model()
         dtype: torch.dtype = getattr(torch, run.dtype)
-        loss = getattr(self.parts, "loss", None)
         if run.init is None:
-            return Objective(module, loss, dtype, run.seed)
-        load_model(module.to(dtype), Path(run.init))
-        return Objective(module, loss, dtype)
+            return Objective(module, self._loss, dtype, run.seed)
+        module = copied(module, dtype)
+        load_model(module, Path(run.init))
+        return Objective(module, self._loss, dtype)
 
     @property
     def _name(self) -> str:

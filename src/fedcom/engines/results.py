@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from fedcom.errors import ConfigError
+from fedcom.errors import ConfigError, nearest
 from fedcom.formats import html_table
 from fedcom.imports import optional
 
@@ -34,8 +34,11 @@ class Results(Sequence[Row]):
     def __getitem__(self, index: str) -> list[Any]: ...
 
     def __getitem__(self, index: int | slice | str) -> Any:
-        """A row, some rows, or one figure of every row."""
+        """A row, some rows, or one figure of every row, None where a row lacks it."""
         if isinstance(index, str):
+            known = {key for row in self._rows for key in row}
+            if self._rows and index not in known:
+                raise ConfigError(f"the rows have no {index!r}; {nearest(index, known)}")
             return [row.get(index) for row in self._rows]
         return Results(self._rows[index], self._index) if isinstance(index, slice) else self._rows[index]
 
@@ -46,7 +49,8 @@ class Results(Sequence[Row]):
         return isinstance(other, Sequence) and self._rows == list(other)
 
     def __repr__(self) -> str:
-        return f"Results({self._rows!r})"
+        ends = [self._rows[i].get(self._index) for i in (0, -1)] if self._rows else []
+        return f"Results({len(self._rows)} rows{f': {self._index} {ends[0]} to {ends[1]}' if ends else ''})"
 
     def _repr_html_(self) -> str:
         """The first and last rows as a table, for notebooks."""

@@ -27,7 +27,7 @@ from fedcom.engines.results import Results
 from fedcom.engines.results import Row as Row
 from fedcom.engines.state.placement import ClientCounts, clients_that_fit, plan_store
 from fedcom.engines.state.stores import Storage
-from fedcom.errors import ConfigError, Diverged, StorageError, WireError
+from fedcom.errors import ConfigError, Diverged, NotFinite, StorageError
 from fedcom.formats import html_table, size
 from fedcom.plain import build, pick, plain
 from fedcom.rounds.cohort import Cohort
@@ -35,21 +35,26 @@ from fedcom.rounds.rules import Measure, Rules, relative_error
 from fedcom.rounds.state import RunState
 from fedcom.saving.kept import Kept
 from fedcom.saving.series import Series
-from fedcom.settings import at_least
+from fedcom.settings import at_least, convert
 from fedcom.tasks.scores import Metric
 from fedcom.tasks.task import Task
 from fedcom.theory import settle
 from fedcom.traffic.ledger import Ledger
-from fedcom.traffic.links import Links
+from fedcom.traffic.links import Links, codec_of
 from fedcom.traffic.network import Network
 from fedcom.vectors import Vectors
 
+Callback = Callable[[Row], object]
+Callbacks = Callback | Sequence[Callback]
+Metrics = Mapping[str, Metric] | Sequence[Metric] | Metric
 _LOWEST_SHARE = 0.01  # of eta, below which decay is warned of
 ROW_KEYS = (  # what rows may hold besides the user's metrics
     *("round", "train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse"),
     *("uplink_bytes", "downlink_bytes", "uplink_bytes_total", "downlink_bytes_total"),
     *("q", "damping", "seconds", "modelled_seconds"),
 )
+_SAVED = ("rounds", "participation", "seed", "eval_every", "chunk", "engine", "tf32")  # in a checkpoint
+_GROWN = 20.0  # times the first loss, of which a run warns
 _CHECK_EVERY = 16  # rounds on a GPU between two checks whether the model is finite
 
 
@@ -71,7 +76,8 @@ class Simulation:
         tf32: matrix products on a GPU at ten bits of precision.
         storage: where clients' state is kept; "memory" or "disk" for short.
         network: link speeds, or the name of a preset; with them rows give modelled seconds.
-        metrics: functions of the outputs and targets of the whole test set, by the name in the rows.
+        metrics: functions of the outputs and targets of the whole test set, by the name in the rows; one
+            function, or a list of them, has the functions' own names.
         measure: computes q from what the server heard and what clients meant, one number per client.
         ranks: the processes that play the run together.
         transport: what travels between them; see Options.
@@ -93,45 +99,69 @@ class Simulation:
         tf32: bool = False,
         storage: Storage | str | None = None,
         network: Network | str | None = None,
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Metrics | None = None,
         measure: Measure = relative_error,
         ranks: Ranks = ALONE,
         transport: Transport = "chain",
     ) -> None:
         rounds, eval_every = at_least("rounds", rounds, 0), at_least("eval_every", eval_every, 1)
         seed, chunk = at_least("seed", seed, 0), chunk and at_least("chunk", chunk, 1)
+        participation = convert(participation, float, "participation")
+        tf32, transport = convert(tf32, bool, "tf32"), convert(transport, Transport, "transport")
+        if not isinstance(task, Task):
+            raise ConfigError(f"task must be a fedcom.Task, as Task.from_arrays makes; got {_kind(task)}")
         algorithm, links = algorithm_of(algorithm), links_of(links)
-        storage = Storage(storage) if isinstance(storage, str) else storage  # type: ignore[arg-type]
+        home: Any = Storage(storage) if isinstance(storage, str) else storage  # type: ignore[arg-type]
+        home = convert(home, Storage | None, "storage")
         self.task, links = task.to(pick_device(device)), links or Links.of(algorithm)
         algorithm, self.why_rates = settle(self.task, algorithm, links, participation, seed)
         self.algorithm = algorithm
         self.rounds, self.eval_every = rounds, eval_every
         _warn_of_decay(algorithm, rounds)
         self.engine_name, w = engine, self.task.objective.start.clone()
-        self.options = Options(chunk, rounds, storage or Storage(), tf32, ranks, transport)
+        self.options = Options(chunk, rounds, home or Storage(), tf32, ranks, transport)
         layout = task.objective.layout
         if transport == "bytes" and ranks.size > 1:
             links = replace(links, encode=True)
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
         rules = Rules(algorithm, links, layout, cohort.clients, cohort.sampled, measure, task.objective.seed)
-        network = Network.preset(network) if isinstance(network, str) else network
+        speeds: Any = Network.preset(network) if isinstance(network, str) else network
+        speeds = convert(speeds, Network | None, "network")
         draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)
-        self.state = RunState(rules, cohort, rules.init_server(w), draw, ledger, network)
+        self.state = RunState(rules, cohort, rules.init_server(w), draw, ledger, speeds)
         check_engine(engine, w.device)
         plan_store(ClientCounts.of(cohort.clients, cohort.sampled, rounds), rules, w, self.options.storage)
         self._index, self._seconds, self._saves = 0, 0.0, dict[Path, Series]()
         self.backoffs: list[dict[str, Any]] = []  # each time the run went back: from and to which round, eta
-        self.results, self.metrics = Results(), dict(metrics or {})
+        self.results, self.metrics, self._warned = Results(), metrics_of(metrics), False
         self._check_metrics()
-        self.settings: dict[str, Any] = {
+        self._arguments: dict[str, Any] = {
+            "links": links,
             "rounds": rounds,
             "participation": participation,
             "seed": seed,
             "eval_every": eval_every,
+            "device": device,
             "chunk": chunk,
             "engine": engine,
             "tf32": tf32,
+            "storage": storage,
+            "network": network,
+            "metrics": metrics,
+            "measure": measure,
+            "ranks": ranks,
+            "transport": transport,
         }
+        self.settings: dict[str, Any] = {key: self._arguments[key] for key in _SAVED}
+
+    def replaced(self, **changes: Any) -> "Simulation":
+        """The same run before its first round, with some arguments changed."""
+        return Simulation(**{"task": self.task, "algorithm": self.algorithm, **self._arguments, **changes})
+
+    def __repr__(self) -> str:
+        done = self.round if "engine" in vars(self) else 0  # which takes time to make
+        codec, round = self.rules.links.uplink.name, f"round {done} of {self.rounds}"
+        return f"Simulation({self.task.name}, {self.algorithm.name}, {codec}, {round})"
 
     def _repr_html_(self) -> str:
         """The run as it stands, as a table, for notebooks."""
@@ -202,16 +232,17 @@ class Simulation:
         """How many clients are computed at once."""
         return self.engine.chunk
 
-    def run(self, callbacks: Sequence[Callable[[Row], object]] = ()) -> Results:
+    def run(self, callbacks: Callbacks = ()) -> Results:
         """Train to the end, and return the rows of round 0, every eval_every rounds and the last.
 
         If the run diverges, the rows until then are in `results`.
 
         Args:
-            callbacks: called with each row as it is measured.
+            callbacks: called with each row as it is measured; a list of functions, or one.
         """
+        calls = callbacks_of(callbacks)
         for row in self.rows():
-            for callback in callbacks:
+            for callback in calls:
                 callback(row)
         return self.results
 
@@ -226,10 +257,22 @@ class Simulation:
                 row = self.row()
                 self.results.add(row)
                 yield row
+                self._warn_of_growth(row)
             if self.round >= self.rounds:
                 return
             self.step()
             on_round(self.round)
+
+    def _warn_of_growth(self, row: Row) -> None:
+        """Warn once if the training loss is many times what it was."""
+        first, loss = self.results[0]["train_loss"], row["train_loss"]
+        if self._warned or first is None or loss is None or loss <= _GROWN * abs(first):
+            return
+        self._warned = True
+        warnings.warn(
+            f"the training loss has grown from {first:.3g} to {loss:.3g} by round {row['round']}; {_ADVICE}",
+            stacklevel=3,
+        )
 
     def follow(self) -> None:
         """On a rank other than 0: play this rank's part of the run until rank 0 says that all is done."""
@@ -279,8 +322,8 @@ class Simulation:
         started = time.perf_counter()
         try:
             self.engine.step()
-        except WireError:  # a message is refused if its vector was not finite
-            raise self._diverged(self.round + 1) from None
+        except NotFinite as error:
+            raise self._diverged(self.round + 1) from error
         if self.server.w.device.type == "cpu" or self.round % _CHECK_EVERY == 0:
             self.check()
         self._seconds += time.perf_counter() - started
@@ -312,7 +355,7 @@ class Simulation:
         return self.engine.peek(self._index, self._numbers(clients))[0]
 
     def client_memory(self, clients: Tensor | None = None) -> Vectors:
-        """What the memory of some clients, or all, keeps of what the codec dropped, in the model's units."""
+        """What some clients, or all, remember of what the codec dropped, by vector, in `memory_unit`s."""
         return self.engine.peek(self._index, self._numbers(clients))[1]
 
     def _numbers(self, clients: Tensor | None) -> Tensor:
@@ -354,17 +397,7 @@ class Simulation:
         for series in self._saves.values():
             series.wait()  # else a thread might write a checkpoint of what is left behind
         lost = {"round": self.round, "back_to": kept.number, "eta": eta}
-        twin = Simulation(
-            self.task,
-            replace(self.algorithm, eta=eta),
-            self.rules.links,
-            device=self.server.w.device.type,
-            storage=self.options.storage,
-            network=self.state.network,
-            measure=self.rules.measure,
-            transport=self.options.transport,
-            **self.settings,
-        )
+        twin = self.replaced(algorithm=replace(self.algorithm, eta=eta))
         saved = kept.latest()
         if self.state.network is not None:
             now = self.engine.gauge(self._index).time["modelled_seconds"]
@@ -398,6 +431,7 @@ class Simulation:
         *,
         rounds: int | None = None,
         device: str = "auto",
+        metrics: Mapping[str, Metric] | None = None,
         measure: Measure = relative_error,
     ) -> "Simulation":
         """The run that `save` wrote into a folder, ready to go on with the same bits.
@@ -407,6 +441,7 @@ class Simulation:
             algorithm: needed if its class is your own and not registered; None: as it was.
             links: needed if a codec's class is your own and not registered; None: as they were.
             rounds: how many there are in all; None: as many as before.
+            metrics: functions cannot be saved, so give them again, as you give the task.
         """
         saved = Series(Path(path)).latest()
         if saved is None:
@@ -421,6 +456,7 @@ class Simulation:
             device=device,
             storage=build(Storage, kept["storage"], "storage"),
             network=kept["network"] and build(Network, kept["network"], "network"),
+            metrics=metrics,
             measure=measure,
             **settings,
         )
@@ -466,8 +502,7 @@ def algorithm_of(given: object) -> Algorithm:
 
 def links_of(given: object) -> Links | None:
     """The links that a codec, its class or its name stands for."""
-    made = CODECS[given] if isinstance(given, str) else given
-    made = made() if isinstance(made, type) and issubclass(made, Codec) else made
+    made = codec_of(given)
     made = Links(made) if isinstance(made, Codec) else made
     if made is not None and not isinstance(made, Links):
         raise ConfigError(
@@ -475,6 +510,33 @@ def links_of(given: object) -> Links | None:
             f"got {given!r}"
         )
     return made
+
+
+def metrics_of(given: Metrics | None) -> dict[str, Metric]:
+    """The metrics by name; functions that are given without one have their own."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    found: dict[str, Metric] = {}
+    given = [given] if callable(given) else given or ()
+    if not isinstance(given, Sequence):
+        raise ConfigError(f"metrics must be functions by name, or a list of functions; got {given!r}")
+    for function in given:
+        name = getattr(function, "__name__", type(function).__name__)
+        if name in found:
+            raise ConfigError(f"two metrics are called {name}; give a mapping from names to functions")
+        found[name] = function
+    return found
+
+
+def callbacks_of(given: Callbacks) -> list[Callback]:
+    """The callbacks as a list, also if there is only one; refuses what cannot be called."""
+    if not callable(given) and not isinstance(given, Sequence):
+        raise ConfigError(f"callbacks must be functions of a row, or one; got {given!r}")
+    found = [given] if callable(given) else list(given)
+    for callback in found:
+        if not callable(callback):
+            raise ConfigError(f"a callback must be a function of a row; got {callback!r}")
+    return found
 
 
 def _warn_of_decay(algorithm: Algorithm, rounds: int) -> None:
@@ -546,6 +608,10 @@ def pick_device(name: str) -> torch.device:
     if match[1]:
         torch.cuda.set_device(int(match[1]))  # graphs and kernels are recorded on the current device
     return torch.device(match[0])
+
+
+def _kind(thing: object) -> str:
+    return f"{type(thing).__name__} {thing!r}"[:60]
 
 
 def _finite(value: float | None) -> float | None:

@@ -133,7 +133,7 @@ def _draw(results: Results, name: str, out: Path) -> str:
             points = {label: point for label, point in points.items() if ", down " not in label}
         dots = [
             Dot(
-                "int 8, the paper's" if label == PAPER else label.removeprefix(f"{PAPER} "),
+                "int 8, the paper's codec" if label == PAPER else label.removeprefix(f"{PAPER} "),
                 sent / MB,
                 100 * score,
                 100 * results.final(name, label).spread,
@@ -249,9 +249,8 @@ def _study(data: str) -> Study:
         judge,
         notes="Every point runs at rates of its own, tuned on other seeds (experiments/rates). Bytes are "
         "those of one client in all rounds, the first model among them. FedPAQ at a tuned gamma is FedCOM at "
-        "8 bits; exact is fedcomgate-exact."
-        + " Only eta is tuned here, at the method's gamma."
-        * (data in AROUND),
+        "8 bits; exact is fedcomgate-exact. FedCOMGATE's tracking is damped (damping = auto); the paper's "
+        "rule is damping = 1." + " Only eta is tuned here, at the method's gamma." * (data in AROUND),
         table=table,
     )
 

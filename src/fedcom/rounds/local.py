@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedcom.algorithms import FedGATE, Scaffold
 from fedcom.algorithms.base import Algorithm, Oracle, Round
-from fedcom.rounds import loops
+from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
 from fedcom.vectors import Piece, Vectors, descend
 
@@ -56,7 +56,7 @@ def local_work(
     if walked is not None:
         return algorithm.upload(client, down, walked, rnd)
     for c, here in enumerate(_oracles(oracle, steps.most, w.dtype)):
-        moved = algorithm.local_step(w, client, down, here, rnd)
+        moved = returned.moved(algorithm, w, algorithm.local_step(w, client, down, here, rnd))
         w = moved if steps.per_client is None else torch.where(c < steps.per_client, moved, w)
     return algorithm.upload(client, down, w, rnd)
 

@@ -15,7 +15,7 @@ from fedcom.algorithms import FedGATE
 from fedcom.algorithms.base import Algorithm, Round
 from fedcom.codecs.kernels.arrays import Floats
 from fedcom.codecs.kernels.jit import COMPILED, fma_jit, jit
-from fedcom.vectors import Piece, Vectors, descend
+from fedcom.vectors import Piece, Vectors, descend, share_memory
 
 Step = Callable[[Tensor, Piece, Tensor], None]  # (w, a piece of the gradient, the models after the step)
 
@@ -51,6 +51,8 @@ def client_step(algorithm: Algorithm, client: Any, sent: Vectors, mean: Vectors,
         return None
     delta, heard, mean_heard = client.delta, sent["D"], mean["D"]
     if not (delta.dim() == 2 and mean_heard.dim() == 1 and delta.is_contiguous() and heard.is_contiguous()):
+        return None
+    if any(share_memory(delta, x) for x in (*client, heard, mean_heard) if x is not delta):
         return None
     _track(delta.numpy(), heard.numpy(), mean_heard.numpy(), F(float(rnd.alpha)), F(rnd.tau))
     return client

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedcom.algorithms.base import Oracle, Round
 from fedcom.codecs import Codec, Identity, compact
 from fedcom.draws import Draw
-from fedcom.rounds import loops
+from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
 from fedcom.rounds.local import local_work
 from fedcom.rounds.rules import Rules, ServerSide
@@ -99,7 +99,8 @@ def broadcast(
         first: whether this is the first round.
         receivers: how many hear each message; None: all clients of the round.
     """
-    vectors, receivers = rules.algorithm.broadcast(server), receivers or rules.sampled
+    vectors = returned.sent_down(rules.algorithm, rules.algorithm.broadcast(server))
+    receivers = receivers or rules.sampled
     if rules.clients_repeat_step and not first:
         return vectors
     if first and rules.first_seed is not None:
@@ -150,14 +151,14 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     """
     algorithm, rnd = rules.algorithm, _own_path(rules, given)
     state = algorithm.begin(given.state, given.down, given.oracle, rnd)
+    state = returned.stepped(algorithm, "begin", given.state, state)
     w = given.down["w"].expand(len(given.clients), -1)
     meant = local_work(algorithm, w, state, given.down, given.oracle, given.steps, rnd)
-    memory, sent, errors = {}, {}, []
+    meant = returned.uploaded(algorithm, w, meant)
+    memory, sent, errors, uplink = {}, {}, [], rules.uplink_of(given.clients)
     for name, x in meant.items():
         through = partial(_send_up, rules, name, given.clients, channel, given.draw.fold("uplink", name))
-        delivery = rules.uplink.send(
-            x, given.memory.get(name, x[..., :0]), algorithm.unit(name, rnd), through
-        )
+        delivery = uplink.send(x, given.memory.get(name, x[..., :0]), rules.units(name, rnd), through)
         sent[name], memory[name] = delivery.heard, delivery.memory
         lossless = rules.links.uplink.lossless
         errors.append(
@@ -191,10 +192,10 @@ def server_hears(rules: Rules, senders: Senders, w: Tensor, inbox: Inbox) -> tup
         w: the model; only its shape and dtype matter.
     """
     clients, rnd = senders.clients, _own_path(rules, senders)
-    sent, blank = {}, w.expand(len(clients), -1)
+    sent, blank, uplink = {}, w.expand(len(clients), -1), rules.uplink_of(clients)
     for name in rules.algorithm.uploads:
         decoded = _send_up(rules, name, clients, inbox, senders.draw.fold("uplink", name), blank)
-        sent[name] = rules.uplink.hear(decoded, rules.algorithm.unit(name, rnd))
+        sent[name] = uplink.hear(decoded, rules.units(name, rnd))
     q = w.new_zeros(len(clients))
     return sent, _send_q(rules, next(iter(sent)), clients, inbox, senders.draw, q) if rules.sends_q else q
 
@@ -308,7 +309,7 @@ def server_work(
     Args:
         server_side: what the server keeps before the round.
         mean: of what the server heard.
-        q: the mean over clients of their measured q; a column where servers of several runs are stacked.
+        q: what clients measured, as `coarsest_q` gives it; a column where several runs are stacked.
         channel: the downlink.
         draw: the round's key.
         receivers: how many hear each message; None: all clients of the round.
@@ -327,7 +328,7 @@ def server_work(
     q = tell(q) if rules.sends_q else q
     q_down = None if q_down is None else tell(q_down)
     rnd = rnd._replace(alpha=rules.alpha(q, q_down), q=q if rules.sends_q else 0.0)
-    state = algorithm.server_step(state, heard, rnd)
+    state = returned.stepped(algorithm, "server_step", state, algorithm.server_step(state, heard, rnd))
     if rules.corrects_downlink:
         state = algorithm.settle_server(state, mean, heard, rnd)
     return Answer(ServerSide(state, memory), heard, rnd)
@@ -346,7 +347,7 @@ def client_hears(rules: Rules, rnd: Round, w: Tensor, inbox: Inbox, draw: Draw) 
     mean: Vectors = {}
     for name in rules.algorithm.uploads if rules.sends_mean_down else ():
         decoded = inbox.send(name, w, rules.layout, rules.links.downlink, _mean_key(rules, draw, name))
-        mean[name] = rules.downlink.hear(decoded, rules.algorithm.unit(name, rnd))
+        mean[name] = rules.downlink.hear(decoded, rules.units(name, rnd))
     number = w.new_zeros(())
     q = _tell(rules, number, inbox, draw) if rules.sends_q else number
     q_down = _tell(rules, number, inbox, draw) if rules.tells_q_down else None
@@ -381,7 +382,7 @@ def _send_mean(
             return channel.send(name, x, rules.layout, codec, _mean_key(rules, draw, name), receivers)
 
         before = memory.get(name, x[..., :0])
-        delivery = rules.downlink.send(x, before, rules.algorithm.unit(name, rnd), through)
+        delivery = rules.downlink.send(x, before, rules.units(name, rnd), through)
         heard[name], remembered[name] = delivery.heard, delivery.memory
     return heard, remembered if rules.downlink.remembers else {}
 
@@ -392,14 +393,15 @@ def client_finish(rules: Rules, work: Work, answer: Answer, in_place: bool = Fal
     Args:
         in_place: whether the state may be written over the one before.
     """
-    algorithm, rnd, unit = rules.algorithm, answer.rnd, rules.algorithm.unit
+    algorithm, rnd = rules.algorithm, answer.rnd
     state = loops.client_step(algorithm, work.state, work.sent, answer.mean, rnd) if in_place else None
     if state is None:
         state = algorithm.client_step(work.state, work.meant, work.sent, answer.mean, rnd)
+        state = returned.stepped(algorithm, "client_step", work.state, state)
     memory = work.memory
     if rules.uplink.needs_mean:
         settle = rules.uplink.settle
-        memory = {name: settle(nu, answer.mean[name], unit(name, rnd)) for name, nu in memory.items()}
+        memory = {name: settle(nu, answer.mean[name], rules.units(name, rnd)) for name, nu in memory.items()}
     return state, memory
 
 
@@ -416,9 +418,9 @@ def norm_factors(rules: Rules, sent: Vectors, rnd: Round, bound: float) -> dict[
 
 def shortened(rules: Rules, work: Work, factors: Mapping[str, float], rnd: Round) -> Work:
     """What clients did, knowing that the server multiplied what it heard of them by some factors."""
-    unit, unheard = rules.algorithm.unit, rules.uplink.unheard
+    unheard = rules.uplink.unheard
     memory = {
-        name: unheard(nu, (1 - factors[name]) * work.sent[name], unit(name, rnd))
+        name: unheard(nu, (1 - factors[name]) * work.sent[name], rules.units(name, rnd))
         for name, nu in work.memory.items()
     }
     return work._replace(sent={name: factors[name] * x for name, x in work.sent.items()}, memory=memory)

@@ -2,19 +2,20 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedcom.algorithms import Algorithm
+from fedcom.algorithms import ALGORITHMS, Algorithm
+from fedcom.algorithms.base import Round
 from fedcom.errors import ConfigError
-from fedcom.rounds import stages
-from fedcom.rounds.stages import Pipeline
+from fedcom.rounds import returned, stages
+from fedcom.rounds.stages import Pipeline, Units
 from fedcom.traffic.links import DownlinkMemory, Links, Memory
-from fedcom.vectors import Layout, Vectors, handfuls
+from fedcom.vectors import Layout, Vectors, apart, handfuls
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (heard, meant) to an error, one number per client
 
@@ -70,10 +71,29 @@ class Rules:
         for codec in (*codecs, self.links.downlink):
             codec.variance(self.layout)  # raises now, before round 0, if the codec cannot serve this model
 
+    def units(self, vector: str, rnd: Round) -> Units:
+        """The units of an uploaded vector."""
+        return Units(self.algorithm.unit(vector, rnd), self.algorithm.memory_unit(vector, rnd))
+
     @cached_property
     def uplink(self) -> Pipeline:
         """The stages around what clients send."""
         return stages.uplink(self.links, memory_of(self.algorithm, self.links), self.layout, self.clients)
+
+    def uplink_of(self, clients: Tensor) -> Pipeline:
+        """The stages around what some clients send: each contracts by what its own codec needs."""
+        if self.links.budgets is None or self.uplink.contraction is None:
+            return self.uplink
+        kept = self._kept[clients.cpu()].to(clients.device, self.layout.dtype)
+        return replace(self.uplink, contraction=kept.unsqueeze(-1))
+
+    @cached_property
+    def _kept(self) -> Tensor:
+        """The share of x that a message of each client carries, by the promise of its codec."""
+        kept = torch.empty(self.clients, dtype=torch.float64)
+        for codec, rows in self.links.uplinks(torch.arange(self.clients)):
+            kept[rows] = codec.kept(self.layout)
+        return kept
 
     @cached_property
     def downlink(self) -> Pipeline:
@@ -126,13 +146,24 @@ class Rules:
         wanted = self.algorithm.smoothing() == "auto" and not self.uplink.contracts
         return wanted and self.links.uplink.unbiased
 
+    def coarsest_q(self, q: Tensor, clients: Tensor) -> Tensor:
+        """The q that alpha follows: the mean over clients, or over those of the coarsest budget.
+
+        Args:
+            q: measured by each client, in the last axis.
+            clients: their numbers.
+        """
+        if self.links.budgets is None:
+            return q.mean(-1)
+        return torch.stack([q[..., rows].mean(-1) for _, rows in self.links.uplinks(clients)]).amax(0)
+
     def alpha(self, q: Tensor, q_down: Tensor | None = None) -> float | Tensor:
         """How far tracking or shifts move this round.
 
         It is one number for all clients: with different ones the sum over clients would drift.
 
         Args:
-            q: the mean over clients of their measured q.
+            q: what clients measured, as `coarsest_q` gives it.
             q_down: the server's, if it makes up for what an unbiased downlink drops: what it makes up in a
                 round must be less than what it drops.
         """
@@ -148,17 +179,21 @@ class Rules:
             return setting
         # Without a memory, tracking on a biased codec acts as error feedback and needs no damping. With a
         # memory, a coordinate that is sent every 1/kept rounds would move delta 1/kept times too far.
-        return self.links.uplink.kept(self.layout) if self.uplink.contracts else 1.0
+        # One alpha serves all clients, so it is that of the client with the coarsest codec.
+        return float(self._kept.min()) if self.uplink.contracts else 1.0
 
     def init_server(self, w: Tensor) -> ServerSide:
         """What the server keeps before round 0: the algorithm's state, and empty memories."""
         remembered = self.algorithm.uploads if self.sends_mean_down and self.downlink.remembers else ()
-        return ServerSide(self.algorithm.init_server(w), {name: torch.zeros_like(w) for name in remembered})
+        state = returned.begun(self.algorithm, "init_server", self.algorithm.init_server(w), ("w",))
+        state = type(state)(*apart(state))  # engines write it tensor by tensor
+        return ServerSide(state, {name: torch.zeros_like(w) for name in remembered})
 
     def init_client(self, w: Tensor) -> tuple[Any, Vectors]:
         """What a client keeps before it first takes part: the algorithm's state, and empty memories."""
         remembered = self.algorithm.uploads if self.uplink.remembers else ()
-        return self.algorithm.init_client(w), {name: torch.zeros_like(w) for name in remembered}
+        state = returned.begun(self.algorithm, "init_client", self.algorithm.init_client(w))
+        return state, {name: torch.zeros_like(w) for name in remembered}
 
 
 def memory_of(algorithm: Algorithm, links: Links) -> Memory:
@@ -214,7 +249,18 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
 
 
 def takes_no_codec(algorithm: Algorithm, got: str) -> ConfigError:
-    """The error for a codec on a method without one; it names the method that has one."""
+    """The error for a codec on a method without one.
+
+    It names the method that has one; for a class derived from a method without one, the class to derive from.
+    """
+    kind = type(algorithm)
+    base = next(one for one in kind.__mro__ if vars(one).get("compresses"))
+    if base is not kind and ALGORITHMS.get(kind.name) is not kind:
+        twin = ALGORITHMS[str(algorithm.compresses)].__name__
+        return ConfigError(
+            f"{kind.__name__} derives from {base.__name__}, which sends its updates uncompressed; derive it "
+            f"from {twin}, which takes a codec, or set compresses = None in it; {got}"
+        )
     return ConfigError(
         f"{algorithm.name} sends its updates uncompressed; its twin with a codec is {algorithm.compresses} "
         f"(algorithm.name={algorithm.compresses}); {got}"

@@ -19,15 +19,20 @@ from fedcom.codecs import Codec
 from fedcom.traffic.links import Links, Memory
 from fedcom.vectors import Layout
 
-Unit = float | Tensor  # a vector times its unit is in the model's units
+
+class Units(NamedTuple):
+    """What an uploaded vector is multiplied by to be in other units."""
+
+    model: float | Tensor  # in those of the model
+    memory: float | Tensor  # in those in which its memory is kept
 
 
 @dataclass(frozen=True)
 class Stage:
     """A stage that changes nothing; other stages override what they change.
 
-    In every method `memory` is what the client remembers of one uploaded vector, and `unit` turns that vector
-    into the model's units. Only a stage that `remembers` changes the memory.
+    In every method `memory` is what the client remembers of one uploaded vector, and `units` are that
+    vector's. Only a stage that `remembers` changes the memory.
 
     Attributes:
         remembers: whether clients keep a vector between rounds for this stage.
@@ -39,15 +44,15 @@ class Stage:
     needs_mean: ClassVar[bool] = False
     contracts: ClassVar[bool] = False
 
-    def before(self, x: Tensor, memory: Tensor, unit: Unit) -> Tensor:
+    def before(self, x: Tensor, memory: Tensor, units: Units) -> Tensor:
         """What this stage passes on towards the codec."""
         return x
 
-    def after(self, heard: Tensor, unit: Unit) -> Tensor:
+    def after(self, heard: Tensor, units: Units) -> Tensor:
         """What sender and receiver make of what came out of the codec."""
         return heard
 
-    def remember(self, x: Tensor, passed: Tensor, heard: Tensor, memory: Tensor, unit: Unit) -> Tensor:
+    def remember(self, x: Tensor, passed: Tensor, heard: Tensor, memory: Tensor, units: Units) -> Tensor:
         """The sender's new memory.
 
         Args:
@@ -57,11 +62,11 @@ class Stage:
         """
         return memory
 
-    def settle(self, memory: Tensor, mean: Tensor, unit: Unit) -> Tensor:
+    def settle(self, memory: Tensor, mean: Tensor, units: Units) -> Tensor:
         """The sender's memory once it knows the mean of what the server heard."""
         return memory
 
-    def unheard(self, memory: Tensor, missing: Tensor, unit: Unit) -> Tensor:
+    def unheard(self, memory: Tensor, missing: Tensor, units: Units) -> Tensor:
         """The sender's memory once it knows that the receiver left out some of what it heard."""
         return memory
 
@@ -72,22 +77,22 @@ class Clip(Stage):
 
     bound: float
 
-    def before(self, x: Tensor, memory: Tensor, unit: Unit) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(unit * x, dim=-1, keepdim=True)
+    def before(self, x: Tensor, memory: Tensor, units: Units) -> Tensor:
+        norm: Tensor = torch.linalg.vector_norm(units.model * x, dim=-1, keepdim=True)
         return x * (self.bound / norm).clamp(max=1)
 
 
 @dataclass(frozen=True)
 class _Remembering(Stage):
-    """Adds what is remembered to the next message; kept in the model's units, so that eta may decay."""
+    """Adds what is remembered to the next message; in units of its own, so that eta may decay."""
 
     remembers: ClassVar[bool] = True
 
-    def before(self, x: Tensor, memory: Tensor, unit: Unit) -> Tensor:
-        return unit * x + memory
+    def before(self, x: Tensor, memory: Tensor, units: Units) -> Tensor:
+        return units.memory * x + memory
 
-    def after(self, heard: Tensor, unit: Unit) -> Tensor:
-        return heard / unit
+    def after(self, heard: Tensor, units: Units) -> Tensor:
+        return heard / units.memory
 
 
 @dataclass(frozen=True)
@@ -96,11 +101,11 @@ class ErrorFeedback(_Remembering):
 
     contracts: ClassVar[bool] = True
 
-    def remember(self, x: Tensor, passed: Tensor, heard: Tensor, memory: Tensor, unit: Unit) -> Tensor:
+    def remember(self, x: Tensor, passed: Tensor, heard: Tensor, memory: Tensor, units: Units) -> Tensor:
         return passed - heard
 
-    def unheard(self, memory: Tensor, missing: Tensor, unit: Unit) -> Tensor:
-        return memory + unit * missing
+    def unheard(self, memory: Tensor, missing: Tensor, units: Units) -> Tensor:
+        return memory + units.memory * missing
 
 
 @dataclass(frozen=True)
@@ -115,11 +120,11 @@ class PaperMemory(_Remembering):
 
     needs_mean: ClassVar[bool] = True
 
-    def remember(self, x: Tensor, passed: Tensor, heard: Tensor, memory: Tensor, unit: Unit) -> Tensor:
-        return memory + unit * x / self.clients
+    def remember(self, x: Tensor, passed: Tensor, heard: Tensor, memory: Tensor, units: Units) -> Tensor:
+        return memory + units.memory * x / self.clients
 
-    def settle(self, memory: Tensor, mean: Tensor, unit: Unit) -> Tensor:
-        return memory - unit * mean
+    def settle(self, memory: Tensor, mean: Tensor, units: Units) -> Tensor:
+        return memory - units.memory * mean
 
 
 class Delivery(NamedTuple):
@@ -137,11 +142,12 @@ class Pipeline:
 
     Args:
         stages: the one furthest from the codec first.
-        contraction: what comes out of the codec is multiplied by this; None: by nothing.
+        contraction: what comes out of the codec is multiplied by this, a column if clients differ; None: by
+            nothing.
     """
 
     stages: tuple[Stage, ...] = ()
-    contraction: float | None = None
+    contraction: float | Tensor | None = None
 
     @classmethod
     def of(cls, stages: tuple[Stage, ...], codec: Codec, layout: Layout) -> "Pipeline":
@@ -167,7 +173,7 @@ class Pipeline:
         """Whether a stage needs a contraction."""
         return any(stage.contracts for stage in self.stages)
 
-    def send(self, x: Tensor, memory: Tensor, unit: Unit, codec: Callable[[Tensor], Tensor]) -> Delivery:
+    def send(self, x: Tensor, memory: Tensor, units: Units, codec: Callable[[Tensor], Tensor]) -> Delivery:
         """Pass a vector through all stages, the codec, and all stages again.
 
         Args:
@@ -176,30 +182,30 @@ class Pipeline:
         """
         passed = [x]
         for stage in self.stages:
-            passed.append(stage.before(passed[-1], memory, unit))
+            passed.append(stage.before(passed[-1], memory, units))
         out = heard = self._contracted(codec(passed[-1]))
         for stage, before, after in reversed(list(zip(self.stages, passed, passed[1:], strict=False))):
-            memory = stage.remember(before, after, heard, memory, unit)
-            heard = stage.after(heard, unit)
+            memory = stage.remember(before, after, heard, memory, units)
+            heard = stage.after(heard, units)
         return Delivery(heard, memory, passed[-1], out)
 
-    def hear(self, decoded: Tensor, unit: Unit) -> Tensor:
+    def hear(self, decoded: Tensor, units: Units) -> Tensor:
         """What a receiver makes of a decoded message: the same vector that `send` returns as heard."""
         heard = self._contracted(decoded)
         for stage in reversed(self.stages):
-            heard = stage.after(heard, unit)
+            heard = stage.after(heard, units)
         return heard
 
-    def settle(self, memory: Tensor, mean: Tensor, unit: Unit) -> Tensor:
+    def settle(self, memory: Tensor, mean: Tensor, units: Units) -> Tensor:
         """The sender's memory once it knows the mean."""
         for stage in self.stages:
-            memory = stage.settle(memory, mean, unit)
+            memory = stage.settle(memory, mean, units)
         return memory
 
-    def unheard(self, memory: Tensor, missing: Tensor, unit: Unit) -> Tensor:
+    def unheard(self, memory: Tensor, missing: Tensor, units: Units) -> Tensor:
         """The sender's memory once it knows that the receiver left out some of what it heard."""
         for stage in self.stages:
-            memory = stage.unheard(memory, missing, unit)
+            memory = stage.unheard(memory, missing, units)
         return memory
 
     def _contracted(self, heard: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """A run as a curve: its rows, how it ended, and what it took to reach a target accuracy."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedcom.formats import is_number
@@ -23,7 +23,7 @@ class Curve:
 
     method: str
     seed: int
-    rows: Sequence[Row]
+    rows: Sequence[Row] = field(repr=False)
     status: str
 
 

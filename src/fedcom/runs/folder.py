@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from fedcom.errors import ConfigError
+from fedcom.errors import ConfigError, flag
 from fedcom.saving.whole import ASIDE
 
 LOCK = ".lock"  # exists and is locked while a process writes into the folder
@@ -56,15 +56,16 @@ def claim(out: Path, *, used: bool = False) -> Iterator[None]:
         used: the folder may hold files already; else ConfigError is raised.
     """
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file, not a folder; choose another --out")
+        raise ConfigError(f"{out} is a file, not a folder; choose another {flag('out')}")
     try:
         lock = _lock(out)
     except OSError as error:
         raise _unusable(out, error) from None
     try:
         if not used and any(path.name != LOCK for path in out.iterdir()):
+            over = flag("force", 'start="over"')
             raise ConfigError(
-                f"{out} is not empty; choose another --out, or --force to overwrite the results there"
+                f"{out} is not empty; choose another {flag('out')}, or {over} to overwrite the results there"
             )
         yield
     finally:
@@ -111,7 +112,7 @@ def _lock(out: Path) -> IO[str]:
             who = _who(out)
             raise ConfigError(
                 f"{out} is in use by process {who.get('pid', '?')} on {who.get('host', '?')} since "
-                f"{who.get('since', '?')}; choose another --out, or wait for it"
+                f"{who.get('since', '?')}; choose another {flag('out')}, or wait for it"
             )
         time.sleep(0.02)
     file.truncate(0)
@@ -144,4 +145,4 @@ def _who(out: Path) -> dict[str, Any]:
 
 
 def _unusable(out: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"cannot write to {out}: {error.strerror}; choose another --out")
+    return ConfigError(f"cannot write to {out}: {error.strerror}; choose another {flag('out')}")

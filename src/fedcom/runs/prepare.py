@@ -1,5 +1,6 @@
 """Build the task and the simulation that a config describes."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -8,11 +9,12 @@ import torch
 from torch.nn.functional import mse_loss
 
 from fedcom.config import Config, DataConfig
-from fedcom.data import Dataset, load, split
+from fedcom.data import DATASETS, PARTITIONS, Dataset, load, split
 from fedcom.data.own_files import read_own
 from fedcom.data.synthetic import LAID_OUT, population
 from fedcom.draws import Draw
 from fedcom.engines.ranks.ranks import here
+from fedcom.engines.remote.terms import Terms
 from fedcom.engines.simulation import Simulation, pick_device
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import short_name
@@ -21,6 +23,7 @@ from fedcom.rounds.rules import Measure, check, relative_error
 from fedcom.runs.given import Given
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
+from fedcom.tasks.suitable import copied, initialised
 from fedcom.tasks.task import Task
 from fedcom.theory import settle
 
@@ -39,6 +42,11 @@ def prepare(config: C, device: str = "auto", measure: Measure = relative_error) 
     if config.data.clients is not None:  # wrong settings are refused before the data is read
         refuse(config, config.data.clients)
     task, config = build_task(config)
+    if config.round != Terms():
+        warnings.warn(
+            "[round] changes nothing here: it is about real clients (fedcom flower), and these are simulated",
+            stacklevel=2,
+        )
     simulation = simulation_of(task, config, device, measure)
     watched = simulation.why_rates is not None and here().size == 1 and config.run.store != "disk"
     run = replace(config.run, on_divergence=config.run.on_divergence or ("backoff" if watched else "stop"))
@@ -106,10 +114,42 @@ def build_task(config: Config) -> tuple[Task, Config]:
         classes_per_client=filled.classes_per_client,
         alpha=filled.alpha,
     )
+    _warn_of_idle(replace(config, data=filled))
     task = Task.build(_objective(config, data), data, parts)
     if filled.validation is not None:
         task = task.held_out(filled.validation, draw.fold("validation"))
     return task, replace(config, data=replace(filled, clients=len(parts)))
+
+
+def _warn_of_idle(config: Config) -> None:
+    """Warn of settings that change nothing, given the others.
+
+    Data sets and partitions of the user's own are told the settings, and may use them.
+    """
+    data, links, run, name = config.data, config.links, config.run, data_name(config)
+    own_split = PARTITIONS.is_own(data.partition)
+    own_data = DATASETS.is_own(name) or data.path is not None or isinstance(config.model, OwnData)
+    generated = name == "synthetic"
+    files = DATASETS.is_own(name) and data.path is None and name not in ("digits", "synthetic")
+    drawn = data.partition == "dirichlet" or not own_split
+    used = {
+        "alpha": ("dirichlet and synthetic", drawn or generated or not own_data),
+        "beta": ("synthetic", generated or not own_data),
+        "classes_per_client": ("partition classes", data.partition == "classes" or not own_split),
+        "root": ("data sets with files", files or not own_data),
+    }
+    where = f"partition {data.partition} of {name}"
+    idle = [
+        f"data.{key}={getattr(data, key)} changes nothing: it is for {what}, and this is {where}"
+        for key, (what, is_used) in used.items()
+        if getattr(data, key) != getattr(DataConfig, key) and not is_used
+    ]
+    if links.uplink.lossless and links.uplink_memory == "error-feedback":
+        idle.append(f"uplink.memory=error-feedback changes nothing: {links.uplink.name} drops nothing")
+    if run.store == "memory" and run.store_folder is not None:
+        idle.append("run.store_folder changes nothing: run.store=memory keeps clients' state in memory")
+    for line in idle:
+        warnings.warn(line, stacklevel=3)
 
 
 def _drawn_task(config: Config) -> tuple[Task, Config]:
@@ -140,7 +180,9 @@ def data_name(config: Config) -> str:
     given = config.data.path or config.data.name
     if own is not None and given not in (None, own):
         raise ConfigError(f"model {own} brings its own data; leave data.name out, got {given!r}")
-    return config.data.name or own or (Path(config.data.path).stem if config.data.path else "digits")
+    if config.data.name is not None:
+        return config.data.name
+    return own or (Path(config.data.path).stem if config.data.path else "digits")
 
 
 def data_label(config: Config) -> str:
@@ -172,12 +214,13 @@ def _objective(config: Config, data: Dataset) -> Objective:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.run.seed)
         outputs = data.classes or data.y[:1].numel()
-        module = config.model.module(tuple(data.x.shape[1:]), outputs)
+        module = initialised(config.model.module(tuple(data.x.shape[1:]), outputs), data.x)
     loss = config.model.loss() or (None if data.classes else mse_loss)
     dtype: torch.dtype = getattr(torch, config.run.dtype)
     if config.run.init is None:
         return Objective(module, loss, dtype, config.run.seed)
-    load_model(module.to(dtype), Path(config.run.init))
+    module = copied(module, dtype)
+    load_model(module, Path(config.run.init))
     return Objective(module, loss, dtype)
 
 

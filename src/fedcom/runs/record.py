@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -23,8 +23,8 @@ from fedcom.algorithms import ALGORITHMS
 from fedcom.codecs import CODECS
 from fedcom.config import Table, dumps
 from fedcom.engines.local.eager import repeatable
-from fedcom.engines.simulation import Row, Simulation
-from fedcom.errors import ConfigError, Diverged, OutOfMemory, Stopped, StorageError
+from fedcom.engines.simulation import Callbacks, Row, Simulation, callbacks_of
+from fedcom.errors import ConfigError, Diverged, OutOfMemory, Stopped, StorageError, flag
 from fedcom.plain import plain
 from fedcom.runs import stops
 from fedcom.runs.curve import Curve, milestones
@@ -84,7 +84,7 @@ def record(
     rounds: int | None = None,
     on_divergence: OnDivergence = "stop",
     quiet: bool = False,
-    callbacks: Sequence[Callable[[Row], object]] = (),
+    callbacks: Callbacks = (),
     table: Table | None = None,
 ) -> Outcome:
     """Play a simulation to its end and write a run's folder, as `fedcom run` does.
@@ -100,22 +100,30 @@ def record(
         on_divergence: "stop", or "backoff": if the loss blows up, go back to the last good round with half
             the eta; callbacks then see rounds again, and `simulation` itself stays where it blew up.
         quiet: show no progress.
-        callbacks: each is called with every row.
+        callbacks: each is called with every row; a list of functions, or one.
         table: the settings for config.toml; None: what the simulation knows.
     """
+    if not isinstance(simulation, Simulation):
+        raise ConfigError(f"record plays a fedcom.Simulation; got {type(simulation).__name__}")
+    if start not in get_args(Start):
+        raise ConfigError(f"start must be {', '.join(get_args(Start))}; got {start!r}")
     out = Path(out)
     with claim(out, used=start != "new"):
         recorder = _Recorder(simulation, out, table or _table(simulation), label, target, (minutes, rounds))
         recorder.watch = Watch(on_divergence, simulation)
-        if start == "resume" and recorder.finished():
-            return Outcome(recorder.curve("done"), None)
+        if start == "resume":
+            recorder.refuse_shorter()
+            if recorder.finished():
+                return Outcome(recorder.curve("done"), None)
         try:
             recorder.prepare(resume=start == "resume")
         except Exception as error:
             if start != "resume":
                 recorder.fail(error)
-            raise out_of_memory(error) or error from None
-        return recorder.play(quiet, callbacks)
+            if short := out_of_memory(error):
+                raise short from error
+            raise
+        return recorder.play(quiet, callbacks_of(callbacks))
 
 
 class _Recorder:
@@ -147,6 +155,17 @@ class _Recorder:
         self.rows = read_rows(self.out)
         return True
 
+    def refuse_shorter(self) -> None:
+        """Raise ConfigError if the folder holds more rounds than are asked for: they would be lost."""
+        told = [read_json(self.out / "summary.json").get("rounds_done")]
+        told += [row["round"] for row in read_rows(self.out)]
+        done, asked = max((n for n in told if isinstance(n, int)), default=0), self.simulation.rounds
+        if done > asked:
+            raise ConfigError(
+                f"{self.out} holds {done} rounds; {asked} (run.rounds) are fewer: raise it to go on, or "
+                "begin anew in another folder"
+            )
+
     def curve(self, status: str) -> Curve:
         """The run so far."""
         return Curve(self.label, self.table["run"]["seed"], self.rows, status)
@@ -164,7 +183,6 @@ class _Recorder:
         known = read_json(self.out / "environment.json")
         if resume and self.simulation.restore(self.out / CHECKPOINTS):
             self._any_saved = True
-            self._refuse_shorter()
             self.rows = [row for row in read_rows(self.out) if row["round"] < self.simulation.round]
         self._write_config()  # only now, as it is no longer refused: settings may have changed
         self._saved_round = self.simulation.round
@@ -191,7 +209,9 @@ class _Recorder:
             self.fail(error)
             with suppress(Exception):
                 self._write_results()
-            raise out_of_memory(error) or error from None
+            if short := out_of_memory(error):
+                raise short from error
+            raise
         self._summarise("done")
         return Outcome(self.curve("done"), None)
 
@@ -315,7 +335,8 @@ class _Recorder:
         try:
             before = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise StorageError(f"{path} cannot be read: {error}; begin anew with --force") from None
+            over = flag("force", 'start="over"')
+            raise StorageError(f"{path} cannot be read: {error}; begin anew with {over}") from None
         now = tomllib.loads(dumps(self.table))
         for section in sorted({*before, *now}):
             old, new = before.get(section, {}), now.get(section, {})
@@ -326,13 +347,6 @@ class _Recorder:
                         f"{self.out} holds a run with {section}.{key}={old.get(key)}, not {new.get(key)}; "
                         "leave it as it was, or begin anew in another folder"
                     )
-
-    def _refuse_shorter(self) -> None:
-        done, asked = self.simulation.round, self.simulation.rounds
-        if done > asked:
-            raise ConfigError(
-                f"{self.out} holds {done} rounds; run.rounds={asked} is less: raise it to go on"
-            )
 
 
 def read_rows(out: Path) -> list[Row]:
@@ -460,7 +474,7 @@ def _partition(simulation: Simulation) -> dict[str, Any]:
 def _accuracy(simulation: Simulation) -> dict[str, Any]:
     with repeatable(simulation.options.tf32):
         found = simulation.task.details(simulation.server.w)
-    clients = [round(accuracy, 5) for accuracy in found.client_accuracy]
+    clients = [accuracy if accuracy is None else round(accuracy, 5) for accuracy in found.client_accuracy]
     return {"clients": clients, "confusion": found.confusion}
 
 

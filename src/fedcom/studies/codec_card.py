@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedcom.codecs import CODECS, Codec
 from fedcom.draws import Draw
-from fedcom.errors import ConfigError, FedcomError, Stopped
+from fedcom.errors import ConfigError, FedcomError, Stopped, flag
 from fedcom.formats import MB, NOTHING, is_number, significant
 from fedcom.registry import describe
 from fedcom.reports.comparison import write_csv
@@ -93,11 +93,11 @@ def rates(text: str) -> list[float]:
         found = sorted({float(word) for word in text.split(",")})
     except ValueError:
         raise ConfigError(
-            f"--bits takes numbers with commas between, such as {RATES}; got {text!r}"
+            f"{flag('bits')} takes numbers with commas between, such as {RATES}; got {text!r}"
         ) from None
     for rate in found:
         if not 0 < rate <= 32:
-            raise ConfigError(f"--bits must be above 0 and at most 32 bits per coordinate; got {rate:g}")
+            raise ConfigError(f"{flag('bits')} must be above 0 and at most 32 per coordinate; got {rate:g}")
     return found
 
 

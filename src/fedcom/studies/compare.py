@@ -14,7 +14,8 @@ from fedcom.config import Config, DataConfig, Table, check_sections, drop_void, 
 from fedcom.engines.ranks.ranks import job
 from fedcom.engines.results import frame
 from fedcom.engines.simulation import pick_device
-from fedcom.errors import ConfigError, Stopped, nearest
+from fedcom.errors import ConfigError, Stopped, flag, nearest
+from fedcom.formats import counted
 from fedcom.registry import short_name
 from fedcom.reports import comparison, page
 from fedcom.reports.comparison import compare_table, markdown, write_csv
@@ -59,6 +60,10 @@ class Comparison:
     def frame(self) -> "DataFrame":
         """The table as a pandas frame, indexed by method; needs `pip install 'fedcom[pandas]'`."""
         return frame(self.table).set_index("method")
+
+    def __repr__(self) -> str:
+        methods = ", ".join(entry["method"] for entry in self.table)
+        return f"Comparison({methods}; {counted(len(self.curves), 'run')} in {self.folder})"
 
     def __str__(self) -> str:
         """The table, as text."""
@@ -222,8 +227,8 @@ def _take_over(out: Path, plan: Table, force: bool) -> None:
     if any(path.name != LOCK for path in out.iterdir()):
         if not force:
             raise ConfigError(
-                f"{out} is not empty and does not hold this comparison; choose another --out, or --force to "
-                "overwrite what is there"
+                f"{out} is not empty and does not hold this comparison; choose another {flag('out')}, or "
+                f"{flag('force', 'force=True')} to overwrite what is there"
             )
         clear(out, (PLAN, *FILES))
         for run in {path.parent for path in out.glob("*/seed-*/config.toml")}:
@@ -392,10 +397,11 @@ def _check_section(label: str, own: object) -> None:
 def check_folder(label: str) -> None:
     """Raise ConfigError for a label that cannot be the name of a folder."""
     if re.search(r"[:/\\\x00]", label) or label.startswith(".") or label in ("", *FILES, PLAN):
-        mine = short_name(label).rpartition(".")[2].lower() or "mine"
+        mine = re.sub(r"\W", "", short_name(label).rpartition(".")[2].lower()) or "mine"
+        one = flag(f"methods {mine}", f"methods=['{mine}']")
         raise ConfigError(
-            f"{label!r} cannot name a folder; give the method a label, as in methods.{mine}.name={label} "
-            f"and --methods {mine}"
+            f"{label!r} cannot name a folder; give the method another label, as in "
+            f"methods.{mine}.name={label} and {one}"
         )
 
 

@@ -19,7 +19,7 @@ from fedcom.codecs import CODECS, Codec
 from fedcom.config import Config, Table, dumps
 from fedcom.draws import Draw
 from fedcom.engines.simulation import Row
-from fedcom.errors import ConfigError
+from fedcom.errors import ConfigError, flag
 from fedcom.formats import is_number
 from fedcom.runs.folder import claim
 from fedcom.runs.prepare import build_task
@@ -89,8 +89,8 @@ class Goal:
         given = {key: value for key, value in asdict(self).items() if value is not None}
         if len(given) != 1:
             raise ConfigError(
-                "a plan needs one goal: --accuracy, --loss, --megabytes or --seconds; "
-                f"got {', '.join(given) or 'none'}"
+                f"a plan needs one goal: {flag('accuracy')}, {flag('loss')}, {flag('megabytes', 'bytes')} or "
+                f"{flag('seconds')}; got {', '.join(given) or 'none'}"
             )
         ((key, value),) = given.items()
         if value <= 0 or (key == "accuracy" and value >= 1):

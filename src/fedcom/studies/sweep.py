@@ -25,9 +25,10 @@ from fedcom.errors import (
     ConfigError,
     DataError,
     Diverged,
+    NotFinite,
     OutOfMemory,
     Stopped,
-    WireError,
+    flag,
     nearest,
     unknown,
 )
@@ -279,7 +280,8 @@ def take_over(out: Path, plan: Table, force: bool) -> None:
     kept = out / "sweep.json"
     text = json.dumps(plan, indent=2, default=str) + "\n"
     if kept.exists() and kept.read_text() != text and not force:
-        raise ConfigError(f"{out} holds another sweep; choose another --out, or --force to begin anew")
+        anew = f"choose another {flag('out')}, or {flag('force', 'force=True')} to begin anew"
+        raise ConfigError(f"{out} holds another sweep; {anew}")
     if force or not kept.exists():
         clear(out, (*FILES, CHECKPOINTS))
         write_whole(kept, lambda path: path.write_text(text))
@@ -463,7 +465,7 @@ class _Stack:
         while self.alive and self.engine.round < self.run.rounds:
             try:
                 self.engine.step()
-            except WireError:  # a message is refused if its vector was not finite
+            except NotFinite:
                 self.alive.clear()
                 break
             show.advance(self.engine.round)

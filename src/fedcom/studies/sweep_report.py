@@ -18,6 +18,7 @@ from fedcom.studies.sweep import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from rich.console import RenderableType
 
 PointSummary = Mapping[str, Any]  # one method at one point of the grid: means and spreads over seeds
@@ -73,7 +74,7 @@ def write(table: Sequence[PointSummary], out: Path) -> None:
         out / "table.csv",
     )
     (out / "table.md").write_text(markdown(table), encoding="utf-8")
-    _figure(table, out / "sweep.png")
+    figure(table).savefig(out / "sweep.png")
 
 
 def render(table: Sequence[PointSummary]) -> "RenderableType":
@@ -132,21 +133,25 @@ def _edges(best: PointSummary, entries: Sequence[PointSummary]) -> list[str]:
     return [key for key, values in ranges.items() if best["point"][key] in (min(values), max(values))]
 
 
-def _figure(table: Sequence[PointSummary], path: Path) -> None:
-    """One panel per method: its score over the grid's first key, one line per combination of the others."""
+def figure(table: Sequence[PointSummary], made: "Figure | None" = None) -> "Figure":
+    """One panel per method: its score over the grid's first key, one line per combination of the others.
+
+    Args:
+        made: an empty figure to draw on; None: a new one.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    names = methods(table)
-    figure = Figure(figsize=(4.6 * len(names) + 0.8, 4.4), dpi=140, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
+    names, drawn = methods(table), made or Figure()
+    drawn.set(size_inches=(4.6 * len(names) + 0.8, 4.4), dpi=140, layout_engine="constrained")
+    FigureCanvasAgg(drawn)
+    panels = drawn.subplots(1, len(names), squeeze=False, sharey=True)[0]
     accuracy = any(entry["test_accuracy"] is not None for entry in table)
     for name, axes in zip(names, panels, strict=True):
         _panel(axes, [entry for entry in table if entry["method"] == name], accuracy, palette(names)[name])
         axes.set_title(name, loc="left", color=INK, weight="bold")
     panels[0].set_ylabel("test accuracy (%)" if accuracy else "training loss", color=INK)
-    figure.savefig(path)
+    return drawn
 
 
 def _panel(axes: "Axes", entries: Sequence[PointSummary], accuracy: bool, colour: str) -> None:

@@ -9,13 +9,15 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedcom.config import Config, Table, dumps
 from fedcom.engines.simulation import pick_device
-from fedcom.errors import ConfigError
+from fedcom.errors import ConfigError, flag, nearest
+from fedcom.formats import counted
 from fedcom.runs.folder import claim
 from fedcom.runs.prepare import build_task
 from fedcom.runs.status import TRIALS
@@ -72,11 +74,9 @@ class Rungs:
         if points <= middle:
             return [(points, self._rounds((self.budget - last) / points)), (last, self.rounds)]
         each = (self.budget - last) / 2
-        return [
-            (points, self._rounds(each / points)),
-            (middle, self._rounds(each / middle)),
-            (last, self.rounds),
-        ]
+        short = self._rounds(each / points)
+        left = 2 * each - points * short / self.rounds  # less than each if a round per point is too much
+        return [(points, short), (middle, self._rounds(min(each, left) / middle)), (last, self.rounds)]
 
     def _rounds(self, share: float) -> int:
         return min(self.rounds, max(1, int(share * self.rounds)))
@@ -90,6 +90,7 @@ def tune_one(
     run: RunTrials,
     budget: float | None = None,
     start: Mapping[str, Any] | None = None,
+    limit: float | None = None,
 ) -> dict[str, Any]:
     """The best point of one method: not at an edge of the grid, and confirmed on several seeds.
 
@@ -101,27 +102,41 @@ def tune_one(
         run: runs trials and returns their records.
         budget: whole runs to spend on a first search; see `Rungs`. Widening and confirming come on top.
         start: a point of the grid that is never dropped unless it diverges.
+        limit: whole runs to spend in all; None: no limit. Confirming the best point comes before widening.
     """
     tried, sure = {key: list(values) for key, values in grid.items()}, list[dict[str, Any]]()
     rungs = Rungs(Config.of({"run": table.get("run", {})}).run.rounds, budget)
     ladder = rungs.of(math.prod(map(len, grid.values())))
     spent, seen, found = 0.0, dict[str, dict[str, Any]](), list[dict[str, Any]]()
+    records, over = list[dict[str, Any]](), False
+    _refuse_too_small(ladder, rungs.rounds, seeds, limit)
 
-    def play(points: Sequence[Point], rounds: int, seeds: int = 1) -> list[dict[str, Any]]:
+    def play(points: Sequence[Point], rounds: int, seeds: int = 1, spare: int = 0) -> list[dict[str, Any]]:
         nonlocal spent
         short: Point = () if rounds == rungs.rounds else (("run.rounds", rounds),)
         trials = [_unique(t) for t in sweep.trials_of(table, [(*p, *short) for p in points], [method], seeds)]
-        records = run(trials)
-        spent += sum(rounds for t in trials if t.key not in seen) / rungs.rounds
+        cost = sum(rounds for t in trials if t.key not in seen) / rungs.rounds
+        if limit is not None and spent + cost > limit - spare + 1e-9:
+            raise _Spent
+        spent, records = spent + cost, run(trials)
         seen.update({t.key: r for t, r in zip(trials, records, strict=True)})
         return records
 
+    def search(points: Sequence[Point]) -> list[dict[str, Any]]:
+        for (_, rounds), (kept, _) in itertools.pairwise(ladder):
+            points = _best(play(points, rounds, spare=seeds - 1), points, start)[:kept]
+        return play(points, rungs.rounds, spare=seeds - 1)
+
+    def confirm(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [r for p in points for r in play([tuple(p.items())], rungs.rounds, seeds)]
+
     for _ in range(TRIES):
         points = [tuple(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())]
-        for (_, rounds), (kept, _) in itertools.pairwise(ladder):
-            points = _best(play(points, rounds), points, start)[:kept]
-        records = play(points, rungs.rounds)
-        records += [r for p in sure for r in play([tuple(p.items())], rungs.rounds, seeds)]
+        try:
+            records = search(points) + confirm(sure)
+        except _Spent:
+            over = True
+            break
         if all(record["status"] == sweep.FAILED for record in records):
             raise ConfigError(f"{method} cannot be tuned, because none of its runs could be made")
         found = sweep_report.summary(list({r["key"]: r for r in records}.values()))
@@ -133,16 +148,39 @@ def tune_one(
         for key in edges if best else lowest:
             tried[key] = widened(tried[key], (best["point"] if best else lowest)[key])
         sure += [best["point"]] if best and not edges else []
+    if over and best and best["point"] not in sure:
+        with suppress(_Spent):
+            records += confirm([best["point"]])
+            found = sweep_report.summary(list({r["key"]: r for r in records}.values()))
+            best = next((entry for entry in found if entry["best"]), None)
     if best is None:
         none = {"accuracy": None, "edges": [], "note": "every point diverged", "table": found, "spent": spent}
         return {**{key: values[0] for key, values in tried.items()}, **lowest, **none}
     added = {key: sorted({*values} - {*grid[key]}) for key, values in tried.items() if key in RATES}
     words = [f"{key} {value:g}" for key, values in added.items() for value in values]
     note = f"grid widened by {', '.join(words)}" if words else "inside the grid"
+    note = "the budget ended the search" if over else note
     scored = best["test_accuracy"] is not None
     accuracy = {"accuracy": round(100 * best["test_accuracy"], 2) if scored else None}
     how = {**accuracy, "loss": best["train_loss"], "edges": edges, "note": note, "table": found}
     return {**best["point"], **how, "spent": spent}
+
+
+class _Spent(Exception):
+    """What comes next would cost more than is left."""
+
+
+def _refuse_too_small(
+    ladder: Sequence[tuple[int, int]], rounds: int, seeds: int, limit: float | None
+) -> None:
+    """Raise ConfigError if a limit is not enough to search once and to confirm the best point."""
+    least = sum(points * played for points, played in ladder) / rounds + seeds - 1
+    if limit is not None and limit < least - 1e-9:
+        raise ConfigError(
+            f"a budget of {limit:g} whole runs is too small: to search {ladder[0][0]} points and to confirm "
+            f"the best on {counted(seeds, 'seed')} takes {math.ceil(10 * least) / 10:g}; raise it, or lower "
+            f"{flag('seeds')} or the number of points"
+        )
 
 
 def _unique(trial: sweep.Trial) -> TuningRun:
@@ -203,7 +241,8 @@ def tune(
             tried around the auto rates.
         methods: names of methods, or labels under [methods].
         out: the folder; one that holds part of the same tuning is completed.
-        budget: whole runs for each method's search; None: a quarter of the grid's.
+        budget: whole runs for each method, all counted; None: a quarter of the grid's to search, and then as
+            many as it takes to widen the grid and to confirm the best point.
         force: replace another tuning in the folder.
     """
     here = dict(table)
@@ -211,6 +250,12 @@ def tune(
     here["run"] = {**run, "seed": Config.of({"run": run}).run.seed + SEED}
     here["data"] = {"validation": VALIDATION, **here.get("data", {})}
     tasks, log = dict[str, Task](), out / "results.jsonl"
+    if not methods:
+        raise ConfigError("name at least one method to tune, as in fedcomgate")
+    known = {key for method in methods for key in method_keys(here, method)}
+    for key in sweep.lists(grid):
+        if "." not in key and key not in known:
+            raise ConfigError(f"none of the methods has a key {key!r} to tune; {nearest(key, known)}")
 
     def play(trials: Sequence[sweep.Trial]) -> list[dict[str, Any]]:
         return sweep.run_missing(trials, log, LAST, device, quiet, tasks)
@@ -222,8 +267,8 @@ def tune(
         for method in methods:
             points, start = _grid(here, grid, method, device)
             size = math.prod(map(len, points.values()))
-            whole = budget if budget is not None else max(4.0, size / SHARE)
-            found[method] = tune_one(here, method, points, seeds, play, whole, start)
+            whole = max(4.0, size / SHARE) if budget is None else max(0.0, budget - (seeds - 1))
+            found[method] = tune_one(here, method, points, seeds, play, whole, start, budget)
             sweep_report.write([e for one in found.values() for e in one["table"]], out)
             _write(out / "tuned.toml", tuned_text(table, found))
         told = {m: {k: v for k, v in own.items() if k != "table"} for m, own in found.items()}

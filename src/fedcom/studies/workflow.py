@@ -13,22 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcom.algorithms import Algorithm
-from fedcom.config import RunConfig, Table, read
+from fedcom.config import RunConfig, Table, check_sections, read
 from fedcom.engines.results import Results, frame
-from fedcom.engines.simulation import algorithm_of, links_of
+from fedcom.engines.simulation import Metrics, Simulation, algorithm_of, links_of, metrics_of
 from fedcom.errors import ConfigError, nearest
-from fedcom.formats import MB
+from fedcom.formats import MB, counted
 from fedcom.reports import page
 from fedcom.reports.figures import UNITS, chart, strokes_of
+from fedcom.reports.page.collect import CollectedRuns, SavedSweep, collect, unsaved
 from fedcom.runs.curve import Curve
 from fedcom.runs.given import Given
 from fedcom.runs.prepare import refuse
 from fedcom.runs.record import Outcome
+from fedcom.settings import at_least
 from fedcom.studies import compare as comparing
 from fedcom.studies import sweep as sweeping
 from fedcom.studies import sweep_report
 from fedcom.studies.compare import Comparison
-from fedcom.tasks.scores import Metric
 from fedcom.tasks.task import Task
 from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 Method = Algorithm | str | tuple[Any, Any]  # a method, its name, or either with its links or codec
 Methods = Sequence[Method] | Mapping[str, Method]  # by label; a method that stands alone has its name
 Tasks = Task | Callable[[int], Task]  # one task for all seeds, or a function that makes one for each
-Plottable = Comparison | Results | Outcome | Mapping[str, Results | Outcome]
 _TITLES = {
     "test_loss": "test loss",
     "train_loss": "training loss",
@@ -59,6 +59,9 @@ class Sweep:
 
     records: list[dict[str, Any]] = field(repr=False)
     table: list[dict[str, Any]] = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"Sweep({counted(len(self.records), 'run')}; best: {self.best or 'none'})"
 
     def __str__(self) -> str:
         """The table, as text; the best points are in bold."""
@@ -88,6 +91,10 @@ class Sweep:
         return frame({**{k: v for k, v in r.items() if k not in hidden}, **r["point"]} for r in self.records)
 
 
+Drawn = Comparison | Simulation | Results | Outcome | str | Path
+Plottable = Drawn | Sweep | Mapping[str, Drawn]
+
+
 def compare(
     task: Tasks | str | Path | Table,
     methods: Methods | None = None,
@@ -99,7 +106,7 @@ def compare(
     seeds: int = 1,
     target: float | None = None,
     network: Network | str | None = None,
-    metrics: Mapping[str, Metric] | None = None,
+    metrics: Metrics | None = None,
     out: str | Path | None = None,
     force: bool = False,
     device: str = "auto",
@@ -123,7 +130,7 @@ def compare(
         seeds: how many per method.
         target: the test accuracy that rounds and bytes are counted to; 0.9.
         network: link speeds or the name of a preset, for modelled time; with a task only.
-        metrics: functions of outputs and targets, by name; with a task only.
+        metrics: functions of outputs and targets, by name or with their own; with a task only.
         out: the folder for everything that is written; None: a temporary one, which goes
             when the comparison does.
         force: replace another comparison in the folder.
@@ -137,6 +144,7 @@ def compare(
         "seed": seed,
         "target_accuracy": target,
     }
+    seeds = _how_many(seeds)
     scratch = tempfile.TemporaryDirectory(prefix="fedcom-") if out is None else None
     place = Path(scratch.name if scratch is not None else str(out))
     try:
@@ -176,7 +184,7 @@ def sweep(
     seeds: int = 1,
     last: int = 1,
     network: Network | str | None = None,
-    metrics: Mapping[str, Metric] | None = None,
+    metrics: Metrics | None = None,
     out: str | Path | None = None,
     force: bool = False,
     device: str = "auto",
@@ -196,7 +204,7 @@ def sweep(
         out: the folder for what is written; None: nothing is kept.
     """
     asked = {"rounds": rounds, "participation": participation, "eval_every": eval_every, "seed": seed}
-    points = sweeping.points(_nested(grid))
+    points, seeds = sweeping.points(_nested(grid)), _how_many(seeds)
     with _folder(out) as place:
         if not isinstance(task, Task) and not callable(task):
             table = _table(task, asked, {"network": network, "metrics": metrics})
@@ -219,31 +227,42 @@ def sweep(
     return Sweep(records, table_of_points)
 
 
-def report(
-    what: str | Path | Comparison | Sequence[str | Path | Comparison], out: str | Path | None = None
-) -> Path:
+def report(what: Plottable | Sequence[Plottable], out: str | Path | None = None) -> Path:
     """Write one HTML page about runs, as `fedcom report` does; returns its path.
 
     Args:
-        what: folders that contain runs at any depth, or comparisons.
-        out: the file; None: report.html in the folder, or here if there are several.
+        what: folders that contain runs at any depth, comparisons, sweeps, results, or mappings from labels to
+            results; one of these, or a list.
+        out: the file; None: report.html in the folder, or here if there are several or none.
     """
-    many = [what] if isinstance(what, str | Path | Comparison) else list(what)
-    folders = [one.folder if isinstance(one, Comparison) else Path(one) for one in many]
-    return page.write(
-        folders, None if out is None else Path(out), lambda notice: warnings.warn(notice, stacklevel=4)
-    )
+    alone = isinstance(what, str | Path | Comparison | Sweep | Results | Outcome | Mapping)
+    folders, also = list[Path](), CollectedRuns()
+    many: list[Any] = list(what) if isinstance(what, Sequence) and not alone else [what]
+    if not many:
+        raise ConfigError("there is nothing to report; name a folder of runs, or give results")
+    for one in many:
+        if isinstance(one, str | Path | Comparison):
+            folders.append(one.folder if isinstance(one, Comparison) else Path(one))
+        elif isinstance(one, Sweep):
+            name = Path(f"sweep-{len(also.sweeps) + 1}")
+            also.sweeps.append(SavedSweep(name, one.records, len(one.records)))
+        else:
+            for curve in _curves(one):
+                also.runs.append(unsaved(curve, f"results-{len(also.runs) + 1}"))
+    place = None if out is None else Path(out)
+    return page.write(folders, place, lambda notice: warnings.warn(notice, stacklevel=4), also)
 
 
 def plot(
-    what: Plottable, x: str = "uplink_bytes", y: str = "test_accuracy", *, title: str | None = None
+    what: Plottable, x: str | None = None, y: str | None = None, *, title: str | None = None
 ) -> "Figure":
     """Draw runs as curves, one colour per method; seeds are averaged, with their range as a band.
 
     Args:
-        what: a comparison, the results of a run, or a mapping from labels to results.
-        x: the figure of the rows along x: "round", "uplink_bytes", "modelled_seconds", ...
-        y: the figure along y: "test_accuracy", "train_loss", "test_loss", or a metric of your own.
+        what: a comparison, the results of a run, a folder that contains runs at any depth, or a mapping from
+            labels to any of these; or a sweep, whose scores are drawn over its grid.
+        x: the figure of the rows along x: "round", "modelled_seconds", ...; None: "uplink_bytes".
+        y: the figure along y: "train_loss", "test_loss", or a metric of your own; None: "test_accuracy".
 
     Returns:
         A matplotlib figure: `plot(...).savefig("curves.png")`. Notebooks show it.
@@ -257,8 +276,16 @@ def plot(
             self.savefig(data)
             return data.getvalue()
 
-    curves = _curves(what)
+    if isinstance(what, Sweep):
+        if x is not None or y is not None:
+            raise ConfigError("a sweep's scores are drawn over its grid; leave x and y out")
+        drawn = sweep_report.figure(what.table, Picture())
+        drawn.suptitle(title or "")
+        return drawn
+    curves, x, y = _curves(what), x or "uplink_bytes", y or "test_accuracy"
     known = {key for curve in curves for row in curve.rows for key in row}
+    if not known:
+        raise ConfigError(f"there is nothing to draw: {what!r} has no rows")
     for key in (x, y):
         if key not in known:
             raise ConfigError(f"the rows have no {key!r}; {nearest(key, known)}")
@@ -273,16 +300,23 @@ def plot(
     return figure
 
 
-def _curves(what: Plottable) -> list[Curve]:
+def _curves(what: Any) -> list[Curve]:
     if isinstance(what, Comparison):
         return what.curves
     if isinstance(what, Outcome):
         return [what.curve]
+    if isinstance(what, Simulation):
+        return [Curve(what.algorithm.name, what.settings["seed"], list(what.results), "done")]
     if isinstance(what, Mapping):
         return [replace(curve, method=label) for label, one in what.items() for curve in _curves(one)]
-    if isinstance(what, Sequence):
+    if isinstance(what, str | Path):
+        return [run.curve for run in collect([Path(what)]).runs]
+    if isinstance(what, Sequence) and all(isinstance(row, Mapping) for row in what):
         return [Curve("", 0, list(what), "done")]
-    raise ConfigError(f"plot takes a Comparison, Results or a mapping of labels to them; got {what!r}")
+    raise ConfigError(
+        "expected a Comparison, a Sweep, Results, a folder of runs, or a mapping from labels to results; got "
+        f"{what!r}"
+    )
 
 
 def _folder(out: str | Path | None) -> AbstractContextManager[Path]:
@@ -303,13 +337,14 @@ def _table(config: str | Path | Table, asked: Mapping[str, Any], idle: Mapping[s
         if value is not None:
             raise ConfigError(f"{name} goes with a task; a config has a section for it, or none")
     table = dict(config) if isinstance(config, Mapping) else read(config)
+    check_sections(table, ("methods",))
     given = {key: value for key, value in asked.items() if value is not None}
     return {**table, "run": {**table.get("run", {}), **given}}
 
 
 def _names(methods: Methods) -> list[str]:
     """The methods of a config, by name."""
-    names = list(methods)
+    names = list(_listed(methods))
     if isinstance(methods, Mapping) or not all(isinstance(name, str) for name in names):
         raise ConfigError(
             "with a config, methods are names or labels under [methods]; give objects with a Task instead"
@@ -317,10 +352,25 @@ def _names(methods: Methods) -> list[str]:
     return [str(name) for name in names]
 
 
+def _listed(methods: Any) -> Methods:
+    """Methods as they are; one that stands alone, as a list."""
+    alone = isinstance(methods, str | Algorithm | type)
+    return [methods] if alone else methods
+
+
+def _how_many(seeds: Any) -> int:
+    """The number of seeds; a list of them is refused with what to write."""
+    if isinstance(seeds, Sequence) and not isinstance(seeds, str) and seeds:
+        raise ConfigError(
+            f"seeds is how many there are, from seed on; got {seeds!r}; write seed={seeds[0]}, "
+            f"seeds={len(seeds)}"
+        )
+    return at_least("seeds", seeds, 1)
+
+
 def _methods(methods: Methods) -> dict[str, tuple[Algorithm, Links]]:
     """Each method and its links by label."""
-    if isinstance(methods, str | Algorithm):
-        methods = [methods]
+    methods = _listed(methods)
     pairs = methods.items() if isinstance(methods, Mapping) else [(None, one) for one in methods]
     found: dict[str, tuple[Algorithm, Links]] = {}
     for label, one in pairs:
@@ -342,16 +392,15 @@ def _runs(
     asked: Mapping[str, Any],
     seeds: int,
     network: Network | str | None,
-    metrics: Mapping[str, Metric] | None,
+    metrics: Metrics | None,
 ) -> list[tuple[str, Given]]:
     """Every method with every seed, all of them checked."""
     made = (lambda seed: task) if isinstance(task, Task) else cache(task)
     run = RunConfig(**{key: value for key, value in asked.items() if value is not None})
     network = Network.preset(network) if isinstance(network, str) else network
-    if seeds < 1:
-        raise ConfigError(f"seeds must be 1 or more; got {seeds}")
+    own = metrics_of(metrics)
     runs = [
-        (label, Given(made, algorithm, links, replace(run, seed=seed), network, metrics or {}))
+        (label, Given(made, algorithm, links, replace(run, seed=seed), network, own))
         for label, (algorithm, links) in methods.items()
         for seed in range(run.seed, run.seed + seeds)
     ]
@@ -367,6 +416,8 @@ def _runs(
 
 def _nested(grid: Mapping[str, Any]) -> Table:
     """A grid with sections, also where its keys are written with dots; arrays become lists."""
+    if not isinstance(grid, Mapping):
+        raise ConfigError(f"a grid is lists of values by key, as in {{'eta': [0.1, 0.2]}}; got {grid!r}")
     nested: Table = {}
     for key, values in grid.items():
         section, _, name = key.rpartition(".")

@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import nn
 
 from fedcom import settings
-from fedcom.tasks.objective import Loss
+from fedcom.tasks.losses import Loss
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from fedcom.data import Dataset
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.registry import Registry, derived_from
+from fedcom.tasks.losses import Loss
 from fedcom.tasks.model import Model
-from fedcom.tasks.objective import Loss
 from fedcom.tasks.own_models import as_model
 
 

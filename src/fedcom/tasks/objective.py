@@ -1,9 +1,10 @@
 """A module and its loss as functions of one flat vector of parameters."""
 
 import copy
+import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import torch
@@ -13,36 +14,34 @@ from torch.func import functional_call, grad, vmap
 from fedcom.errors import ConfigError, DataError
 from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
+from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
+from fedcom.tasks.suitable import check_module, copied, dtype_of, inputs, told
 from fedcom.vectors import Layout, Piece, flatten
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+# What torch raises on tensors that do not fit; any other error is a bug of the module's or the loss's own.
+_MISFITS = (RuntimeError, ValueError, TypeError, IndexError)
 
 # Attention on a CPU is computed client by client, which costs little; nobody can do anything about it.
-warnings.filterwarnings(
-    "ignore", "There is a performance drop because we have not yet implemented the batching"
-)
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy of each sample."""
-    picked = outputs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    return outputs.logsumexp(-1) - picked
+if hasattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled"):
+    torch._C._functorch._set_vmap_fallback_warning_enabled(False)
 
 
 class Objective:
     """Losses, outputs and per-client gradients of a module at any flat vector of its parameters.
 
     Args:
-        module: any module without batch statistics or active dropout; its trainable parameters are the model.
-            It is copied, not changed, and stays in the mode it is in, train() or eval(). If it returns a
-            mapping, "logits" is used, or else its only value; of a tuple, the first item.
+        module: any module without batch statistics in training or active dropout; its trainable parameters
+            are the model. It is copied, not changed, and stays in the mode it is in, train() or eval(). If it
+            returns a mapping, "logits" is used, or else its only value; of a tuple, the first item.
         loss: loss(outputs, targets) of a batch, as in torch.nn.functional; for a batch of one sample it must
-            be that sample's loss. None: cross-entropy.
-        dtype: of parameters and data.
+            be that sample's loss, except that weight and ignore_index of torch's losses of classes are
+            understood. None: cross-entropy.
+        dtype: of parameters and data, or its name.
         seed: from which the module's parameters were drawn, so that it can travel in their place; None: they
             cannot be drawn again.
 
     Attributes:
+        terms: what is known of the loss.
         layout: of the parameters in the flat vector.
         start: the module's parameters as a flat vector.
         dense: the module as a fully connected network; None: it is none, or has a loss of its own.
@@ -53,15 +52,18 @@ class Objective:
         self,
         module: nn.Module,
         loss: Loss | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | str = torch.float32,
         seed: int | None = None,
     ) -> None:
-        _refuse_unsuitable(module)
+        check_module(module)
+        dtype = dtype_of(dtype)
         if seed is not None and not 0 <= seed < 2**64:
             raise ConfigError(f"the seed of a model must be from 0 to 2^64 - 1; got {seed}")
-        self.module = copy.deepcopy(module).to(dtype)
+        self.module = copied(module, dtype)
         self._local, self._unfolded = threading.local(), unfolded(self.module)
-        self.loss, self.seed = loss, seed
+        device = next(self.module.parameters()).device
+        self.loss, self.seed = placed(loss, dtype, device), seed
+        self.terms = Terms.of(self.loss)
         self.layout = Layout.of(module, dtype)
         self.start = flatten(module, dtype)
         self.dense = Dense.of(module, self.layout) if loss is None else None
@@ -70,15 +72,12 @@ class Objective:
 
     def inputs(self, x: Tensor) -> Tensor:
         """Samples in the model's dtype; whole numbers stay whole if the module has an embedding."""
-        embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in self.module.modules())
-        return x if embeds and not x.is_floating_point() else self.targets(x.to(self.layout.dtype))
+        return _finite(inputs(self.module, x, self.layout.dtype))
 
     def targets(self, y: Tensor) -> Tensor:
-        """Floating-point targets in the model's dtype; classes as they are."""
-        y = y.to(self.layout.dtype) if y.is_floating_point() else y
-        if not torch.isfinite(y).all():
-            raise DataError(f"the data holds NaN, infinity or a number beyond {self.layout.dtype}; scale it")
-        return y
+        """Floating-point targets, and answers of yes or no, in the model's dtype; classes as they are."""
+        y = y.to(self.layout.dtype) if y.is_floating_point() or self.terms.threshold is not None else y
+        return _finite(y)
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
         """The module's outputs for a batch, with parameters w."""
@@ -94,10 +93,26 @@ class Objective:
         return cast(nn.Module, self._local.module)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The loss of each sample of a batch."""
-        if self.loss is None:
-            return cross_entropy(outputs, y)
-        return vmap(self.loss)(outputs.unsqueeze(1), y.unsqueeze(1)).reshape(len(y))
+        """The loss of each sample of a batch, times the weight of its class; 0 if its target is ignored."""
+        return cross_entropy(outputs, y) if self.loss is None else self.terms.losses(self.loss, outputs, y)
+
+    def balanced(self, y: Tensor, weight: Tensor, share: Tensor | None = None) -> Tensor:
+        """The weights of samples that make the weighted sum of `losses` the mean that the loss defines.
+
+        Where targets are ignored or classes have weights, that is the sum of `losses` over the sum of what
+        each sample counts, as in torch; 0 if no sample counts.
+
+        Args:
+            y: the targets of each client [clients, samples, ...].
+            weight: of each sample if all counted the same [clients, samples].
+            share: what the samples of each client count on average [clients, 1]; None: found from y.
+        """
+        if share is None:
+            mass = self.terms.mass(y, axes=2)
+            if mass is None:
+                return weight
+            share = (weight * mass.to(weight.dtype)).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
+        return weight / torch.where(share > 0, share, 1.0)
 
     def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """The gradient of each client's weighted sum of losses, one row per client.
@@ -113,7 +128,9 @@ class Objective:
         try:
             return cast(Tensor, self._gradients(w, x, y, weight))
         except RuntimeError as error:
-            raise translated(error) or error from None
+            if said := translated(error):
+                raise said from error
+            raise
 
     def pieces(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Iterator[Piece]:
         """The same gradients in pieces, each to be used before the next is asked for.
@@ -137,18 +154,17 @@ class Objective:
             How many classes there are; 0 if the outputs have no score for each.
         """
         if self.loss is None:
-            _check_classes(y, classes)
+            _check_classes(x, y, classes)
         try:
             outputs = self.outputs(self.start, x[:1])
-        except ConfigError:
-            raise
-        except Exception as error:
+        except _MISFITS as error:
+            swapped = "; are x and y swapped?" if x.dim() == 1 < y.dim() else ""
             raise ConfigError(
-                f"the module cannot take one sample of shape {list(x.shape[1:])}: {_told(error)}; change the "
-                "module or the shape of x"
+                f"the module cannot take one sample of shape {list(x.shape[1:])}: {told(error)}; change the "
+                f"module or the shape of x{swapped}"
             ) from error
         scores = outputs.shape[1] if outputs.dim() == 2 else 0
-        if self.loss is None and not scores >= classes:
+        if (self.loss is None or self.terms.each) and not scores >= classes:
             raise ConfigError(
                 f"labels go up to {classes - 1}, but of one sample the module makes {list(outputs.shape)}; "
                 f"it must return [1, {classes}], one score per class; mend its last layer, or the labels"
@@ -156,14 +172,33 @@ class Objective:
         try:
             weight = outputs.new_ones(1, 1)
             self.gradients(self.start.unsqueeze(0), x[:1].unsqueeze(0), y[:1].unsqueeze(0), weight)
-        except ConfigError:
-            raise
-        except Exception as error:
+        except _MISFITS as error:
             raise ConfigError(
                 f"the loss of one sample, of outputs {list(outputs.shape)} and targets {list(y[:1].shape)}, "
-                f"cannot be computed: {_told(error)}; it must be one number"
+                f"cannot be computed: {told(error)}; it must be one number"
             ) from error
-        return classes if scores >= classes else 0
+        if not y.is_floating_point():
+            self._check_mean(x[:8], y[:8])
+        return classes if scores >= classes and self.terms.threshold is None else 0
+
+    @torch.no_grad()
+    def _check_mean(self, x: Tensor, y: Tensor) -> None:
+        """Warn if the loss of some samples is not the mean of their losses: class weights would cancel."""
+        if self.loss is None or self.terms.each is not None:
+            return
+        outputs = self.outputs(self.start, x)
+        try:
+            whole = float(self.loss(outputs, y).mean())
+        except Exception:  # it may be a function of one sample
+            return
+        mean = float(self.losses(outputs, y).mean())
+        if abs(whole - mean) > 1e-3 * max(abs(whole), abs(mean)):
+            warnings.warn(
+                f"the loss of the first {len(y)} samples is {whole:.4g}, but the mean of their losses, which "
+                f"is what clients descend, is {mean:.4g}; write it as a mean over samples; class weights and "
+                "ignored targets are understood in torch.nn.CrossEntropyLoss(weight=..., ignore_index=...)",
+                stacklevel=5,
+            )
 
     def curvatures(self, w: Tensor, v: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """The Hessian of each client's weighted sum of losses times a vector, one row per client.
@@ -188,37 +223,29 @@ class Objective:
         return Objective, (self.module, self.loss, self.layout.dtype, self.seed)
 
     def to(self, device: torch.device) -> "Objective":
-        """The same objective with its module and start on a device."""
-        there = Objective(self.module, self.loss, self.layout.dtype, self.seed)
-        there.module.to(device)
+        """The same objective with all its tensors on a device."""
+        if self.start.device == device:
+            return self
+        module = copy.deepcopy(self.module).to(device)
+        there = Objective(module, self.loss, self.layout.dtype, self.seed)
         there.start = self.start.to(device)
         return there
 
 
-def _refuse_unsuitable(module: nn.Module) -> None:
-    """Refuse modules whose output depends on more than parameters and input."""
-    for name, part in module.named_modules():
-        kind = type(part).__name__
-        if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
-            raise ConfigError(
-                f"{kind} at {name or 'the top'!r} keeps batch statistics, which clients cannot average; "
-                f"use torch.nn.GroupNorm(groups, {part.num_features}) instead"
-            )
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            raise ConfigError(f"{kind} at {name!r} mixes the samples of a batch; use torch.nn.GroupNorm")
-        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 and part.training:
-            raise ConfigError(
-                f"{kind} at {name!r} draws from a global generator, so no run could be repeated; "
-                "set p=0, call module.eval() first, or use weight_decay"
-            )
-    if not any(p.requires_grad for p in module.parameters()):
-        raise ConfigError("the module has no trainable parameter (requires_grad)")
+def _finite(x: Tensor) -> Tensor:
+    if not torch.isfinite(x).all():
+        raise DataError(f"the data holds NaN, infinity or a number beyond {x.dtype}; scale it")
+    return x
 
 
-def _check_classes(y: Tensor, classes: int) -> None:
+def _check_classes(x: Tensor, y: Tensor, classes: int) -> None:
     """Refuse targets that are no classes: cross-entropy, the default, needs them."""
     if classes:
         return
+    if x.dim() == 1 < y.dim():
+        raise ConfigError(
+            f"x has shape {list(x.shape)} and y {list(y.shape)}: they look swapped; the order is module, x, y"
+        )
     kind = "floats" if y.is_floating_point() else f"whole numbers of shape {list(y.shape)}"
     remedy = "y.long()" if y.is_floating_point() and bool((y == y.round()).all()) else "one class per sample"
     raise ConfigError(
@@ -245,28 +272,27 @@ def _tensor_of(outputs: Any) -> Tensor:
 
 _VALUES = "reads the value of a tensor, as `if x.sum() > 0` and .item() do; use torch.where(condition, a, b)"
 _IN_PLACE = "writes into a tensor, as `x += y` and `x[0] = y` do; write x = x + y, or use torch.where"
-_VMAP = {  # what torch's errors say, and what is meant
-    "data-dependent control flow": _VALUES,
-    ".item()": _VALUES,
-    "inplace": _IN_PLACE,
-    "in-place": _IN_PLACE,
-    "match the broadcast shape": _IN_PLACE,
-    "random": "draws random numbers, so no run could be repeated; leave them out",
-    "dynamic": "makes tensors whose shape depends on values, as nonzero and x[mask] do; use torch.where",
+_VMAP = {  # how torch's own messages begin or what only they say, and what is meant
+    r"vmap: .*data-dependent control flow": _VALUES,
+    r"vmap: .*calling \.item\(\)": _VALUES,
+    r"vmap: .*\(self, \*extra_args\) is not possible": _IN_PLACE,
+    r"output with shape \[.*\] doesn't match the broadcast shape \[": _IN_PLACE,
+    r"vmap: called random operation": "draws random numbers, so no run could be repeated; leave them out",
+    r"vmap: .*dynamic shape": "makes tensors whose shape depends on values, as nonzero and x[mask] do; use "
+    "torch.where",
 }
+_OTHER_VMAP = r"vmap: |Batching rule not implemented for |NYI: .* inside (of )?vmap"
 
 
 def translated(error: RuntimeError) -> ConfigError | None:
     """An error of torch's vmap in terms of the user's module; None if it is another error."""
     text = str(error)
-    what = next((words for mark, words in _VMAP.items() if mark in text), None)
-    if what is None and "vmap" not in text:
+    if type(error) is not RuntimeError:
+        return None
+    what = next((words for said, words in _VMAP.items() if re.match(said, text, re.DOTALL)), None)
+    if what is None and not re.match(_OTHER_VMAP, text):
         return None
     return ConfigError(
         "clients are computed side by side (torch.vmap), and the module or its loss "
-        + (what or f"fails there: {_told(error)}")
+        + (what or f"fails there: {told(error)}")
     )
-
-
-def _told(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

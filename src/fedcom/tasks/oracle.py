@@ -76,7 +76,8 @@ class DataOracle:
     def minibatch(self, b: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """x and y of each client's minibatch of b samples, and the weight of each sample in the mean loss."""
         position, weight = self.picked or self._pick(b, dtype)
-        return *self.task.samples(self.clients, position), weight
+        x, y = self.task.samples(self.clients, position)
+        return x, y, self.task.objective.balanced(y, weight)
 
     def steps(self, count: int, dtype: torch.dtype) -> "list[DataOracle]":
         """The oracles of the first local steps; on a GPU all their minibatches are drawn at once."""
@@ -140,10 +141,29 @@ class DataOracle:
 
         Positions past a client's last sample have weight 0.
         """
+        objective, share = self.task.objective, self._share(w)
+        for position, weight in self._everything(w):
+            x, y = self.task.samples(self.clients, position)
+            yield x, y, objective.balanced(y, weight, share)
+
+    def _everything(self, w: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The positions of all samples of the clients, and their weights, some per client at a time."""
         for positions in torch.split(torch.arange(self.task.longest, device=w.device), _FULL_BLOCK):
             position = positions.expand(len(w), -1)
-            weight = (position < self._sizes).to(w.dtype) / self._sizes
-            yield *self.task.samples(self.clients, position), weight
+            yield position, (position < self._sizes).to(w.dtype) / self._sizes
+
+    def _share(self, w: Tensor) -> Tensor | None:
+        """What the samples of each client count on average [clients, 1]; None: all count the same."""
+        task, terms = self.task, self.task.objective.terms
+        if terms.mass(task.y[:0]) is None:
+            return None
+        counted = total = torch.zeros(len(w), 1, dtype=w.dtype, device=w.device)
+        for position, weight in self._everything(w):
+            mass = terms.mass(task.targets(self.clients, position), axes=2)
+            assert mass is not None
+            counted = counted + (weight * mass.to(w.dtype)).sum(-1, keepdim=True)
+            total = total + weight.sum(-1, keepdim=True)
+        return counted / total
 
     @property
     def _sizes(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.errors import ConfigError
+from fedcom.tasks.losses import Terms
 from fedcom.tasks.objective import Objective
 
 Metric = Callable[[Tensor, Tensor], Any]  # of outputs and targets, to one number
@@ -24,12 +26,12 @@ class Marks:
         w: the model.
         x: the samples.
         y: their targets.
-        classes: how many there are; 0: regression.
+        classes: how many there are; 0: regression, or answers of yes or no.
         keep: whether the outputs are kept.
 
     Attributes:
-        losses: of each sample.
-        hits: 1 for each sample that is classified right, else 0; all 0 without classes.
+        losses: of each sample, times the weight of its class; 0 if its target is ignored.
+        hits: 1 for each sample that is answered right, else 0; of several answers, the share that is right.
         outputs: of the module, if they are kept.
     """
 
@@ -37,16 +39,33 @@ class Marks:
     def __init__(
         self, objective: Objective, w: Tensor, x: Tensor, y: Tensor, classes: int, keep: bool = False
     ) -> None:
-        self.y, kept, losses, hits = y, list[Tensor](), [], []
-        for xs, ys in zip(torch.split(x, EVAL_BLOCK), torch.split(y, EVAL_BLOCK), strict=True):
+        self.y, self.terms, kept, losses, hits = y, objective.terms, list[Tensor](), [], []
+        blocks = zip(torch.split(x, EVAL_BLOCK), torch.split(y, EVAL_BLOCK), strict=True)
+        for xs, ys in blocks if len(x) else ():  # not every module can take no sample
             outputs = objective.outputs(w, xs)
             losses.append(objective.losses(outputs, ys).double())
-            right = outputs.argmax(-1) == ys if classes else torch.zeros_like(losses[-1])
-            hits.append(right.double())
+            hits.append(objective.terms.hits(outputs, ys, classes))
             kept += [outputs] if keep else []
         self.outputs = torch.cat(kept) if kept else y[:0]
         self.losses: Numbers = torch.cat(losses).cpu().numpy() if losses else np.zeros(0)
         self.hits: Numbers = torch.cat(hits).cpu().numpy() if hits else np.zeros(0)
+
+    def loss(self, rows: slice = slice(None)) -> float:
+        """The mean loss of some of the samples; 0 if none counts."""
+        return float(shares(self.losses[rows].sum(), self._mass[rows].sum()))
+
+    def accuracy(self, rows: slice = slice(None)) -> float | None:
+        """The share of some of the samples that is answered right; None if none counts."""
+        count = self._counted[rows].sum()
+        return float(self.hits[rows].sum() / count) if count else None
+
+    @cached_property
+    def _mass(self) -> Numbers:
+        return mass(self.terms, self.y)
+
+    @cached_property
+    def _counted(self) -> Numbers:
+        return counted(self.terms, self.y)
 
     def regression(self) -> dict[str, float]:
         """r2, the share of the targets' variance that is explained, and rmse, the root mean square error.
@@ -63,6 +82,23 @@ class Marks:
     def own(self, metrics: Mapping[str, Metric], rows: slice = slice(None)) -> dict[str, float]:
         """The user's metrics on some of the samples."""
         return {name: _number(name, f(self.outputs[rows], self.y[rows])) for name, f in metrics.items()}
+
+
+def mass(terms: Terms, y: Tensor) -> Numbers:
+    """What each sample counts in a mean of losses."""
+    found = terms.mass(y)
+    return np.ones(len(y)) if found is None else found.double().cpu().numpy()
+
+
+def counted(terms: Terms, y: Tensor) -> Numbers:
+    """1 for each sample that counts in the accuracy, else 0."""
+    found = terms.counted(y)
+    return np.ones(len(y)) if found is None else found.double().cpu().numpy()
+
+
+def shares(totals: Numbers, counts: Numbers) -> Numbers:
+    """Totals over counts; 0 where nothing was counted."""
+    return np.divide(totals, counts, out=np.zeros_like(totals), where=counts > 0)
 
 
 def _number(name: str, value: Any) -> float:

@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedcom.data import Dataset, Partition, Population, from_arrays, indices, split
+from fedcom.data import Dataset, Partition, Population, check_parts, from_arrays, indices, split
 from fedcom.draws import Draw
-from fedcom.errors import ConfigError
 from fedcom.formats import html_table
 from fedcom.tasks import scores as scoring
-from fedcom.tasks.objective import Loss, Objective
-from fedcom.tasks.scores import Marks, Metric, Numbers
+from fedcom.tasks.losses import Loss, Terms
+from fedcom.tasks.objective import Objective
+from fedcom.tasks.scores import Marks, Metric, Numbers, counted, mass, shares
+from fedcom.tasks.suitable import check_kind, initialised
 
 Scores = dict[str, Any]  # numbers by name; None: not to be had
 Scored = tuple[Numbers, Numbers]  # the loss of each sample, and 1 if it was classified right, else 0
@@ -27,11 +28,11 @@ Scored = tuple[Numbers, Numbers]  # the loss of each sample, and 1 if it was cla
 class Details(NamedTuple):
     """How good a classifier is, client by client and class by class."""
 
-    client_accuracy: list[float]  # on the training samples of each client on which a model is evaluated
+    client_accuracy: list[float | None]  # on the training samples of each client on which it is evaluated
     confusion: list[list[int]]  # test samples by class, and by the class they were taken for
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """Clients' samples and the objective on them.
 
@@ -60,9 +61,23 @@ class Task:
     held: range | None = None
 
     @property
+    def answers(self) -> bool:
+        """Whether an output is right or wrong: there are classes, or answers of yes or no."""
+        return bool(self.classes) or self.objective.terms.threshold is not None
+
+    @property
     def blind(self) -> bool:
         """Whether clients' samples are elsewhere, as they are for the server of real clients."""
         return self.held is not None and len(self.held) == 0
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.x.shape[1:])) or "single numbers"
+        kind = f"{self.classes} classes" if self.classes else "yes or no" if self.answers else "no classes"
+        d = self.objective.layout.size
+        return (
+            f"Task({self.name!r}: {self.clients} clients, {int(self.sizes.sum())} samples of {shape} and "
+            f"{len(self.test_y)} for testing, {kind}, {d} parameters, {self.x.device})"
+        )
 
     def _repr_html_(self) -> str:
         """What the task is of, as a table, for notebooks."""
@@ -71,7 +86,7 @@ class Task:
         rows = [
             ("clients", f"{self.clients:,}, with {spread}"),
             ("one sample", f"{list(self.x.shape[1:])} {self.x.dtype}".replace("torch.", "")),
-            ("classes", self.classes or "none: a regression, or targets of one's own loss"),
+            ("classes", self.classes or "none: yes or no, a regression, or targets of one's own loss"),
             ("test samples", len(self.test_y)),
             ("parameters", f"{self.objective.layout.size:,}, {type(self.objective.module).__name__}"),
         ]
@@ -94,10 +109,9 @@ class Task:
             parts: the indices of each client's samples, as tensors, arrays or lists.
         """
         parts = indices(parts, len(data.y))
+        check_parts(parts, len(data.y))
         sizes = torch.tensor([len(part) for part in parts])
-        if len(parts) == 0 or int(sizes.min()) < 1:
-            raise ConfigError(f"every client needs a sample; the partition's sizes are {sizes.tolist()}")
-        order = torch.cat(list(parts))
+        order, objective = torch.cat(parts), objective.to(data.x.device)
         x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
         classes = objective.rehearse(x, y, data.classes)
@@ -107,15 +121,15 @@ class Task:
     def drawn(cls, objective: Objective, population: Population) -> "Task":
         """A task whose samples are drawn when they are needed."""
         data = population.data
-        objective.rehearse(objective.inputs(data.x), objective.targets(data.y), data.classes)
+        x, y = objective.inputs(data.x), objective.targets(data.y)
         return cls(
             objective=objective,
-            x=objective.inputs(data.x),
-            y=objective.targets(data.y),
+            x=x,
+            y=y,
             sizes=population.sizes,
             test_x=objective.inputs(data.test_x),
             test_y=objective.targets(data.test_y),
-            classes=data.classes,
+            classes=objective.rehearse(x, y, data.classes),
             name=data.name,
             source=population.samples,
             shown=population.shown,
@@ -130,13 +144,13 @@ class Task:
         test_x: Any = None,
         test_y: Any = None,
         *,
-        clients: int | None = None,
-        partition: str | Partition | Sequence[Any] | NDArray[Any] | Tensor = "iid",
+        clients: int | str | None = None,
+        partition: str | Partition | Sequence[Any] | NDArray[Any] | Tensor | None = None,
         classes_per_client: int = 2,
         alpha: float = 0.5,
         groups: Any = None,
         loss: Loss | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | str = torch.float32,
         seed: int = 0,
         model_seed: int | None = None,
     ) -> "Task":
@@ -144,23 +158,30 @@ class Task:
 
         Args:
             module: its trainable parameters are the model; it is copied, not changed.
-            x: training samples, along the first axis; or a torch Dataset of samples and targets, without y.
-            y: whole numbers 0..C-1 are classes; floats make it a regression. With a loss of your own, whole
-                numbers of any shape and sign; there is an accuracy if the outputs have one score per class.
-            test_x: test samples, with test_y, or a torch Dataset; None: no test set.
+            x: training samples, along the first axis; or, without y, samples and targets as a torch Dataset
+                or DataLoader, as (x, y), as pairs, or as a mapping or table such as {"x": ..., "label": ...}.
+            y: whole numbers 0..C-1 are classes; floats make it a regression, or with a binary cross-entropy
+                of torch's are answers of yes (1) or no (0). With a loss of your own, whole numbers of any
+                shape and sign; there is an accuracy if the outputs have one score per class.
+            test_x: test samples, with test_y or in one of the other forms; None: no test set.
             clients: how many; None: one per author or part, if the partition says so.
             partition: "iid", "classes", "dirichlet" or "natural"; a function of a SplitRequest; the indices
-                of each client's samples; or the client of each sample, as numbers or names.
+                of each client's samples; or the client of each sample, as numbers or names. None: "natural"
+                if there are groups, else "iid".
             classes_per_client: how many shards each client gets, for "classes".
             alpha: of the Dirichlet distribution, for "dirichlet"; the smaller, the more uneven.
-            groups: the author of each training sample, as numbers or names, for "natural".
+            groups: the author of each training sample, as numbers or names.
             loss: loss(outputs, targets) of a batch, as in torch.nn.functional; None: cross-entropy.
-            dtype: of parameters and data.
+            dtype: of parameters and data, or its name.
             seed: of the partition.
             model_seed: from which the module's parameters were drawn, for `Links(first="seed")`.
         """
-        data = from_arrays(x, y, test_x, test_y, groups, any_targets=loss is not None)
+        check_kind(module)
+        ignored = Terms.of(loss).ignored
+        data = from_arrays(x, y, test_x, test_y, groups, any_targets=loss is not None, ignored=ignored)
         draw = Draw.seeded(seed).fold("partition")
+        if partition is None:
+            partition = "iid" if groups is None else "natural"
         parts = split(
             partition,
             data.y,
@@ -170,7 +191,7 @@ class Task:
             classes_per_client=classes_per_client,
             alpha=alpha,
         )
-        return cls.build(Objective(module, loss, dtype, model_seed), data, parts)
+        return cls.build(Objective(initialised(module, data.x), loss, dtype, model_seed), data, parts)
 
     @classmethod
     def stacked(cls, tasks: Sequence["Task"]) -> "Task":
@@ -254,6 +275,12 @@ class Task:
         x = self.x.index_select(0, rows.flatten())  # twice as fast on a CPU as indexing by a table
         return x.reshape(*rows.shape, *x.shape[1:]), self.y[rows]
 
+    def targets(self, clients: Tensor, position: Tensor) -> Tensor:
+        """y of some clients' samples; `samples` explains the parameters."""
+        if self.source is not None:
+            return self.samples(clients, position)[1]
+        return self.y[self.rows(clients, position)]
+
     def rows(self, clients: Tensor, position: Tensor) -> Tensor:
         """Which rows of x and y some clients' samples are; `samples` explains the parameters.
 
@@ -271,8 +298,10 @@ class Task:
 
     def label_counts(self) -> list[list[int]]:
         """How many samples of each class a client has, for each client on which a model is evaluated."""
+        ignored = self.objective.terms.ignored
         y = torch.split(self.y.cpu(), self.shown_sizes.tolist())
-        return [torch.bincount(labels, minlength=self.classes).tolist() for labels in y]
+        kept = (labels if ignored is None else labels[labels != ignored] for labels in y)
+        return [torch.bincount(labels, minlength=self.classes).tolist() for labels in kept]
 
     def evaluate(
         self,
@@ -283,8 +312,9 @@ class Task:
     ) -> Scores:
         """The scores of one model: train_loss, and what else the data allows.
 
-        With a test set test_loss; with classes test_accuracy and worst_client_accuracy, the mean over the
-        worst tenth of clients; else with a test set test_r2 and test_rmse.
+        With a test set test_loss; with classes or answers of yes or no test_accuracy and
+        worst_client_accuracy, the mean over the worst tenth of clients; else with a test set test_r2 and
+        test_rmse.
 
         Args:
             w: the model.
@@ -292,32 +322,34 @@ class Task:
             metrics: the user's own, on the test set.
             scored: the training samples, if they were scored elsewhere.
         """
-        regression = not self.classes and self.test_y.is_floating_point()
+        regression = not self.answers and self.test_y.is_floating_point()
         keep = regression or bool(metrics)
         test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep)
         has_test = len(test.losses) > 0
         train_loss, worst = self._train_scores(w, p, scored)
         return {
             "train_loss": train_loss,
-            "test_loss": float(test.losses.mean()) if has_test else None,
-            "test_accuracy": float(test.hits.mean()) if has_test and self.classes else None,
+            "test_loss": test.loss() if has_test else None,
+            "test_accuracy": test.accuracy() if self.answers else None,
             "worst_client_accuracy": worst,
             **({f"test_{key}": n for key, n in test.regression().items()} if regression else {}),
             **test.own(metrics or {}),
         }
 
     def _train_scores(self, w: Tensor, p: Tensor, scored: Scored | None) -> tuple[float, float | None]:
-        """The train loss, and with classes the mean accuracy of the worst tenth of clients."""
+        """The train loss, and if there are right answers the mean accuracy of the worst tenth of clients."""
         if self.blind:
             return math.nan, None
         losses, hits = (
             np.add.reduceat(marks, self._starts) for marks in scored or self._score(w, slice(None))
         )
-        share = self.shown_sizes.numpy()
+        masses, counts = self._counts
         p = p.double().cpu()
         p = p if self.shown is None else p[self.shown] / p[self.shown].sum()
-        worst = np.sort(hits / share)[: max(1, round(0.1 * len(share)))]
-        return float(losses / share @ p.numpy()), float(worst.mean()) if self.classes else None
+        accuracy = np.sort(hits[counts > 0] / counts[counts > 0])
+        worst = accuracy[: max(1, round(0.1 * len(accuracy)))]
+        train_loss = float(shares(losses, masses) @ p.numpy())
+        return train_loss, float(worst.mean()) if self.answers and len(worst) else None
 
     def whole_blocks(self, clients: range) -> range:
         """The blocks in which training samples are scored that hold samples of these clients alone."""
@@ -348,14 +380,17 @@ class Task:
         found = []
         for client, start, size in zip(numbers, self._starts, self.shown_sizes.tolist(), strict=True):
             rows = slice(start, start + size)
-            right = {"accuracy": float(marks.hits[rows].mean())} if self.classes else {}
-            scores = {
-                "train_loss": float(marks.losses[rows].mean()),
-                **right,
-                **marks.own(metrics or {}, rows),
-            }
+            right = {"accuracy": marks.accuracy(rows)} if self.answers else {}
+            scores = {"train_loss": marks.loss(rows), **right, **marks.own(metrics or {}, rows)}
             found.append({"client": client, "samples": size, **scores})
         return found
+
+    @cached_property
+    def _counts(self) -> tuple[Numbers, Numbers]:
+        """What each evaluated client's samples count in its loss, and how many count in its accuracy."""
+        found = (count(self.objective.terms, self.y) for count in (mass, counted))
+        masses, counts = (np.add.reduceat(each, self._starts) for each in found)
+        return masses, counts
 
     @property
     def _starts(self) -> Any:
@@ -365,12 +400,15 @@ class Task:
 
     def details(self, w: Tensor) -> Details:
         """The accuracy of one model on each client and on each class; for tasks with classes."""
-        hits = np.zeros(0)  # clients' samples are elsewhere
-        if not self.blind:
-            hits = np.add.reduceat(self._score(w, slice(None))[1], self._starts) / self.shown_sizes.numpy()
+        accuracy = list[float | None]()
+        if not self.blind:  # else clients' samples are elsewhere
+            hits = np.add.reduceat(self._score(w, slice(None))[1], self._starts)
+            accuracy = [float(h / n) if n else None for h, n in zip(hits, self._counts[1], strict=True)]
         test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep=True)
         confusion = torch.zeros(self.classes, self.classes + 1, dtype=torch.int64)
         if len(self.test_x):
             taken_for = test.outputs.argmax(-1).clamp(max=self.classes).cpu()
-            confusion.index_put_((self.test_y.cpu(), taken_for), torch.tensor(1), accumulate=True)
-        return Details(hits.tolist(), confusion[:, : self.classes].tolist())
+            kept = torch.from_numpy(counted(self.objective.terms, self.test_y)).bool()
+            pairs = (self.test_y.cpu()[kept], taken_for[kept])
+            confusion.index_put_(pairs, torch.tensor(1), accumulate=True)
+        return Details(accuracy, confusion[:, : self.classes].tolist())

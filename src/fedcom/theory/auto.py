@@ -123,6 +123,12 @@ def settle(
     """
     if "auto" not in (algorithm.eta, algorithm.gamma):
         return algorithm, None
+    if task.held is not None:
+        raise ConfigError(
+            f"{algorithm.name} has {_auto_keys(algorithm)}=auto, which is set from the data of all clients, "
+            "and they are not here; give numbers, such as `fedcom tune` or `fedcom plan` finds on data like "
+            "theirs"
+        )
     cohort = Cohort.of(algorithm, task.sizes.cpu(), participation)
     prober = Prober(task, algorithm, clients=CLIENTS, samples=SAMPLES, seed=seed)
     key = ("sharpness", algorithm.weights, algorithm.weight_decay, seed)
@@ -136,6 +142,10 @@ def settle(
     }
     found = rates(sharpness, cohort.tau, tracks=algorithm.tracks, noise=q / cohort.sampled, **given)
     return replace(algorithm, eta=found.eta, gamma=found.gamma), found.why
+
+
+def _auto_keys(algorithm: Algorithm) -> str:
+    return " and ".join(key for key in ("eta", "gamma") if getattr(algorithm, key) == "auto")
 
 
 def _q(task: Task, prober: Prober, links: Links, eta: float) -> float:

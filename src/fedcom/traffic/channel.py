@@ -61,10 +61,11 @@ class Channel:
         # One number per message: the sizes of a single vector have no axis.
         sizes = {part: n.reshape(-1) if isinstance(n, Tensor) else n for part, n in sizes.items()}
         messages = x[..., 0].numel() // len(self.ledgers)
+        exact = codec.counts_exactly(x)
         for i, ledger in enumerate(self.ledgers):
             share = slice(i * messages, (i + 1) * messages)
             items = {part: n[share] if isinstance(n, Tensor) else n for part, n in sizes.items()}
-            ledger.add(self.direction, vector, items, messages, receivers)
+            ledger.add(self.direction, vector, items, messages, receivers, exact)
         if self.meter is not None:
             self.meter[rows] += sum(sizes.values())
         return heard

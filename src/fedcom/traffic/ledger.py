@@ -14,10 +14,13 @@ class Ledger:
 
     Args:
         clients: how many the run has, for ledger.json.
+
+    Attributes:
+        exact: whether all bytes are those of real messages; otherwise some sizes were estimated on a GPU.
     """
 
     def __init__(self, clients: int) -> None:
-        self.clients = clients
+        self.clients, self.exact = clients, True
         self._items: dict[Direction, dict[str, dict[str, int | Tensor]]] = {"uplink": {}, "downlink": {}}
 
     def add(
@@ -27,6 +30,7 @@ class Ledger:
         items: Mapping[str, int | Tensor],
         messages: int = 1,
         receivers: int = 1,
+        exact: bool = True,
     ) -> None:
         """Enter the bytes of some messages.
 
@@ -35,13 +39,16 @@ class Ledger:
             items: bytes by part of the message: one number for every message, or a tensor with one for each.
             messages: how many there are.
             receivers: how many receive each message.
+            exact: whether these are the bytes of real messages, and not estimates of them.
         """
+        self.exact &= exact
         account = self._items[direction].setdefault(vector, defaultdict(int))
         for part, size in items.items():
             account[part] += receivers * (size.sum() if isinstance(size, Tensor) else messages * size)
 
     def merge(self, other: "Ledger") -> None:
         """Add what another ledger holds."""
+        self.exact &= other.exact
         for direction, accounts in other._items.items():
             for vector, account in accounts.items():
                 self.add(direction, vector, account)
@@ -52,7 +59,7 @@ class Ledger:
 
     def as_dict(self) -> dict[str, object]:
         """All bytes by direction, vector and part, for ledger.json."""
-        books: dict[str, object] = {"clients": self.clients}
+        books: dict[str, object] = {"clients": self.clients, "exact": self.exact}
         for direction, accounts in self._items.items():
             vectors = {
                 vector: {part: int(size) for part, size in account.items()}
@@ -63,6 +70,7 @@ class Ledger:
 
     def load(self, books: Mapping[str, Any]) -> None:
         """Take over the books that `as_dict` gave, in place of its own."""
+        self.exact = books.get("exact", True)
         for direction, accounts in self._items.items():
             accounts.clear()
             for vector, account in books[direction]["vectors"].items():

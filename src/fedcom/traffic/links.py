@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -48,6 +48,8 @@ class Links:
     correlated: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        for way in ("uplink", "downlink"):
+            object.__setattr__(self, way, codec_of(getattr(self, way)))
         settings.check(self)
         kinds = {type(self.uplink), type(self.downlink)}
         for kind in kinds:
@@ -79,6 +81,12 @@ class Links:
         """The codecs an algorithm uses unless told otherwise."""
         parameters = {key: value for key, value in algorithm.uplink.items() if key != "memory"}
         return cls(CODECS[parameters.pop("name")](**parameters))
+
+
+def codec_of(given: Any) -> Any:
+    """The codec that a name or a class stands for; anything else as it is."""
+    made = CODECS[given] if isinstance(given, str) else given
+    return made() if isinstance(made, type) and issubclass(made, Codec) else made
 
 
 def at_budget(codec: Codec, bits: float) -> Codec:

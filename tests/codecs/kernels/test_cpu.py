@@ -62,7 +62,12 @@ def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_same_bytes_and_same_vectors(codec: Codec, d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     where, draw = Layout.vector(d), Draw.seeded(d)
-    fast = {name: codec.encode(x, where, draw) for name, x in vectors(d).items()}
+
+    def message(x: Tensor) -> bytes:
+        """The message, also of a vector that `encode` refuses."""
+        return codec.frame(codec.pack(codec.compress(x, where, draw), where), where)
+
+    fast = {name: message(x) for name, x in vectors(d).items()}
     heard = {}
     for name, data in fast.items():
         if torch.isfinite(vectors(d)[name]).all() and name != "huge":
@@ -70,7 +75,7 @@ def test_same_bytes_and_same_vectors(codec: Codec, d: int, monkeypatch: pytest.M
             assert same(heard[name], codec.quantise(vectors(d)[name], where, draw)), name
     plainly(monkeypatch)
     for name, x in vectors(d).items():
-        assert codec.encode(x, where, draw) == fast[name], name
+        assert message(x) == fast[name], name
     for name, x in heard.items():
         assert same(codec.decode(fast[name], where, draw), x), name
 

@@ -7,7 +7,21 @@ import sys
 import pytest
 import torch
 
-from fedcom.codecs import Codec, Peaks, Rotated
+from fedcom.codecs import (
+    Auto,
+    Codec,
+    CountSketch,
+    Dithered,
+    Int,
+    Natural,
+    Peaks,
+    Qsgd,
+    RandK,
+    Rotated,
+    Sign,
+    TernGrad,
+    TopK,
+)
 from fedcom.codecs.coding import hadamard, integer_stream
 from fedcom.codecs.coding.entropy import histogram
 from fedcom.codecs.coding.uniform import for_rate
@@ -16,6 +30,9 @@ from fedcom.draws import Draw
 from fedcom.vectors import Layout
 
 pytest.importorskip("triton", reason="triton comes with torch for CUDA")
+CODED: list[Codec] = [Rotated(2.0), Dithered(q=0.1), Dithered(bits=2.0), Auto(2.0), Auto(q=0.1)]
+KINDS = (Int, Qsgd, Natural, TopK, RandK, CountSketch, TernGrad, Sign)
+OTHERS: list[Codec] = [Peaks(0.05), TopK(0.4), *(kind() for kind in KINDS)]
 
 
 def check(clients: int, d: int, device: str) -> None:
@@ -103,6 +120,22 @@ def test_messages_of_the_gpu_are_those_of_the_cpu(codec: Codec) -> None:
         assert same(there[name].cpu(), part)
     heard = codec.expand(there, layout, Draw(draw.key.cuda())).cpu()
     assert torch.allclose(heard, codec.quantise(x, layout, draw), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("codec", [*CODED, *OTHERS], ids=repr)
+def test_what_is_not_finite_is_the_same_on_a_gpu(codec: Codec) -> None:
+    layout, draw = Layout.vector(30_000), Draw.seeded(3).fold(torch.arange(5))
+    x = torch.randn(5, 30_000, generator=torch.Generator().manual_seed(0))
+    x[1, 7], x[2, 29_999], x[3] = torch.nan, -torch.inf, torch.finfo(torch.float32).max
+    there, sizes = codec.transmit(x.cuda(), layout, Draw(draw.key.cuda()))
+    here, real = codec.transmit(x, layout, draw)
+    assert torch.equal(there.isnan().cpu(), here.isnan())
+    assert there[1:3].isnan().all()
+    found, wanted = (
+        sum(int(torch.as_tensor(size).expand(5)[1]) for size in items.values()) for items in (sizes, real)
+    )
+    assert found == wanted
 
 
 @pytest.mark.gpu

@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from fedcom.config import Config, read
+from fedcom.engines.ranks import ranks
 from fedcom.engines.ranks.ranks import ALONE, Ranks, find, meeting_place
+from fedcom.errors import OutOfMemory, RankLost
 from fedcom.runs.prepare import build_task
+from fedcom.runs.record import out_of_memory
 from tests.choice import cover
 from tests.conftest import CHAOS
 from tests.processes import PATIENCE
@@ -247,3 +251,22 @@ def test_ranks_meet_at_a_given_address_or_on_the_first_machine(
     environment: dict[str, str], address: tuple[str | None, int]
 ) -> None:
     assert meeting_place(environment) == address
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "NCCL error in: a.cpp:1, unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'",
+        "ncclUnhandledCudaError: Failed to CUDA calloc 4194304 bytes",
+        "CUDA error: out of memory",
+    ],
+)
+def test_too_little_memory_is_not_told_as_a_lost_rank(said: str) -> None:
+    for error in (RuntimeError(said), dist.DistBackendError(said), torch.OutOfMemoryError(said)):
+        with pytest.raises(torch.OutOfMemoryError) as caught, ranks._told():
+            raise error
+        assert error in (caught.value, caught.value.__cause__)
+        assert isinstance(out_of_memory(caught.value), OutOfMemory)
+    with pytest.raises(RankLost, match="ended or did not answer") as lost, ranks._told():
+        raise RuntimeError("Connection closed by peer")
+    assert isinstance(lost.value.__cause__, RuntimeError)

@@ -37,6 +37,13 @@ CASES: dict[str, tuple[str, Links | None, dict[str, Any]]] = {
         Links(Int(4), budgets=tuple(2.0 + j % 3 for j in range(CLIENTS)), clip=1.0),
         {"participation": 0.5},
     ),
+    "budgets, error feedback": (
+        "fedcomgate-exact",
+        Links(
+            Int(4), uplink_memory="error-feedback", budgets=tuple(2.0 + 6 * (j % 2) for j in range(CLIENTS))
+        ),
+        {"participation": 0.5},
+    ),
     "correlated": ("fedcom", Links(Int(4), correlated=True), {"participation": 0.5}),
     "epochs": ("fedcomgate", Links(Int(4)), {"how": {"epochs": 2, "tau": 10}}),
     "fedavg": ("fedavg", None, {"participation": 0.5}),

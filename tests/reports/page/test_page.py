@@ -172,6 +172,14 @@ def test_bits_are_those_of_the_ledger_and_the_bound_is_that_of_their_rate(tmp_pa
     assert "int, uplink bits 2 fedpaq, int 2-bit unbiased — 0.500 — 14.4 2.14e-09" in text
 
 
+def test_estimated_bytes_are_called_so(tmp_path: Path) -> None:
+    books = {"clients": 2, "uplink": {"vectors": {"D": {"codes": 4}}}, "downlink": {"vectors": {}}}
+    exact = make(tmp_path / "exact", ledger=books | {"exact": True})
+    estimated = make(tmp_path / "estimated", ledger=books | {"exact": False})
+    assert "bytes are estimates" not in shown(exact)
+    assert "bytes are estimates" in shown(exact, estimated)
+
+
 def test_bytes_are_itemised_per_client(tmp_path: Path) -> None:
     text = shown(make(tmp_path / "a"))
     assert "fedpaq, int 2-bit uplink D header 1.600e-05 88.89" in text

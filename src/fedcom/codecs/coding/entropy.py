@@ -31,6 +31,7 @@ _INVERSE = 46  # the bits after the point of 1/f
 
 Shares = NDArray[U]
 Words = NDArray[np.uint16]
+Tables = tuple[Shares, Shares, NDArray[W]]  # of every symbol: its share, where its slots begin, and 1/share
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +70,11 @@ class SymbolCoder:
         codes = torch.from_numpy(decode(body[size:], self.frequencies.cpu().numpy(), values, n))
         return codes + raw.unpack(body[:size]).to(torch.int32) if self.shift else codes
 
-    def nbytes(self, codes: Tensor) -> Tensor:
-        """The bytes of each row, from how often each symbol occurs; within a few bytes of the real size."""
+    def nbytes(self, codes: Tensor, exact: bool = True) -> Tensor:
+        """The bytes of each row; `countable` says where they can be exact."""
         raw = self._raw(codes.shape[-1]).nbytes if self.shift else 0
+        if exact and countable(codes):
+            return raw + stream_lengths(codes, self.frequencies, self.low, self.shift)
         return raw + stream_bytes(self._counts(codes), self.frequencies)
 
     def _counts(self, codes: Tensor) -> Tensor:
@@ -116,11 +119,9 @@ def encode(symbols: Symbols | Codes, frequencies: Ints) -> bytes:
     Args:
         frequencies: of every symbol; several tables, each with the sum TOTAL, may follow one another.
     """
-    shares = frequencies.astype(U)
-    tables = shares, (np.cumsum(shares, dtype=U) - shares) % U(TOTAL), inverses(frequencies)
     words = np.empty(len(symbols) + 1, np.uint16)
     states = np.full(_LANES, _LOW, U)
-    first = _encode(symbols, tables, words, states)
+    first = _encode(symbols, tables(frequencies), words, states)
     return states.astype("<u4").tobytes() + words[first:].astype("<u2").tobytes()
 
 
@@ -144,6 +145,7 @@ def decode(data: memoryview, frequencies: Ints, values: Codes, n: int) -> Codes:
     return out
 
 
+@jit
 def inverses(frequencies: Ints) -> NDArray[W]:
     """1/f, rounded up to 46 bits after the point.
 
@@ -152,8 +154,31 @@ def inverses(frequencies: Ints) -> NDArray[W]:
     return (-(-(1 << _INVERSE) // np.maximum(frequencies, 1))).astype(W)
 
 
+@jit
+def tables(frequencies: Ints) -> Tables:
+    """What the encoder looks up."""
+    starts = (np.cumsum(frequencies) - frequencies) % TOTAL
+    return frequencies.astype(U), starts.astype(U), inverses(frequencies)
+
+
+def countable(codes: Tensor) -> bool:
+    """Whether the exact bytes of codes can be counted: on a CPU, by compiled loops.
+
+    Elsewhere they are estimated, which takes no steps one after the other.
+    """
+    return COMPILED and codes.device.type == "cpu"
+
+
+def stream_lengths(codes: Tensor, frequencies: Tensor, low: int = 0, shift: int = 0) -> Tensor:
+    """The exact bytes of the stream of each row, not made; the symbols are (codes - low) >> shift."""
+    rows = codes.numpy().reshape(-1, codes.shape[-1])
+    found = tables(frequencies.numpy())
+    words = [count_words(row, low, shift, found) for row in rows]
+    return torch.tensor([STATES + 2 * n for n in words]).reshape(codes.shape[:-1])
+
+
 def stream_bytes(counts: Tensor, frequencies: Tensor) -> Tensor:
-    """The bytes of a stream, from how often each symbol occurs in it; within a few bytes of the real size.
+    """About the bytes of a stream, from how often each symbol occurs; within a few bytes of the real size.
 
     On average the final states hold 24 bits each, 16 of which they began with.
     """
@@ -173,12 +198,12 @@ def normalise(counts: Tensor) -> Tensor:
         return _normalise_there(counts.double())
     rows = counts.double().reshape(-1, counts.shape[-1])
     frequencies = torch.empty(rows.shape, dtype=torch.int64)
-    _normalise(rows.numpy(), frequencies.numpy())
+    share(rows.numpy(), frequencies.numpy())
     return frequencies.reshape(counts.shape)
 
 
 def _normalise_there(counts: Tensor) -> Tensor:
-    """The same as _normalise on a GPU, without waiting for it."""
+    """The same as normalise on a GPU, without waiting for it."""
     share = counts / counts.sum(-1, keepdim=True).clamp(min=1)
     frequencies = ((share * TOTAL).round().clamp(min=1) * (counts > 0)).long()
     for _ in range(4):
@@ -190,7 +215,8 @@ def _normalise_there(counts: Tensor) -> Tensor:
 
 
 @jit
-def _normalise(counts: Reals, frequencies: Ints) -> None:
+def share(counts: Reals, frequencies: Ints) -> None:
+    """Fill in the frequencies of each row of counts; `normalise` explains them."""
     for r in range(len(counts)):
         count, frequency, whole, excess = counts[r], frequencies[r], 0.0, -TOTAL
         for s in range(len(count)):
@@ -236,9 +262,7 @@ def _tally(codes: Codes, low: int, shift: int, counts: NDArray[np.int64]) -> Non
 
 
 @jit
-def _encode(
-    symbols: Symbols | Codes, tables: tuple[Shares, Shares, NDArray[W]], words: Words, states: Shares
-) -> int:
+def _encode(symbols: Symbols | Codes, tables: Tables, words: Words, states: Shares) -> int:
     """Fill in the words from the last to the first, and return the position of the first."""
     at, whole = W(len(words) - 1), len(symbols) // _LANES * _LANES
     for i in range(len(symbols) - 1, whole - 1, -1):
@@ -255,15 +279,40 @@ def _encode(
 
 
 @jit
-def _put(symbol: int, x: U, tables: tuple[Shares, Shares, NDArray[W]], words: Words, at: W) -> tuple[U, W]:
-    """The state after a symbol, and the position of the next word; without branches and divisions."""
-    shares, starts, inverses = tables
-    s = U(symbol)
+def _put(symbol: int, x: U, tables: Tables, words: Words, at: W) -> tuple[U, W]:
+    """The state after a symbol, and the position of the next word."""
     words[at] = x & U(0xFFFF)
+    x, full = _pushed(U(symbol), x, tables)
+    return x, at - full
+
+
+@jit
+def _pushed(s: U, x: U, tables: Tables) -> tuple[U, W]:
+    """The state after a symbol, and whether a word leaves the state first; without branches and divisions."""
+    shares, starts, inverses = tables
     full = x >> U(32 - PRECISION) >= shares[s]
     x = U(x >> U(16)) if full else x
     quotient = U(W(x) * inverses[s] >> W(_INVERSE))
-    return U(U(quotient * U(U(TOTAL) - shares[s])) + U(x + starts[s])), at - W(full)
+    return U(U(quotient * U(U(TOTAL) - shares[s])) + U(x + starts[s])), W(full)
+
+
+@jit
+def count_words(codes: Symbols | Codes, low: int, shift: int, tables: Tables) -> int:
+    """How many words the stream of some codes has; `stream_lengths` explains low and shift."""
+    first, bits, n, whole = U(low), U(shift), W(0), len(codes) // _LANES * _LANES
+    states = np.full(_LANES, U(_LOW), U)
+    for i in range(len(codes) - 1, whole - 1, -1):
+        states[i - whole], full = _pushed(U(U(codes[i]) - first) >> bits, states[i - whole], tables)
+        n += full
+    a, b, c, d = states[0], states[1], states[2], states[3]  # in registers
+    for i in range(whole - _LANES, -1, -_LANES):
+        j = W(i)
+        d, p = _pushed(U(U(codes[j + W(3)]) - first) >> bits, d, tables)
+        c, q = _pushed(U(U(codes[j + W(2)]) - first) >> bits, c, tables)
+        b, r = _pushed(U(U(codes[j + W(1)]) - first) >> bits, b, tables)
+        a, s = _pushed(U(U(codes[j]) - first) >> bits, a, tables)
+        n += p + q + r + s
+    return int(n)
 
 
 @jit

@@ -13,11 +13,16 @@ from torch import Tensor
 
 from fedcom.codecs.coding.entropy import (
     PRECISION,
+    STATES,
+    count_words,
+    countable,
     decode,
     encode,
     histogram,
     normalise,
+    share,
     stream_bytes,
+    tables,
 )
 from fedcom.codecs.kernels.arrays import Codes, Ints, Symbols
 from fedcom.codecs.kernels.jit import COMPILED, jit
@@ -65,13 +70,19 @@ def unpack(body: memoryview, n: int) -> Tensor:
     return torch.from_numpy(codes)
 
 
-def nbytes(codes: Tensor) -> Tensor:
-    """The bytes of each row, from how often each symbol occurs; within a few bytes of the real size."""
-    return counted_bytes(*tally(codes.reshape(-1, codes.shape[-1]))).reshape(codes.shape[:-1])
+def nbytes(codes: Tensor, exact: bool = True) -> Tensor:
+    """The bytes of each row; `countable` says where they can be exact."""
+    rows = codes.reshape(-1, codes.shape[-1])
+    if exact and countable(codes):
+        sizes = torch.empty(len(rows), dtype=torch.int64)
+        _measure(rows.to(torch.int32).numpy(), _table(1).bits, sizes.numpy())
+    else:
+        sizes = counted_bytes(*tally(rows))
+    return sizes.reshape(codes.shape[:-1])
 
 
 def counted_bytes(counts: Tensor, raw: Tensor) -> Tensor:
-    """The same, of rows that `tally` has counted."""
+    """About the bytes of rows that `tally` has counted; within a few bytes of the real size."""
     frequencies = normalise(counts)
     used = (counts > 0).long().cumsum(-1).argmax(-1) + 1
     table = 2 + (used * _table(1).bits + 7) // 8
@@ -131,6 +142,23 @@ def _places(codes: Codes) -> Ints:
     """The positions of the integers that have raw bits."""
     places = np.empty(len(codes), np.int64)
     return places[: _find_large(codes, places)]
+
+
+@jit
+def _measure(codes: Codes, width: int, sizes: Ints) -> None:
+    """Fill in the exact bytes of each row, without making them; `width` is the bits of a frequency."""
+    symbols, places = np.empty(codes.shape[1], np.uint8), np.empty(codes.shape[1], np.int64)
+    frequencies = np.empty((1, MOST), np.int64)
+    for r in range(len(codes)):
+        _cut_small(codes[r], symbols)
+        raw = _cut_large(codes[r], places[: _find_large(codes[r], places)], symbols)
+        counts = np.zeros((4, MOST), np.int64)
+        _add_counts(symbols, counts)
+        found = counts.sum(0)
+        share(found.astype(np.float64).reshape(1, -1), frequencies)
+        words = count_words(symbols, 0, 0, tables(frequencies[0]))
+        used = found.nonzero()[0][-1] + 1
+        sizes[r] = 2 + (used * width + 7) // 8 + 4 + STATES + 2 * words + (raw + 7) // 8
 
 
 @jit

@@ -39,7 +39,7 @@ class FixedWidthCoder:
             raise WireError(f"{n} codes of {self.bits} bits cannot have {len(body)} bytes")
         return self._field(n).unpack(body).to(torch.int32)
 
-    def nbytes(self, codes: Tensor) -> int:
+    def nbytes(self, codes: Tensor, exact: bool = True) -> int:
         """The bytes of each row."""
         return self._field(codes.shape[-1]).nbytes
 

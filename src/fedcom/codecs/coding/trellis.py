@@ -22,7 +22,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.codecs.coding import normal
-from fedcom.codecs.coding.entropy import PRECISION, STATES, TOTAL, encode, histogram, normalise, stream_bytes
+from fedcom.codecs.coding.entropy import (
+    PRECISION,
+    STATES,
+    TOTAL,
+    countable,
+    encode,
+    histogram,
+    normalise,
+    stream_bytes,
+    stream_lengths,
+)
 from fedcom.codecs.kernels.arrays import Codes, Floats, Ints, Reals
 from fedcom.codecs.kernels.jit import jit
 from fedcom.errors import WireError
@@ -128,10 +138,12 @@ class TrellisCoder:
             raise WireError("a trellis-coded stream does not end where it should")
         return torch.from_numpy(codes)
 
-    def nbytes(self, codes: Tensor) -> Tensor:
-        """The bytes of each row, from how often each code occurs; within a few bytes of the real size."""
-        counts = histogram(codes[..., : self.coded(codes.shape[-1])], len(self.frequencies))
-        return stream_bytes(counts, self.frequencies)
+    def nbytes(self, codes: Tensor, exact: bool = True) -> Tensor:
+        """The bytes of each row; `countable` says where they can be exact."""
+        coded = codes[..., : self.coded(codes.shape[-1])]
+        if exact and countable(codes):
+            return stream_lengths(coded, self.frequencies)
+        return stream_bytes(histogram(coded, len(self.frequencies)), self.frequencies)
 
 
 @dataclass(frozen=True, eq=False)

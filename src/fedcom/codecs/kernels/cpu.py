@@ -203,11 +203,12 @@ def _undithered(codes: Codes, step: Floats, keys: Keys, x: Floats) -> None:
 
 @jit
 def _integer(x: F, low: F, step: F, top: F, u: F) -> F:
-    """The code of a number, rounded up if u is less than what rounding down leaves."""
+    """The code of a number, rounded up if u is less than what rounding down leaves; 0 of NaN."""
     z = F(x - low) / step
     floor = np.floor(z)
     v = floor + F(1) if u < z - floor else floor
-    return min(max(v, F(0)), top)
+    v = v if v > F(0) else F(0)
+    return v if v < top else top
 
 
 @jit

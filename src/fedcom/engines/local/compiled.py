@@ -20,6 +20,7 @@ from fedcom.rounds.rules import Rules, relative_error
 from fedcom.rounds.state import RunState
 from fedcom.tasks.task import Task
 from fedcom.traffic.ledger import Ledger
+from fedcom.vectors import share_memory
 
 log = logging.getLogger("fedcom")
 _WAYS = {"method and codec": (True, True), "method": (True, False), "codec": (False, True)}
@@ -144,19 +145,32 @@ _ALIGNED = 32  # numbers
 
 
 def _in_place(client_step: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiled client_step that writes the new state over the old one, most often in the store itself."""
+    """A compiled client_step that writes the new state over the old one, most often in the store itself.
+
+    A method that moves a tensor from one field to another has its new state returned instead: a compiler may
+    write one field before it reads the other.
+    """
 
     def write(client: Any, *rest: Any) -> None:
         for old, new in zip(client, client_step(client, *rest), strict=True):
             old.copy_(new)
 
-    compiled = _compile(write)
+    returned, written, moves = _compile(client_step), _compile(write), list[bool]()
 
     def step(client: Any, *rest: Any) -> Any:
-        compiled(client, *rest)
+        if not moves:
+            moves.append(_moves(client, client_step(client, *rest)))
+        if moves[0]:
+            return returned(client, *rest)
+        written(client, *rest)
         return client
 
     return step
+
+
+def _moves(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
+    """Whether a new tensor lies in the memory of an old one that is not its own."""
+    return any(share_memory(x, y) for i, x in enumerate(old) for j, y in enumerate(new) if i != j)
 
 
 def _compiled(thing: Any, *methods: str) -> Any:

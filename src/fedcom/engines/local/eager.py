@@ -22,6 +22,7 @@ from fedcom.engines.local.inputs import Inputs
 from fedcom.engines.local.stack import Stack, map_tensors
 from fedcom.engines.state.parking import Parking, Waiting
 from fedcom.engines.state.placement import ClientCounts, make_store
+from fedcom.engines.strays import watched
 from fedcom.errors import ConfigError
 from fedcom.rounds.cohort import mean_weights
 from fedcom.rounds.round import (
@@ -47,7 +48,7 @@ from fedcom.traffic.channel import Channel, Mail
 from fedcom.traffic.ledger import Ledger
 from fedcom.traffic.network import clock_of
 from fedcom.traffic.receipts import Receipts
-from fedcom.vectors import Vectors, handfuls
+from fedcom.vectors import Vectors, handfuls, overwrite
 
 
 class Begun(NamedTuple):
@@ -123,7 +124,7 @@ class EagerEngine:
 
     def step(self) -> None:
         """One round of every run."""
-        with repeatable(self.tf32):
+        with repeatable(self.tf32), watched(first=self.round == 0):
             self.load_inputs()
             bills = self.play()
         for run, bill in zip(self.runs, bills, strict=True):
@@ -281,7 +282,8 @@ class EagerEngine:
             if not self.store.empty:
                 self._waiting.append((done.rows, self.park(done.rows, done.work)))
             del done
-        q = torch.cat(qs).reshape(len(self.runs), self.stack.sampled).mean(-1)
+        q = torch.cat(qs).reshape(len(self.runs), self.stack.sampled)
+        q = self.runs[0].rules.coarsest_q(q, self.inputs.client)
         return [Collected(mean.vectors, mean_q) for mean, mean_q in zip(means, q, strict=True)]
 
     def add(self, means: Sequence[Mean], begun: Sequence[Begun], done: Done) -> None:
@@ -291,14 +293,11 @@ class EagerEngine:
             mean.add(p, {name: self.stack.rows_of(sent, i) for name, sent in done.work.sent.items()})
 
     def answer(self, begun: Sequence[Begun], collected: Sequence[Collected]) -> list[Answer]:
-        """What each run's server makes of the round, which the run keeps."""
+        """What each run's server makes of the round."""
         answers = [self.server_answer(i, begun[i], collected[i]) for i in range(len(self.runs))]
-        for run, answer in zip(self.runs, answers, strict=True):
-            new = answer.server_side
-            run.server_side = _written(run.server_side, new) if self.writes_in_place else new
         alpha = self.stack.numbers([answer.rnd.alpha for answer in answers])
         q = torch.stack([each.q for each in collected])
-        self.gauges.record(q, alpha, [run.server.w for run in self.runs])
+        self.gauges.record(q, alpha, [answer.server_side.state.w for answer in answers])
         return answers
 
     def server_answer(self, i: int, begun: Begun, collected: Collected) -> Answer:
@@ -308,7 +307,7 @@ class EagerEngine:
         return server_work(run.rules, run.server_side, mean, q, begun.rnd, self._downlink(i), begun.draw)
 
     def finish(self, answers: Sequence[Answer]) -> None:
-        """Update what the clients keep."""
+        """Update what the clients keep, then what the servers do: clients may hold views of it until then."""
 
         def one(waiting: tuple[slice, Waiting]) -> None:
             group, work = waiting[0], waiting[1]()
@@ -321,6 +320,9 @@ class EagerEngine:
         for _ in self.groups.map(one, self._waiting):
             pass
         self._waiting = []
+        for run, answer in zip(self.runs, answers, strict=True):
+            new = answer.server_side
+            run.server_side = _written(run.server_side, new) if self.writes_in_place else new
 
     def _at_once(self, rows: int) -> list[slice]:
         """How the rows of a group are cut for work that passes over their vectors only."""
@@ -407,5 +409,5 @@ def repeatable(tf32: bool) -> Iterator[None]:
 
 def _written(old: ServerSide, new: ServerSide) -> ServerSide:
     """The new one, written into the old one's tensors."""
-    state = type(new.state)(*(x.copy_(y) for x, y in zip(old.state, new.state, strict=True)))
-    return ServerSide(state, {name: old.memory[name].copy_(x) for name, x in new.memory.items()})
+    overwrite([*old.state, *(old.memory[name] for name in new.memory)], [*new.state, *new.memory.values()])
+    return old

@@ -217,7 +217,8 @@ class RankedEngine(EagerEngine):
             q: one number per client of all ranks.
         """
         self._bills = [Ledger(self.stack.clients)]
-        self.finish(self.answer([begun], [Collected(mean, q.reshape(1, -1).mean(-1)[0])]))
+        q = self.runs[0].rules.coarsest_q(q.reshape(1, -1), self.inputs.client)[0]
+        self.finish(self.answer([begun], [Collected(mean, q)]))
         down = self.receipts.stop(self.inputs.client)
         self.clock.stop(self.inputs.client, down, *self.runs[0].cohort.steps)
         return self._bills[0]

@@ -31,6 +31,7 @@ LAUNCHERS = (
 _JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "SLURM_JOB_ID")  # what names a job
 c10d: Any = dist  # whose stubs do not name its stores
 TIMEOUT = 1800.0  # seconds without a word from another rank
+_NO_MEMORY = r"out of memory|failed to cuda (host )?[cm]?alloc"  # in nccl's own words
 _FOREVER = timedelta(days=365)  # a rank that ends is noticed at once all the same
 
 
@@ -276,17 +277,21 @@ def on_host(x: Tensor) -> Tensor:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Say plainly that another process is gone or silent."""
+    """Say plainly that another process is gone or silent; too little memory is told as such."""
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
+        if re.search(_NO_MEMORY, str(error), re.IGNORECASE):
+            raise torch.OutOfMemoryError(str(error)) from error
         lines = re.sub(
             r"^\[[^\]]*\] *", "", str(error).strip()
         ).splitlines()  # without the place in gloo's code
         first = lines[0] if lines else type(error).__name__
         raise RankLost(
             f"another process of this run ended or did not answer in time ({first[:200]})"
-        ) from None
+        ) from error
 
 
 def _packed(facts: Mapping[str, Any], tensors: Vectors) -> Tensor:

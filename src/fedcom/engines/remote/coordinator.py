@@ -458,7 +458,8 @@ class Coordinator:
         if len(counted) < len(now.called):
             for x in now.mean.vectors.values():
                 x.mul_(now.share / float(share))
-        q = torch.tensor(now.qs, dtype=run.server.w.dtype).reshape(1, -1).mean(-1)[0]
+        q = torch.tensor(now.qs, dtype=run.server.w.dtype).reshape(1, -1)
+        q = run.rules.coarsest_q(q, counted)[0]
         rnd = shared.round_facts(run, self.round, float(share))
         bill, mail = Ledger(run.rules.clients), list[Mail]([[]])
         channel = _channel(bill, mail)
@@ -471,7 +472,7 @@ class Coordinator:
         self._ends[self.round] = end.nbytes
         self.counted[counted], self.owed[counted] = self.round, True
         self._factors |= now.factors
-        return q, torch.as_tensor(answer.rnd.alpha)
+        return q, torch.as_tensor(answer.rnd.alpha, dtype=torch.float64)
 
     def _mourn(self, now: "_Open") -> bool:
         """Let all start anew if a client has lost a state on which the others' depend; whether they do."""

@@ -16,7 +16,7 @@ from fedcom.engines.local.eager import repeatable
 from fedcom.engines.remote import messages, shared
 from fedcom.engines.remote.messages import Call, Envelope, Told
 from fedcom.engines.remote.vault import Kept, Pending, Vault
-from fedcom.errors import WireError
+from fedcom.errors import NotFinite, WireError
 from fedcom.rounds.round import (
     Answer,
     Assignment,
@@ -84,7 +84,7 @@ class Participant:
         try:
             with repeatable(tf32=False):
                 work = client_work(self.run.rules, given, channel)
-        except WireError as error:  # the update is not finite
+        except NotFinite as error:
             self._keep(envelope, kept, None)
             return messages.cannot(envelope, str(error))
         self._keep(envelope, kept, Pending(envelope.round, work))

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedcom.errors import StorageError
 from fedcom.rounds.round import Work
 from fedcom.saving.whole import check_room, disk_errors, write_whole
-from fedcom.vectors import Vectors
+from fedcom.vectors import Vectors, apart
 
 log = logging.getLogger("fedcom")
 FORMAT = 1
@@ -84,8 +84,8 @@ class Vault:
         }
         if pending is not None:
             new = _named("pending", pending.work.state, pending.work.memory)
-            old = {x.data_ptr() for x in tensors.values()}
-            tensors |= {name: x for name, x in new.items() if x.data_ptr() not in old}  # the others are equal
+            old = {f"pending{name.removeprefix('committed')}": x for name, x in tensors.items()}
+            tensors |= {name: x for name, x in new.items() if x is not old[name]}  # the others are equal
             tensors |= {f"pending.meant.{name}": x for name, x in pending.work.meant.items()}
             tensors |= {f"pending.sent.{name}": x for name, x in pending.work.sent.items()}
             tensors["pending.q"] = pending.work.q
@@ -93,7 +93,8 @@ class Vault:
             tensors |= {f"replica.{name}": x for name, x in kept.replica[1].items()}
         path = self.path(job)
         check_room(path.parent, sum(x.nbytes for x in tensors.values()) + _SLACK)
-        content = save({name: x.contiguous() for name, x in tensors.items()}, {"facts": json.dumps(facts)})
+        own = apart([x.contiguous() for x in tensors.values()])  # a file cannot hold views of one another
+        content = save(dict(zip(tensors, own, strict=True)), {"facts": json.dumps(facts)})
         write_whole(path, lambda aside: _write(aside, content))
 
     def load(self, job: bytes, initial: tuple[Any, Vectors]) -> Kept | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedcom import settings
 from fedcom.engines.state.rows import Rows
-from fedcom.vectors import Vectors
+from fedcom.vectors import Vectors, overwrite
 
 Sampler = Callable[[int], Tensor]  # from a round's index to the clients that take part in it
 
@@ -103,10 +103,12 @@ class ClientStore:
 
     def put(self, rows: slice, clients: Tensor, state: Any, memory: Vectors) -> None:
         """Write the state and memory of some clients back; `take` explains rows and clients."""
-        where = rows if self.everyone else clients
-        for field, value in zip(self._rows, self._flat(state, memory), strict=True):
-            if value.data_ptr() != field[rows].data_ptr():  # a compiled method writes in place
-                field[where] = value.to(field.dtype)
+        new = self._flat(state, memory)
+        if self.everyone:  # `take` gave views
+            overwrite([field[rows] for field in self._rows], new)
+            return
+        for field, value in zip(self._rows, new, strict=True):
+            field[clients] = value.to(field.dtype)
 
     def commit(self) -> None:
         """Make a round final."""
@@ -242,8 +244,7 @@ class PrefetchedStore(SparseStore):
         return self.as_state([field[rows] for field in self._on_device])
 
     def put(self, rows: slice, clients: Tensor, state: Any, memory: Vectors) -> None:
-        for field, value in zip(self._on_device, self._flat(state, memory), strict=True):
-            field[rows] = value.to(field.dtype)
+        overwrite([field[rows] for field in self._on_device], self._flat(state, memory))
 
     def commit(self) -> None:
         self._writing.result()  # the round before last's, long done: raises its error, if any

@@ -6,9 +6,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from fedcom.errors import ConfigError
+from fedcom.errors import ConfigError, flag
 from fedcom.reports.page import codecs, points, sections
-from fedcom.reports.page.collect import CollectedRuns, SavedRun, collect
+from fedcom.reports.page.collect import CollectedRuns, SavedRun, collect, named
 from fedcom.reports.page.curves import curves
 from fedcom.reports.page.markup import Html, join, script_safe, text
 from fedcom.version import VERSION
@@ -19,21 +19,27 @@ CLIENTS = 100  # how many clients of a partition are drawn; more would be too th
 
 
 def write(
-    folders: Sequence[Path], out: Path | None = None, tell: Callable[[str], object] = lambda notice: None
+    folders: Sequence[Path],
+    out: Path | None = None,
+    tell: Callable[[str], object] = lambda notice: None,
+    also: CollectedRuns | None = None,
 ) -> Path:
     """Write the page of every run in or below some folders, and return its path.
 
     Args:
+        also: runs and sweeps that are in no folder.
         out: the file to write; None for report.html in the folder, or in the current folder if there are
             several. An existing file is overwritten only if it is a fedcom report.
         tell: called with each notice of what is broken or missing in a run's folder.
     """
     out = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     if out.is_dir():
-        raise ConfigError(f"{out} is a folder; --out takes a file, such as {out / 'report.html'}")
+        raise ConfigError(f"{out} is a folder; {flag('out')} takes a file, such as {out / 'report.html'}")
     if out.exists() and MARK not in out.read_text(encoding="utf-8", errors="replace")[:1000]:
-        raise ConfigError(f"{out} exists and is not a fedcom report; choose another --out")
-    found = collect(folders)
+        raise ConfigError(f"{out} exists and is not a fedcom report; choose another {flag('out')}")
+    found = collect(folders) if folders or also is None else CollectedRuns()
+    if also is not None:
+        found = CollectedRuns(named([*found.runs, *also.runs]), found.sweeps + also.sweeps, found.notices)
     for what, where in found.notices:
         tell(f"{where}: {what}")
     page = build(found)
@@ -41,7 +47,7 @@ def write(
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(page.encode("utf-8", "replace"))
     except OSError as error:
-        raise ConfigError(f"cannot write {out}: {error.strerror}; choose another --out") from None
+        raise ConfigError(f"cannot write {out}: {error.strerror}; choose another {flag('out')}") from None
     return out
 
 
@@ -76,7 +82,7 @@ def build(found: CollectedRuns, live: bool = False) -> str:
         traffic=sections.traffic(runs),
         codecs=codecs.codec_table(runs),
         settings=sections.settings(runs),
-        repeat=sections.repeat(runs),
+        repeat=sections.repeat([run for run in runs if run.folder.is_dir()]),
     )
 
 

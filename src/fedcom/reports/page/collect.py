@@ -161,6 +161,17 @@ def _run(folder: Path, notices: list[Notice]) -> SavedRun:
     )
 
 
+def unsaved(curve: Curve, name: str) -> SavedRun:
+    """A run of which there are only the rows.
+
+    Args:
+        name: in place of its folder's.
+    """
+    empty: list[JsonObject] = [{} for _ in range(7)]
+    rows = [dict(row) for row in curve.rows]
+    return SavedRun(Path(name), curve.method or name, curve.seed, curve.status, rows, *empty)
+
+
 def _read(
     folder: Path, name: str, parse: Callable[[str], T], notices: list[Notice], *, needed: bool = True
 ) -> T | None:
@@ -331,7 +342,7 @@ def _whole(value: Any) -> int:
 
 
 def _ledger(text: str) -> JsonObject:
-    """Bytes by direction, vector and part, and the number of clients."""
+    """Bytes by direction, vector and part, the number of clients, and whether all bytes are exact."""
     ledger = _json_object(text)
     items = {
         way: {
@@ -340,7 +351,7 @@ def _ledger(text: str) -> JsonObject:
         }
         for way in ("uplink", "downlink")
     }
-    return {"clients": max(1, _whole(ledger["clients"])), **items}
+    return {"clients": max(1, _whole(ledger["clients"])), "exact": ledger.get("exact") is not False, **items}
 
 
 def _accuracy(text: str) -> JsonObject:

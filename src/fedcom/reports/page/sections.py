@@ -94,6 +94,12 @@ def _status(entry: MethodEntry) -> Html:
     return tag("span", ", ".join(words) or "done", class_=f"status {entry['status']}")
 
 
+_ESTIMATED = (
+    "Some messages were coded on a GPU. Their bytes are estimates, each within 12 bytes or 0.1% of the real "
+    "message, here and wherever this page shows bytes; all others are exact. run.encode=true makes real ones."
+)
+
+
 def traffic(runs: Sequence[SavedRun]) -> Html:
     """Bytes per client by direction, vector and part, as bars and as a table."""
     shown = looks_of(runs)
@@ -131,9 +137,10 @@ def traffic(runs: Sequence[SavedRun]) -> Html:
     ]
     headings = ["method", "direction", "vector", "part", "MB per client", "% of direction"]
     listed = table("Bytes itemised", headings, rows, names=4)
-    return join(
-        [tag("div", *bars, class_="traffic", aria_hidden="true"), _fold("Itemised, as a table", listed)]
-    )
+    shares = tag("div", *bars, class_="traffic", aria_hidden="true")
+    if all(run.ledger.get("exact", True) for run in runs):
+        return join([shares, _fold("Itemised, as a table", listed)])
+    return join([shares, tag("p", _ESTIMATED, class_="quiet"), _fold("Itemised, as a table", listed)])
 
 
 def _account(runs: Sequence[SavedRun]) -> dict[tuple[str, str, str], float]:

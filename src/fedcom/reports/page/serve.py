@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from fedcom.errors import ConfigError, FedcomError, Stopped
+from fedcom.errors import ConfigError, FedcomError, Stopped, flag
 from fedcom.reports.page.build import build
 from fedcom.reports.page.collect import find
 
@@ -96,11 +96,11 @@ def serve(folders: Sequence[Path], port: int, tell: Callable[[str], object] = pr
     try:
         server = _Server(port, pages)
     except OverflowError:
-        raise ConfigError(f"--port must be from 0 to 65535; got {port}") from None
+        raise ConfigError(f"{flag('port')} must be from 0 to 65535; got {port}") from None
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise ConfigError(
-            f"cannot serve on port {port}: {why}; choose another --port, or 0 for any that is free"
+            f"cannot serve on port {port}: {why}; choose another {flag('port')}, or 0 for any that is free"
         ) from None
     with server:
         try:

@@ -1,0 +1,102 @@
+"""What a method that is not fedcom's own returns: refused in one line if it has another shape.
+
+Each function returns what it is given. It looks at types, shapes and dtypes, never at values, so a GPU is not
+waited for; what fedcom's own methods return is not looked at.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from fedcom.algorithms import Algorithm
+from fedcom.errors import ConfigError
+from fedcom.formats import described
+from fedcom.vectors import Vectors
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def begun(algorithm: Algorithm, method: str, state: Any, needs: tuple[str, ...] = ()) -> Any:
+    """What init_server or init_client returned: a named tuple of tensors.
+
+    Args:
+        needs: the fields that it must have.
+    """
+    if _others(algorithm):
+        fields = getattr(state, "_fields", ())
+        wrong = [name for name in fields if not isinstance(getattr(state, name), Tensor)]
+        if not isinstance(state, tuple) or not hasattr(state, "_fields"):
+            raise _refusal(algorithm, method, "a NamedTuple of tensors", described(state))
+        if wrong:
+            found = described(getattr(state, wrong[0]))
+            raise _refusal(algorithm, method, "a NamedTuple of tensors", f"{found} as {wrong[0]}")
+        if missing := [name for name in needs if name not in fields]:
+            raise _refusal(algorithm, method, f"a NamedTuple with {missing[0]}", f"one of {_listed(fields)}")
+    return state
+
+
+def sent_down(algorithm: Algorithm, vectors: Any) -> Vectors:
+    """What broadcast returned: tensors by name, the model as w among them."""
+    if _others(algorithm):
+        named = isinstance(vectors, dict) and all(isinstance(x, Tensor) for x in vectors.values())
+        if not named or "w" not in vectors:
+            found = _listed(vectors) if named else described(vectors)
+            raise _refusal(algorithm, "broadcast", "tensors by name, the model as w among them", found)
+    return vectors  # type: ignore[no-any-return]
+
+
+def moved(algorithm: Algorithm, w: Tensor, after: Any) -> Tensor:
+    """What local_step returned: models as they came.
+
+    Args:
+        w: the models before.
+    """
+    if _others(algorithm):
+        _check(algorithm, "local_step", "the clients' models", w, after)
+    return after  # type: ignore[no-any-return]
+
+
+def uploaded(algorithm: Algorithm, w: Tensor, vectors: Any) -> Vectors:
+    """What upload returned: the vectors that `uploads` names, in its order, each with one row per client.
+
+    Args:
+        w: the clients' models.
+    """
+    if not _others(algorithm):
+        return vectors  # type: ignore[no-any-return]
+    names = algorithm.uploads
+    if not isinstance(vectors, dict) or {*vectors} != {*names}:
+        found = f"a dict of {_listed(vectors)}" if isinstance(vectors, dict) else described(vectors)
+        raise _refusal(algorithm, "upload", f"a dict of {_listed(names)}, as `uploads` says", found)
+    for name in names:
+        _check(algorithm, "upload", f"{name} with one row per client", w, vectors[name])
+    return {name: vectors[name] for name in names}
+
+
+def stepped(algorithm: Algorithm, method: str, before: Any, after: Any) -> Any:
+    """What begin, client_step or server_step returned: a state like the one before."""
+    if _others(algorithm):
+        if type(after) is not type(before):
+            raise _refusal(algorithm, method, f"a state as it came, {described(before)}", described(after))
+        for name, old, new in zip(before._fields, before, after, strict=True):
+            _check(algorithm, method, f"{name} of the state", old, new)
+    return after
+
+
+def _others(algorithm: Algorithm) -> bool:
+    """Whether a method is not fedcom's own."""
+    return type(algorithm).__module__.partition(".")[0] != _PACKAGE
+
+
+def _check(algorithm: Algorithm, method: str, what: str, like: Tensor, found: Any) -> None:
+    """Refuse what has not the shape and dtype of another tensor."""
+    if described(found) != described(like):
+        raise _refusal(algorithm, method, f"{what}, {described(like)}", described(found))
+
+
+def _refusal(algorithm: Algorithm, method: str, wanted: str, found: str) -> ConfigError:
+    return ConfigError(f"method {algorithm.name}: {method} must return {wanted}; got {found}")
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(str, names)) or "nothing"

@@ -1,0 +1,129 @@
+"""What is known of torch's own losses: what each sample counts in a mean, and which answer is right."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+_FUNCTIONS: dict[type, Loss] = {
+    nn.CrossEntropyLoss: F.cross_entropy,
+    nn.NLLLoss: F.nll_loss,
+    nn.BCEWithLogitsLoss: F.binary_cross_entropy_with_logits,
+    nn.BCELoss: F.binary_cross_entropy,
+}
+_OPTIONS = ("weight", "ignore_index", "label_smoothing", "reduction")
+_OF_CLASSES = (F.cross_entropy, F.nll_loss)
+_OF_YES_OR_NO = ((F.binary_cross_entropy_with_logits, 0.0), (F.binary_cross_entropy, 0.5))
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The cross-entropy of each sample."""
+    picked = outputs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return outputs.logsumexp(-1) - picked
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is known of a loss.
+
+    Args:
+        each: the loss of each target times the weight of its class, 0 if it is ignored; None: unknown.
+        weight: of each class in the mean; None: 1.
+        ignored: a target that is left out of loss and accuracy; None: there is none.
+        threshold: the output above which the answer is yes; None: answers are not yes or no.
+    """
+
+    each: Loss | None = None
+    weight: Tensor | None = None
+    ignored: int | None = None
+    threshold: float | None = None
+
+    @classmethod
+    def of(cls, loss: Loss | None) -> "Terms":
+        """What is known of a loss: a module or function of torch's, or a partial of one."""
+        function, options = _parts(loss)
+        for other, threshold in _OF_YES_OR_NO:
+            if function is other:
+                return cls(threshold=threshold)
+        if not any(function is other for other in _OF_CLASSES):
+            return cls()
+        ignored = options.get("ignore_index", -100)
+        if options.get("reduction", "mean") != "mean":
+            return cls(ignored=ignored)
+        each = partial(function, **{**options, "reduction": "none"})
+        return cls(each, options.get("weight"), ignored)
+
+    def losses(self, loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each sample of a batch; of several targets the mean."""
+        if self.each is None or y.is_floating_point():  # shares of classes: torch's mean is over the samples
+            return torch.vmap(loss)(outputs.unsqueeze(1), y.unsqueeze(1)).reshape(len(y))
+        found = self.each(outputs, y)
+        return found if y.dim() == 1 else found.flatten(1).mean(1)
+
+    def mass(self, y: Tensor, axes: int = 1) -> Tensor | None:
+        """What each sample counts in the mean of a batch; None: all samples count the same.
+
+        Args:
+            y: the targets; of a sample with several, it is the mean of what they count.
+            axes: how many axes of y are before those of a sample's targets.
+        """
+        if self.each is None or y.is_floating_point():
+            return None
+        kept = y.ne(cast(int, self.ignored))
+        if self.weight is None:
+            mass = kept.to(torch.get_default_dtype())
+        else:
+            mass = torch.where(kept, self.weight[torch.where(kept, y, 0)], 0.0)
+        return mass if y.dim() == axes else mass.flatten(axes).mean(axes)
+
+    def counted(self, y: Tensor) -> Tensor | None:
+        """Whether each sample has an accuracy; None: all have."""
+        return None if self.ignored is None or y.dim() != 1 else y.ne(self.ignored)
+
+    def hits(self, outputs: Tensor, y: Tensor, classes: int) -> Tensor:
+        """1 for each sample that is answered right, else 0; of several answers, the share that is right.
+
+        Args:
+            classes: how many there are; 0: answers are yes or no, or the loss has no answers and all is 0.
+        """
+        if classes:
+            right = outputs.argmax(-1) == y
+            counted = self.counted(y)
+            return right.double() if counted is None else (right & counted).double()
+        if self.threshold is None:
+            return torch.zeros(len(y), dtype=torch.float64, device=y.device)
+        right = (outputs > self.threshold) == (y > 0.5)
+        return right.double().reshape(len(y), -1).mean(1)
+
+
+def placed(loss: Loss | None, dtype: torch.dtype, device: torch.device | None = None) -> Loss | None:
+    """A copy of a loss whose tensors, such as class weights, have a dtype and are on a device."""
+
+    def move(x: Any) -> Any:
+        return (
+            x.to(device=device, dtype=dtype if x.is_floating_point() else None)
+            if isinstance(x, Tensor)
+            else x
+        )
+
+    if isinstance(loss, nn.Module):
+        return copy.deepcopy(loss).to(device=device, dtype=dtype)
+    if isinstance(loss, partial):
+        return partial(loss.func, *map(move, loss.args), **{k: move(x) for k, x in loss.keywords.items()})
+    return loss
+
+
+def _parts(loss: Any) -> tuple[Any, dict[str, Any]]:
+    """The function that a loss is, and its settings."""
+    if isinstance(loss, partial) and not loss.args:
+        return loss.func, dict(loss.keywords)
+    if type(loss) not in _FUNCTIONS:
+        return loss, {}
+    return _FUNCTIONS[type(loss)], {key: getattr(loss, key) for key in _OPTIONS if hasattr(loss, key)}

@@ -1,0 +1,123 @@
+"""Which modules can be a model, and how one is made ready: copied, initialised and in the model's dtype."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.parameter import is_lazy
+
+from fedcom.errors import ConfigError, nearest
+from fedcom.imports import in_brackets, place_in_own_code
+
+
+def copied(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy of a module with its floating-point tensors in a dtype; complex ones stay complex."""
+
+    def cast(x: Tensor) -> Tensor:
+        if x.is_complex():
+            return x.to(dtype.to_complex())
+        return x.to(dtype) if x.is_floating_point() else x
+
+    twin: nn.Module = nn.Module._apply(copy.deepcopy(module), cast)  # type: ignore[no-untyped-call]
+    return twin
+
+
+def initialised(module: Any, x: Tensor) -> Any:
+    """A module whose lazy layers have seen a sample, as a copy; any other module as it is.
+
+    Args:
+        x: samples, the first of which is shown to the module.
+    """
+    if not isinstance(module, nn.Module) or not _lazy(module):
+        return module
+    module = copy.deepcopy(module)
+    try:
+        with torch.no_grad():
+            module(inputs(module, x[:1], next(module.parameters()).dtype))
+    except Exception as error:
+        raise ConfigError(
+            f"the module has lazy layers and cannot take one sample of shape {list(x.shape[1:])}: "
+            f"{told(error)}; call it once on a sample yourself, or give its layers their sizes"
+        ) from error
+    return module
+
+
+def inputs(module: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Samples in a dtype; whole numbers stay whole if the module has an embedding."""
+    embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
+    return x if embeds and not x.is_floating_point() else x.to(dtype)
+
+
+def check_kind(module: Any) -> None:
+    """Refuse what is no module."""
+    if isinstance(module, nn.Module):
+        return
+    if isinstance(module, Tensor | np.ndarray):
+        raise ConfigError(
+            "the first argument is an array, and must be the module; the order is module, x, y, as in "
+            "Task.from_arrays(torch.nn.Linear(4, 3), x, y)"
+        )
+    name = getattr(module, "__name__", type(module).__name__)
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        raise ConfigError(f"module is the class {name}; give an instance, as {name}(...) makes one")
+    remedy = "give what it returns" if callable(module) else "give one"
+    raise ConfigError(f"module must be a torch.nn.Module; got {type(module).__name__}; {remedy}")
+
+
+def check_module(module: Any) -> None:
+    """Refuse what is no module, and modules whose output depends on more than parameters and input."""
+    check_kind(module)
+    for name, part in module.named_modules():
+        where = f"{type(part).__name__} at {name or 'the top'!r}"
+        if isinstance(part, _NormBase) and (part.training or part.running_mean is None):
+            _check_norm(part, where)
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 and part.training:
+            raise ConfigError(
+                f"{where} draws from a global generator, so no run could be repeated; "
+                "set p=0, call module.eval() first, or use weight_decay"
+            )
+    if _lazy(module):
+        raise ConfigError("the module has lazy layers; call it once on a sample, as in module(x[:1])")
+    if not any(p.requires_grad for p in module.parameters()):
+        raise ConfigError("the module has no trainable parameter (requires_grad)")
+    for name, p in module.named_parameters():
+        if p.requires_grad and p.is_complex():
+            raise ConfigError(
+                f"parameter {name!r} is complex, and models are real vectors; keep its real and imaginary "
+                "parts, as torch.view_as_real gives them, and join them by torch.view_as_complex in forward"
+            )
+
+
+def dtype_of(given: Any) -> torch.dtype:
+    """The floating-point dtype that a torch or numpy dtype, or a name, stands for."""
+    name = given if isinstance(given, str) else getattr(given, "__name__", None) or str(given)
+    found = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ConfigError(
+            f"dtype must be of floating-point numbers; got {given!r}; {nearest(name, ('float32', 'float64'))}"
+        )
+    return found
+
+
+def told(error: Exception) -> str:
+    """An error in one line, with the place in the user's own code."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200] + in_brackets(place_in_own_code(error))
+
+
+def _lazy(module: nn.Module) -> bool:
+    return any(is_lazy(x) for x in (*module.parameters(), *module.buffers()))
+
+
+def _check_norm(part: _NormBase, where: str) -> None:
+    """Refuse a layer that normalises by the statistics of a batch."""
+    instead = f"torch.nn.GroupNorm(groups, {part.num_features})"
+    if part.track_running_stats:
+        raise ConfigError(
+            f"{where} keeps batch statistics, which clients cannot average; use {instead} instead, or call "
+            "module.eval() first to keep the statistics as they are"
+        )
+    if isinstance(part, _BatchNorm):
+        raise ConfigError(f"{where} mixes the samples of a batch; use {instead} instead")

@@ -1,0 +1,186 @@
+"""What a method or codec of the user's returns is checked where it comes back, in one line."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedcom import Codec, ConfigError, FedAvg, FedCOM, FedGATE, Links, Simulation
+from fedcom.codecs.wire import Field
+from fedcom.rounds import returned
+from tests.conftest import mlp_task
+
+TASK = mlp_task(sizes=[3, 4, 5])
+D = TASK.objective.layout.size
+
+
+class Kept(NamedTuple):
+    """What a client keeps."""
+
+    nu: Tensor
+
+
+class Other(NamedTuple):
+    """What it should not become."""
+
+    nu: Tensor
+
+
+class Pair(NamedTuple):
+    """A server's state without the model's name."""
+
+    model: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(FedCOM):
+    """A method whose every part works, unless one is replaced."""
+
+    name: ClassVar[str] = "own"
+    feedback: ClassVar[bool] = True
+
+    def init_client(self, w: Tensor) -> Any:
+        return Kept(torch.zeros_like(w))
+
+    def local_step(self, w: Tensor, client: Any, down: Any, oracle: Any, rnd: Any) -> Any:
+        return w - rnd.eta * oracle.batch(w)
+
+    def client_step(self, client: Any, meant: Any, sent: Any, mean: Any, rnd: Any) -> Any:
+        return client._replace(nu=client.nu + sent["D"])
+
+
+def with_part(part: str, made: Callable[..., Any]) -> FedCOM:
+    kind = type("Changed", (Own,), {part: lambda self, *given: made(*given), "__module__": __name__})
+    changed: FedCOM = dataclass(frozen=True, kw_only=True)(kind)(tau=2)
+    return changed
+
+
+WRONG: list[tuple[str, Callable[..., Any], str]] = [
+    ("upload", lambda c, down, w, r: {"E": w}, "a dict of D, as `uploads` says; got a dict of E"),
+    ("upload", lambda c, down, w, r: w, f"a dict of D, as `uploads` says; got float64 [3, {D}]"),
+    ("upload", lambda c, down, w, r: None, "a dict of D, as `uploads` says; got None"),
+    (
+        "upload",
+        lambda c, down, w, r: {"D": w.mean(0)},
+        f"D with one row per client, float64 [3, {D}]; got float64 [{D}]",
+    ),
+    (
+        "upload",
+        lambda c, down, w, r: {"D": w.float()},
+        f"D with one row per client, float64 [3, {D}]; got float32 [3, {D}]",
+    ),
+    (
+        "local_step",
+        lambda w, *rest: w[:, :2],
+        f"the clients' models, float64 [3, {D}]; got float64 [3, 2]",
+    ),
+    ("local_step", lambda w, *rest: None, f"the clients' models, float64 [3, {D}]; got None"),
+    ("client_step", lambda c, *rest: None, "a state as it came, a Kept; got None"),
+    ("client_step", lambda c, *rest: Other(c.nu), "a state as it came, a Kept; got a Other"),
+    (
+        "client_step",
+        lambda c, *rest: c._replace(nu=c.nu.sum(-1)),
+        f"nu of the state, float64 [3, {D}]; got float64 [3]",
+    ),
+    ("begin", lambda c, *rest: c._replace(nu=0.0), f"nu of the state, float64 [3, {D}]; got a float"),
+    ("server_step", lambda s, mean, r: s.w, f"a state as it came, a Server; got float64 [{D}]"),
+    (
+        "server_step",
+        lambda s, mean, r: s._replace(w=s.w.unsqueeze(0)),
+        f"w of the state, float64 [{D}]; got float64 [1, {D}]",
+    ),
+    ("init_client", lambda w: {"nu": w}, "a NamedTuple of tensors; got a dict"),
+    ("init_client", lambda w: Kept(0.0), "a NamedTuple of tensors; got a float as nu"),  # type: ignore[arg-type]
+    ("init_server", lambda w: Pair(w), "a NamedTuple with w; got one of model"),
+    ("broadcast", lambda s: {"model": s.w}, "tensors by name, the model as w among them; got model"),
+]
+
+
+@pytest.mark.parametrize(("part", "made", "message"), WRONG)
+def test_a_method_that_returns_something_else_is_refused_in_one_line(
+    part: str, made: Callable[..., Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Simulation(TASK, with_part(part, made), "int", rounds=2, device="cpu").run()
+    assert str(caught.value) == f"method own: {part} must return {message}"
+
+
+@pytest.mark.parametrize("settings", [{}, {"chunk": 1}, {"participation": 0.7}])
+@pytest.mark.parametrize("codec", ["int", "topk"])
+def test_a_method_that_returns_what_it_should_is_let_through(settings: dict[str, Any], codec: str) -> None:
+    simulation = Simulation(TASK, Own(tau=2), codec, rounds=3, device="cpu", **settings)
+    simulation.run()
+    assert simulation.client_states().nu.shape == (3, D)
+
+
+def test_uploads_go_out_in_the_order_that_the_method_says() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Two(Own):
+        uploads: ClassVar[tuple[str, ...]] = ("D", "E")
+
+    w = torch.zeros(2, 3)
+    assert list(returned.uploaded(Two(), w, {"E": w, "D": w})) == ["D", "E"]
+
+
+@dataclass(frozen=True)
+class Wide(Codec):
+    """Sends every number, and gives back what `how` says."""
+
+    how: str = "right"
+
+    name: ClassVar[str] = "wide"
+    id: ClassVar[int] = 219
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    def variance(self, layout: Any) -> float:
+        return 0.0
+
+    def fields(self, layout: Any) -> list[Field]:
+        return [Field("x", layout.size, 64, floating=True)]
+
+    def compress(self, x: Tensor, layout: Any, draw: Any) -> dict[str, Tensor]:
+        return {"x": x}
+
+    def expand(self, parts: Any, layout: Any, draw: Any) -> Any:
+        changes: dict[str, Callable[[Tensor], Any]] = {
+            "right": lambda x: x,
+            "single": Tensor.float,
+            "column": lambda x: x.unsqueeze(-1),
+            "short": lambda x: x[..., :2],
+            "list": Tensor.tolist,
+        }
+        return changes[self.how](parts["x"])
+
+
+@pytest.mark.parametrize("way", ["uplink", "downlink"])
+@pytest.mark.parametrize(
+    ("how", "got"),
+    [
+        ("single", "float32 [{}]"),
+        ("column", "float64 [{}, 1]"),
+        ("short", "float64 [{}2]"),
+        ("list", "a list"),
+    ],
+)
+def test_a_codec_that_expands_to_something_else_is_refused_in_one_line(how: str, got: str, way: str) -> None:
+    links = Links(Wide(how)) if way == "uplink" else Links("int", Wide(how))
+    shape = f"3, {D}" if way == "uplink" else f"{D}"
+    with pytest.raises(ConfigError) as caught:
+        Simulation(TASK, Own(tau=1), links, rounds=1, device="cpu").run()
+    found = got.format(shape.removesuffix(f"{D}") if how == "short" else shape)
+    assert str(caught.value) == f"codec wide: expand must return float64 [{shape}]; got {found}"
+    Simulation(TASK, Own(tau=1), Links(Wide()), rounds=1, device="cpu").run()
+
+
+def test_fedcoms_own_are_not_looked_at() -> None:
+    x = torch.zeros(2)
+    for own in (FedAvg(), FedGATE()):
+        assert returned.moved(own, x, None) is None
+        assert returned.stepped(own, "client_step", Kept(x), 3) == 3
+        assert returned.uploaded(own, x, "anything") == "anything"  # type: ignore[comparison-overlap]

@@ -1,0 +1,206 @@
+"""Which modules are taken, with all their tensors, and which are refused with the remedy."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedcom import ConfigError, FedAvg, FedCOMGATE, Objective, Simulation, Task
+from fedcom.draws import Draw
+from fedcom.tasks.models import Cnn
+from tests.conftest import close
+
+DRAW = Draw.seeded(11)
+X, Y = DRAW.normal(60 * 4).reshape(60, 4), DRAW.fold("y").integers(3, 60)
+
+
+def gradient_of(objective: Objective, x: Tensor, y: Tensor) -> Tensor:
+    w = objective.start.clone().requires_grad_()
+    outputs = functional_call(objective.module, objective.layout.tensors(w), (x,))
+    return torch.autograd.grad(nn.functional.cross_entropy(outputs, y), w)[0]
+
+
+# Batch statistics
+
+
+def normed(kind: Any = nn.BatchNorm1d, **options: Any) -> nn.Module:
+    """A network whose statistics are those of some data."""
+    layers = (nn.Linear(4, 6), nn.Unflatten(1, (3, 2)), kind(3, **options), nn.Flatten(), nn.Linear(6, 3))
+    module = nn.Sequential(*layers)
+    for _ in range(3):
+        module(2 * X + 1)
+    return module
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.InstanceNorm1d])
+def test_frozen_statistics_are_constants(kind: Any) -> None:
+    module = normed(kind, affine=True, track_running_stats=True).eval()
+    before = {name: x.clone() for name, x in module.named_buffers()}
+    objective = Objective(module, dtype=torch.float64)
+    x = X.double()
+    (found,) = objective.gradients(
+        objective.start[None], x[None], Y[None], torch.full((1, 60), 1 / 60, dtype=torch.float64)
+    )
+    assert close(found, gradient_of(objective, x, Y))
+    task = Task.from_arrays(module, X, Y, clients=4)
+    simulation = Simulation(task, FedCOMGATE(), "int", rounds=2, device="cpu")
+    first, *_, last = simulation.run()
+    assert last["train_loss"] < first["train_loss"]
+    for name, x in simulation.module().named_buffers():
+        assert torch.equal(x, before[name]), name
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            normed(),
+            r"BatchNorm1d at '2' keeps batch .*GroupNorm\(groups, 3\) instead, or call module.eval\(\)",
+        ),
+        (normed(track_running_stats=False).eval(), r"mixes the samples of a batch; use torch.nn.GroupNorm"),
+    ],
+)
+def test_statistics_of_batches_are_refused(module: nn.Module, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Task.from_arrays(module, X, Y, clients=4)
+
+
+# Complex numbers
+
+
+class Turned(nn.Module):
+    """Turns its outputs in the complex plane, by a buffer and by a constant parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+        self.register_buffer("turn", torch.tensor([1j, 1 + 2j, -1]))
+        self.shift = nn.Parameter(torch.tensor([0.5j, -1j, 2]), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned: Tensor = self.inner(x) * self.turn + self.shift
+        return turned.abs()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_complex_tensors_stay_complex(dtype: torch.dtype) -> None:
+    module = Turned()
+    task = Task.from_arrays(module, X, Y, clients=4, dtype=dtype)
+    outputs = task.objective.outputs(task.objective.start, task.x)
+    torch.testing.assert_close(outputs, _by_hand(module, task.x).to(dtype), rtol=1e-5, atol=1e-6)
+    first, *_, last = Simulation(task, FedAvg(), rounds=5, device="cpu").run()
+    assert last["train_loss"] < first["train_loss"]
+
+
+def _by_hand(module: Turned, x: Tensor) -> Tensor:
+    real, imaginary = torch.tensor([0.0, 1, -1]), torch.tensor([1.0, 2, 0])
+    inner = x.float() @ module.inner.weight.T + module.inner.bias
+    shift = torch.tensor([0.0, 0, 2]), torch.tensor([0.5, -1, 0])
+    return torch.hypot(inner * real + shift[0], inner * imaginary + shift[1]).detach()
+
+
+def test_complex_parameters_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"parameter 'weight' is complex.*torch.view_as_real"):
+        Objective(nn.Linear(4, 3, dtype=torch.complex64))
+
+
+# Devices
+
+
+class Shifted(nn.Module):
+    """A convolution with a frozen bias, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cnn = Cnn().module((1, 8, 8), 3)
+        self.cnn[0].bias.requires_grad_(False)  # type: ignore[index, union-attr]
+        self.register_buffer("mean", torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.cnn(x - self.mean)
+        return out
+
+
+def tensors_in(thing: Any, seen: set[int]) -> list[Tensor]:
+    """Every tensor that can be reached from an object."""
+    if id(thing) in seen or isinstance(thing, type):
+        return []
+    seen.add(id(thing))
+    if isinstance(thing, Tensor):
+        return [thing]
+    inner = thing.values() if isinstance(thing, dict) else thing if isinstance(thing, list | tuple) else ()
+    inner = [*inner, *getattr(thing, "__dict__", {}).values()]
+    return [x for one in inner for x in tensors_in(one, seen)]
+
+
+def test_every_tensor_of_a_task_is_on_its_device() -> None:
+    loss = nn.CrossEntropyLoss(torch.tensor([1.0, 2, 3]))
+    task = Task.from_arrays(Shifted(), torch.ones(12, 1, 8, 8), torch.arange(12) % 3, clients=2, loss=loss)
+    there = task.to(torch.device("meta"))
+    found = tensors_in(there, set())
+    assert len(found) > 10
+    assert {x.device.type for x in found} == {"meta"}
+    assert {x.device.type for x in tensors_in(task, set())} == {"cpu"}
+    assert there.objective.layout == task.objective.layout
+
+
+# What people pass
+
+
+def test_what_is_no_module_is_refused_with_the_remedy() -> None:
+    for given, message in [
+        (nn.Linear, r"module is the class Linear; give an instance"),
+        (X, r"the first argument is an array, .* the order is module, x, y"),
+        (X.numpy(), r"the first argument is an array"),
+        (lambda: nn.Linear(4, 3), r"got function; give what it returns"),
+        (None, r"must be a torch.nn.Module; got NoneType"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            Task.from_arrays(given, X, Y, clients=4)
+    with pytest.raises(ConfigError, match=r"x is a module; the order is Task.from_arrays\(module, x, y\)"):
+        Task.from_arrays(nn.Linear(4, 3), nn.Linear(4, 3), Y, clients=4)
+
+
+def test_lazy_layers_are_initialised_by_a_sample() -> None:
+    lazy = nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(3))
+    plain = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    task = Task.from_arrays(lazy, X, Y, clients=4, dtype=torch.float64)
+    assert task.objective.layout.size == 4 * 5 + 5 + 5 * 3 + 3
+    assert float(task.objective.start.abs().max()) > 0
+    assert isinstance(lazy[0], nn.LazyLinear)  # the user's module is not changed
+    for x in (X.double(), X.long()):
+        assert Task.from_arrays(lazy, x, Y, clients=4).objective.layout == Objective(plain).layout
+    with pytest.raises(ConfigError, match=r"lazy layers; call it once on a sample, as in module\(x\[:1\]\)"):
+        Objective(nn.LazyLinear(3))
+    with pytest.raises(ConfigError, match=r"lazy layers and cannot take one sample of shape \[4\]"):
+        Task.from_arrays(nn.Sequential(nn.Linear(3, 2), nn.LazyLinear(3)), X, Y, clients=4)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "torch.float64", torch.float64, X.double().numpy().dtype])
+def test_a_dtype_may_be_a_name(dtype: Any) -> None:
+    assert Task.from_arrays(nn.Linear(4, 3), X, Y, clients=4, dtype=dtype).x.dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", ["flot64", "int64", torch.int64, 64])
+def test_a_dtype_of_no_floats_is_refused(dtype: Any) -> None:
+    with pytest.raises(ConfigError, match="dtype must be of floating-point numbers; got"):
+        Task.from_arrays(nn.Linear(4, 3), X, Y, clients=4, dtype=dtype)
+
+
+def test_attention_runs_without_a_word_of_torchs() -> None:
+    """Whatever filters a program sets after it imported fedcom."""
+    layer = nn.TransformerEncoderLayer(2, 1, 4, dropout=0.0, batch_first=True)
+    module = nn.Sequential(nn.Unflatten(1, (2, 2)), layer, nn.Flatten(), nn.Linear(4, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Simulation(Task.from_arrays(module, X, Y, clients=3), FedAvg(tau=1), rounds=1, device="cpu").run()
+
+
+def test_a_task_shows_itself_in_a_line() -> None:
+    task = Task.from_arrays(nn.Linear(4, 3), X, Y, X[:9], Y[:9], clients=4)
+    assert repr(task) == (
+        "Task('arrays': 4 clients, 60 samples of 4 and 9 for testing, 3 classes, 15 parameters, cpu)"
+    )
