@@ -49,6 +49,7 @@ class Page:
         self._buffer, self._count, self._session = b"", 0, ""
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.until("document.readyState === 'complete'")  # or its event would be taken for another page's
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
 
