@@ -16,7 +16,7 @@ from tests.processes import free_ports
 ROOT = Path(fedcom.__file__).parents[2]
 BIN = ROOT / ".venv-flower" / "bin"
 MISSING = None if (BIN / "flwr").exists() else "needs Flower in .venv-flower (make flower)"
-PATIENCE = 300.0
+PATIENCE = 600.0
 
 
 class Federation:
@@ -24,9 +24,12 @@ class Federation:
 
     Args:
         superlink: options of the SuperLink and of `flwr`'s connection to it.
+        apps: whether apps will be started.
     """
 
-    def __init__(self, folder: Path, nodes: int, superlink: Sequence[str] = ("--insecure",)) -> None:
+    def __init__(
+        self, folder: Path, nodes: int, superlink: Sequence[str] = ("--insecure",), apps: bool = True
+    ) -> None:
         self.folder, self.processes = folder, dict[str, subprocess.Popen[bytes]]()
         self.port, *self.node_ports = free_ports(nodes + 1)
         self.pids = folder / "pids"
@@ -49,7 +52,8 @@ class Federation:
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
         )
-        self._start("zygote", [str(BIN / "python"), zygote.__file__, str(place), str(self.pids)])
+        if apps:
+            self._start("zygote", [str(BIN / "python"), zygote.__file__, str(place), str(self.pids)])
         options = ["--host", "127.0.0.1", "--port", str(self.port)]
         options.append("--disable-runtime-dependency-installation")  # there is no network
         self._start("superlink", ["flower-superlink", *superlink, *options])
@@ -110,7 +114,7 @@ class Federation:
             except OSError:
                 assert time.monotonic() < end, self.logs()
                 time.sleep(0.05)
-        while not (self.folder / "z").exists():
+        while "zygote" in self.processes and not (self.folder / "z").exists():
             assert time.monotonic() < end, self.logs()
             time.sleep(0.05)
 
@@ -137,9 +141,11 @@ class Federation:
 
 
 @contextmanager
-def federation(folder: Path, nodes: int, superlink: Sequence[str] = ("--insecure",)) -> Iterator[Federation]:
+def federation(
+    folder: Path, nodes: int, superlink: Sequence[str] = ("--insecure",), apps: bool = True
+) -> Iterator[Federation]:
     """A SuperLink that listens; its processes end with the block."""
-    made = Federation(folder, nodes, superlink)
+    made = Federation(folder, nodes, superlink, apps)
     try:
         made.up()
         yield made

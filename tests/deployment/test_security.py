@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment.federation import MISSING, ROOT, Federation, federation
+from tests.deployment.federation import MISSING, PATIENCE, ROOT, Federation, federation
 
 TOOLS = all(map(shutil.which, ("openssl", "ssh-keygen")))
 pytestmark = [
@@ -24,7 +24,7 @@ def test_only_registered_nodes_with_the_certificate_are_let_in(tmp_path: Path) -
     subprocess.run(command, cwd=keys, check=True, capture_output=True)
     superlink = ["--ssl-ca-certfile", str(keys / "ca.crt"), "--ssl-certfile", str(keys / "server.crt")]
     superlink += ["--ssl-keyfile", str(keys / "server.key"), "--enable-supernode-auth"]
-    with federation(tmp_path / "fed", 4, superlink) as fed:
+    with federation(tmp_path / "fed", 4, superlink, apps=False) as fed:
         registered = fed.flwr("supernode", "register", str(keys / "node-0.pub"), "here")
         assert registered.returncode == 0, registered.stdout + registered.stderr
         root = ["--root-certificates", str(keys / "ca.crt")]
@@ -34,7 +34,7 @@ def test_only_registered_nodes_with_the_certificate_are_let_in(tmp_path: Path) -
         fed.node(3, ["--insecure"])  # no certificate
         fed.wait_for(tmp_path / "fed" / "node-0.log", "SuperNode ID")
         for client in (1, 2):
-            assert fed.processes[f"node-{client}"].wait(120) != 0
+            assert fed.processes[f"node-{client}"].wait(PATIENCE) != 0
         for client in (1, 2, 3):
             assert "SuperNode ID" not in log(fed, client)
         assert fed.processes["node-0"].poll() is None
