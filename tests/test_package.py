@@ -120,7 +120,7 @@ def test_the_readme_works_on_a_package_index(tmp_path: Path, monkeypatch: pytest
     assert all(target.startswith("https://") for target in targets)
     assert "https://example.org/me/fedcom/raw/main/docs/results/frontier-mnist/frontier.png" in targets
     for target in targets:
-        path = target.partition("/main/")[2]
+        path = target.partition("/main/")[2].partition("#")[0]
         assert not target.startswith("https://example.org") or (ROOT / path).exists(), target
 
 

@@ -313,7 +313,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         (["algorithm.eta=0.5"], "a holds a run with algorithm.eta=0.05, not 0.5; leave it as it was"),
         (["uplink.bits=4"], "a holds a run with uplink.bits=8, not 4; leave it as it was"),
         (["run.seed=7"], "a holds a run with run.seed=0, not 7; leave it as it was"),
-        (["run.rounds=9"], "a holds 10 rounds; run.rounds=9 is less: raise it to go on"),
+        (["run.rounds=9"], "a holds 10 rounds; 9 (run.rounds) are fewer: raise it to go on"),
         (["--out", "b"], "--resume DIR goes on in DIR; leave --out and --force out"),
         (["--force"], "--resume DIR goes on in DIR; leave --out and --force out"),
     ],
@@ -628,7 +628,7 @@ def test_no_label_leads_out_of_the_folder(tmp_path: Path, study: str, label: str
     got = finished(inside, *how) if study == "compare" else finished(inside, *how, "--methods", "fedavg")
     if study == "compare":
         assert (got.code, got.out) == (2, ""), got
-        assert "cannot name a folder; give the method a label" in got.err
+        assert "cannot name a folder; give the method another label" in got.err
         assert not (inside / "out").exists()
     beside = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
     mine = {"in", "in/side", "in/side/mine.toml"}

@@ -126,9 +126,9 @@ def test_a_setting_that_fits_two_rates_is_measured_once(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1,two", "--bits takes numbers with commas between, such as 0.1,0.5,1,2,4,8; got '1,two'"),
-        ("", "--bits takes numbers"),
-        ("1,0", "--bits must be above 0 and at most 32 bits per coordinate; got 0"),
+        ("1,two", "bits takes numbers with commas between, such as 0.1,0.5,1,2,4,8; got '1,two'"),
+        ("", "bits takes numbers"),
+        ("1,0", "bits must be above 0 and at most 32 per coordinate; got 0"),
         ("33", "got 33"),
         ("nan", "got nan"),
     ],
@@ -339,7 +339,7 @@ def test_measuring_files_prints_nothing_but_json(command: Command) -> None:
         (
             ["--measure", "--bits", "64"],
             2,
-            "--bits must be above 0 and at most 32 bits per coordinate; got 64",
+            "--bits must be above 0 and at most 32 per coordinate; got 64",
         ),
         (["--measure", "--vector", "none.npy"], 4, "no vector file none.npy; numpy.save makes one"),
         (["--measure", "--vector", "a.csv"], 4, "a.csv is neither .npy nor .safetensors"),

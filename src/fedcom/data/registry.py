@@ -64,7 +64,8 @@ def load(
     loader: Any = DATASETS[name]
     alone = name not in _BUILTIN and takes_nothing(loader)
     found: object = loader() if alone else loader(Request(root, clients, alpha, beta, seed))
-    if isinstance(found, tuple | list | Mapping | TorchDataset | DataLoader):
+    pairs = isinstance(found, list) and len(found) > 0 and isinstance(found[0], tuple | Mapping)
+    if pairs or isinstance(found, tuple | Mapping | TorchDataset | DataLoader):
         parts = found if isinstance(found, tuple) else (found,)
         if len(parts) == 2 and all(isinstance(part, TorchDataset) for part in parts):
             parts = (parts[0], None, parts[1])
