@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 FLOWER := .venv-flower
-WORKERS := -n 2 --dist loadfile --no-loadscope-reorder --durations=30  # a file's fixtures are made by one worker
+WORKERS := -n 3 --dist loadfile --no-loadscope-reorder --durations=30  # a file's fixtures are made by one worker
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test lint types pytest chaos flower deploy-test fuzz docs hooks clean

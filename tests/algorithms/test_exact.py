@@ -41,6 +41,7 @@ def test_without_a_codec_it_is_fedgate(steps: Any, participation: float) -> None
     assert close(plain.client_states().delta, exact.client_states().delta)
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 @pytest.mark.parametrize("codec", COARSE, ids=lambda c: c.name)
 def test_the_weighted_sum_of_h_is_zero(codec: Codec, participation: float) -> None:

@@ -98,11 +98,11 @@ def test_scafcom_with_one_local_step_is_ef21_with_momentum_written_out(beta: flo
 @pytest.mark.parametrize(
     ("algorithm", "codec"),
     [
-        (Scallion(**FULL), Int(4)),
-        (Scallion(**FULL), Qsgd(3)),
         (Scallion(**FULL), RandK(0.25)),
         (Scafcom(**FULL), TopK(0.25)),
-        (Scafcom(beta=1.0, **FULL), TopK(0.125)),
+        pytest.param(Scallion(**FULL), Int(4), marks=pytest.mark.thorough),
+        pytest.param(Scallion(**FULL), Qsgd(3), marks=pytest.mark.thorough),
+        pytest.param(Scafcom(beta=1.0, **FULL), TopK(0.125), marks=pytest.mark.thorough),
     ],
     ids=lambda x: x.name,
 )

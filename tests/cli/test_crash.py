@@ -90,17 +90,21 @@ def test_what_a_user_can_fix_leaves_no_file(tmp_path: Path) -> None:
 
 PRINTING = [
     ["list", "codecs"],  # a table of rich's
+    ["run", *SMALL[1:], "--out", "a"],
+    ["--version"],
+]
+OTHERS = [
     ["list", "codecs", "--json"],
     ["--help"],
     ["run", "--help"],
-    ["--version"],
     ["run", *SMALL[1:], "--dry-run"],
-    ["run", *SMALL[1:], "--out", "a"],
     ["status", "."],
 ]
 
 
-@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [*PRINTING, *(pytest.param(x, marks=pytest.mark.thorough) for x in OTHERS)], ids=" ".join
+)
 def test_a_reader_that_closes_the_pipe_is_told_by_141(tmp_path: Path, arguments: list[str]) -> None:
     running = subprocess.Popen(
         [sys.executable, "-m", "fedcom", *arguments],

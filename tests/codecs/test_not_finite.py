@@ -23,6 +23,7 @@ from fedcom.traffic.ledger import Ledger
 from fedcom.vectors import Layout
 from tests.codecs.cases import CODECS_TESTED, LONG, gaussian, keys, label, layout, same
 from tests.codecs.kernels.test_cpu import plainly
+from tests.conftest import CHAOS
 
 SMALL = [*CODECS_TESTED, Dithered(bits=8.0), LowRank(1, q=0.1), LowRank(1, 9.0), Auto(q=0.1), Auto(8.0)]
 LARGE: list[Codec] = [  # for the layout LONG
@@ -102,7 +103,7 @@ def follows_the_rule(codec: Codec, x: Tensor, where: Layout, draw: Draw) -> tupl
     return heard, sizes
 
 
-@settings(max_examples=120)
+@settings(max_examples=400 if CHAOS else 30)
 @given(st.data())
 def test_every_codec_path_and_place(data: st.DataObject) -> None:
     codec, name = data.draw(st.sampled_from(CASES), "codec")
@@ -134,6 +135,7 @@ def test_every_codec_path_and_place(data: st.DataObject) -> None:
         assert torch.equal(again.isnan(), heard.isnan())
 
 
+@pytest.mark.covers(2)
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(("codec", "name"), CASES, ids=str)

@@ -36,7 +36,7 @@ from fedcom import (
 from fedcom.codecs import Auto, Codec, LowRank
 from fedcom.draws import Draw
 from fedcom.tasks.oracle import DataOracle
-from tests.conftest import after, close, mlp_task, quadratic_task
+from tests.conftest import CHAOS, after, close, mlp_task, quadratic_task
 
 SOME: list[Codec] = [
     Identity(),
@@ -94,7 +94,7 @@ def test_the_same_run_twice_gives_the_same_bits(name: str, participation: float)
 def test_chunks_change_nothing_beyond_rounding(name: str) -> None:
     task, algorithm = mlp_task(sizes=SIZES), ALGORITHMS[name](weights="size", **rates(name))
     whole = after(task, algorithm, chunk=6)
-    for chunk in (1, 4):
+    for chunk in (1, 4) if CHAOS else (4,):
         assert close(after(task, algorithm, chunk=chunk).server.w, whole.server.w)
 
 

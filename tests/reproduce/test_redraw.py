@@ -38,6 +38,7 @@ def test_committed_points_give_the_committed_verdicts_and_page(name: str, tmp_pa
             assert image.width >= 1200
 
 
+@pytest.mark.thorough
 def test_the_tables_too(tmp_path: Path) -> None:
     shutil.copytree(KEPT / "tables", tmp_path, dirs_exist_ok=True)
     redraw_tables(tmp_path)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +83,22 @@ def load(
 
 def _digits(request: Request) -> Dataset:
     """1,797 handwritten digits of 8x8 pixels in 10 classes, bundled with scikit-learn; no files needed."""
-    bunch = optional("sklearn.datasets", "scikit-learn").load_digits()
-    order = Draw.seeded(0).fold("digits").permutation(len(bunch.target)).numpy()
+    x, y = _sklearn_digits()
+    order = Draw.seeded(0).fold("digits").permutation(len(y)).numpy()
     test, train = np.split(order, [len(order) // 5])
-    x = bunch.images[:, None].astype(np.uint8)
-    return images("digits", Arrays(x[train], bunch.target[train]), Arrays(x[test], bunch.target[test]), 10)
+    x = x.reshape(-1, 1, 8, 8).astype(np.uint8)
+    return images("digits", Arrays(x[train], y[train]), Arrays(x[test], y[test]), 10)
+
+
+def _sklearn_digits() -> tuple[Any, Any]:
+    """Pixels and classes, from scikit-learn's file: importing scikit-learn takes longer than a short run."""
+    found = find_spec("sklearn")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        file = Path(folder, "datasets", "data", "digits.csv.gz")
+        if file.is_file():
+            table = np.loadtxt(file, delimiter=",")
+            return table[:, :-1], table[:, -1].astype(np.int64)
+    return optional("sklearn.datasets", "scikit-learn").load_digits(return_X_y=True)  # type: ignore[no-any-return]
 
 
 def _mnist(request: Request) -> Dataset:

@@ -1,6 +1,6 @@
 """A job of several ranks for the tests: plays the runs in a JSON file, one after the other, and saves them.
 
-Started by torchrun or mpirun as: python job.py CASES.json OUT [cpu | cuda | tape]; with "tape", rounds are
+Started by torchrun or mpirun as: python job.py CASES.json OUT cpu | cuda | tape; with "tape", rounds are
 recorded and replayed on a CPU as a GPU would.
 """
 
@@ -20,7 +20,7 @@ from fedcom.tasks import scores
 from tests.engines.ranks.tape import TapedEngine
 
 
-def main(cases: Path, out: Path, device: str = "cpu") -> None:
+def main(cases: Path, out: Path, device: str) -> None:
     scores.EVAL_BLOCK = 64  # so that ranks share out the samples of these small runs
     if device == "tape":
         choice.RANKED["eager"], device = TapedEngine, "cpu"
@@ -44,6 +44,11 @@ def main(cases: Path, out: Path, device: str = "cpu") -> None:
         torch.save(simulation.server.w.cpu(), out / f"{name}.pt")
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
+def whole(cases: str, out: str, device: str) -> None:
+    """The job from its start to its end, as a process plays it."""
+    main(Path(cases), Path(out), device)
     leave()
+
+
+if __name__ == "__main__":
+    whole(*sys.argv[1:])

@@ -149,7 +149,7 @@ def locked_by(folder: Path) -> int | None:
 
 
 def test_torchrun_starts_a_run_again_where_it_was(tmp_path: Path) -> None:
-    run = ("run", *SMALL, "run.rounds=400", "run.checkpoint_rounds=8", "-q")
+    run = ("run", *SMALL, "run.rounds=150", "run.checkpoint_rounds=8", "-q")
     finished(tmp_path, *run, "--out", "whole")
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts=3")
     command, environment = [*torchrun, "-m", "fedcom", *run], {**os.environ, **ENVIRONMENT}

@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,10 @@ from fedcom.runs.prepare import build_task
 from fedcom.runs.record import out_of_memory
 from tests.choice import cover
 from tests.conftest import CHAOS
-from tests.processes import PATIENCE
+from tests.processes import PATIENCE, Result, free_ports, started
 
 JOB = Path(__file__).with_name("job.py")
+ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 SMALL = ["model.hidden=8", "run.rounds=20", "run.eval_every=10", "algorithm.tau=2"]
 METHODS = {
     "fedcomgate": ["uplink.name=int", "uplink.bits=4", "run.participation=0.35"],
@@ -57,18 +60,47 @@ def torchrun(ranks: int) -> tuple[str, ...]:
 
 
 def play(
-    folder: Path, *launcher: str, runs: dict[str, list[str]] | None = None, device: str = "cpu"
+    folder: Path,
+    launcher: int | Sequence[str] = 1,
+    runs: dict[str, list[str]] | None = None,
+    device: str = "cpu",
 ) -> dict[str, Any]:
-    """What the job finds, by case."""
+    """What the job finds, by case.
+
+    Args:
+        launcher: what starts the ranks; a number: the tests do, by forking that many.
+    """
     folder.mkdir()
     (folder / "cases.json").write_text(json.dumps(runs or cases()))
-    path = os.pathsep.join([str(JOB.parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [*(launcher or (sys.executable,)), str(JOB), str(folder / "cases.json"), str(folder), device]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr[-3000:]
+    arguments = (str(folder / "cases.json"), str(folder), device)
+    if isinstance(launcher, int):
+        ends = forked(folder, launcher, *arguments)
+        assert {end.code for end in ends} == {0}, ends[0].err[-3000:]
+    else:
+        path = os.pathsep.join([str(JOB.parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, **ENVIRONMENT}
+        command = [*launcher, str(JOB), *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr[-3000:]
     found = {path.stem: json.loads(path.read_text()) for path in folder.glob("*-*.json")}
     return {name: {**facts, "w": torch.load(folder / f"{name}.pt")} for name, facts in found.items()}
+
+
+def forked(folder: Path, ranks: int, *arguments: str) -> list[Result]:
+    """How the processes of the job end that import nothing again."""
+    code = f"from tests.engines.ranks import job\njob.whole(*{arguments!r})\nraise SystemExit"
+    where = dict[str, str]()
+    if ranks > 1:
+        (port,) = map(str, free_ports(1))
+        where = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **ENVIRONMENT}
+    with ExitStack() as stack:
+        commands = [
+            stack.enter_context(
+                started(folder, prelude=code, environment={**where, **({"RANK": str(rank)} if where else {})})
+            )
+            for rank in range(ranks)
+        ]
+        return [command.result() for command in commands]
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +117,8 @@ REDUCED = {
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What three ranks find that torchrun starts."""
-    return play(tmp_path_factory.mktemp("ranks") / "three", *torchrun(3), runs={**cases(), **REDUCED})
+    """What three ranks find."""
+    return play(tmp_path_factory.mktemp("ranks") / "three", 3, runs={**cases(), **REDUCED})
 
 
 def equal(found: dict[str, Any], alone: dict[str, Any], ranks: int) -> None:
@@ -101,13 +133,13 @@ def equal(found: dict[str, Any], alone: dict[str, Any], ranks: int) -> None:
             assert many["received"] == many["ledger"]["uplink"]["total"] > 0
 
 
-def test_torchrun_gives_the_bits_of_one_process(three: dict[str, Any], alone: dict[str, Any]) -> None:
+def test_three_ranks_give_the_bits_of_one_process(three: dict[str, Any], alone: dict[str, Any]) -> None:
     equal({name: found for name, found in three.items() if name not in REDUCED}, alone, 3)
 
 
 @pytest.mark.thorough
-def test_so_do_two_ranks(tmp_path: Path, alone: dict[str, Any]) -> None:
-    equal(play(tmp_path / "a", *torchrun(2)), alone, 2)
+def test_so_do_two_that_torchrun_starts(tmp_path: Path, alone: dict[str, Any]) -> None:
+    equal(play(tmp_path / "a", torchrun(2)), alone, 2)
 
 
 def test_reduced_sums_are_equal_to_rounding(three: dict[str, Any]) -> None:
@@ -134,8 +166,8 @@ def test_rounds_are_recorded_around_the_exchange(tmp_path: Path) -> None:
         }
         for transport in ("chain", "reduce")
     )
-    played = play(tmp_path / "played", *torchrun(2), runs=reduced)  # two sums have one order
-    recorded = play(tmp_path / "recorded", *torchrun(2), runs={**chained, **reduced}, device="tape")
+    played = play(tmp_path / "played", 2, runs=reduced)  # two sums have one order
+    recorded = play(tmp_path / "recorded", 2, runs={**chained, **reduced}, device="tape")
     assert recorded.keys() == chained.keys() | reduced.keys()
     for name, many in recorded.items():
         one = played[name.replace("-chain", "-reduce")]
@@ -166,8 +198,8 @@ def test_ranks_that_share_a_gpu_agree_with_one_process(tmp_path: Path) -> None:
         for name, settings in ON_A_GPU.items()
         for transport in ("chain", "bytes", "reduce")
     }
-    alone = play(tmp_path / "one", runs=runs, device="cuda")
-    for name, many in play(tmp_path / "two", *torchrun(2), runs=runs, device="cuda").items():
+    alone = play(tmp_path / "one", (sys.executable,), runs=runs, device="cuda")
+    for name, many in play(tmp_path / "two", torchrun(2), runs=runs, device="cuda").items():
         one = alone[name]
         assert torch.allclose(many["w"], one["w"], rtol=1e-6, atol=1e-8), name
         assert many["ledger"] == one["ledger"], name
@@ -184,7 +216,7 @@ def test_ranks_that_share_a_gpu_agree_with_one_process(tmp_path: Path) -> None:
 def test_mpirun_gives_the_bits_of_one_process(tmp_path: Path, alone: dict[str, Any]) -> None:
     mpirun = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable)
     runs = dict(list(cases().items())[: None if CHAOS else 2])
-    equal(play(tmp_path / "a", *mpirun, runs=runs), {name: alone[name] for name in runs}, 2)
+    equal(play(tmp_path / "a", mpirun, runs=runs), {name: alone[name] for name in runs}, 2)
 
 
 @pytest.mark.parametrize(
