@@ -11,7 +11,7 @@ from fedcom.algorithms import ALGORITHMS
 
 SRC = Path(fedcom.__file__).parent
 FLOORS = [  # from the ground up; a room imports from floors below its own
-    {"errors", "formats", "version"},
+    {"errors", "formats", "redaction", "version"},
     {"settings", "draws", "imports"},
     {"vectors", "registry"},
     {"algorithms", "codecs", "data", "plain", "saving"},

@@ -1,4 +1,4 @@
-"""Numbers as text for people to read."""
+"""Numbers, and text of strangers, as text for people to read."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,6 +7,12 @@ from typing import Any, TypeGuard
 
 MB = 1e6
 NOTHING = "—"
+
+
+def printable(text: object, most: int = 300) -> str:
+    """A stranger's text for a log: one line, without control characters, and not too long."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text)[: most + 1])
+    return shown if len(shown) <= most else shown[:most] + "…"
 
 
 def is_number(value: float | None) -> TypeGuard[float]:

@@ -1,5 +1,6 @@
 """Unexpected errors: write a file with all that a bug report needs, and say in one line where it is."""
 
+import os
 import platform
 import shlex
 import sys
@@ -11,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from fedcom.imports import in_brackets, place_in_own_code
+from fedcom.redaction import own_command, redacted
 from fedcom.version import VERSION
 
 OWN_CODE = 8  # an error in code that is not fedcom's
@@ -46,14 +48,14 @@ def _details(error: Exception) -> str:
 
     facts = {
         "fedcom": VERSION,
-        "command": shlex.join(sys.argv),
+        "command": shlex.join(own_command() or sys.argv[:1]),
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "torch": torch.__version__,
     }
     head = "".join(f"{name}: {fact}\n" for name, fact in facts.items())
-    return f"{head}\n{''.join(traceback.format_exception(error))}"
+    return f"{head}\n{redacted(''.join(traceback.format_exception(error)))}"
 
 
 def _write(text: str, folders: Sequence[Path | None]) -> Path | None:
@@ -61,8 +63,10 @@ def _write(text: str, folders: Sequence[Path | None]) -> Path | None:
     name = f"fedcom-error-{datetime.now():%Y%m%d-%H%M%S}.txt"
     for folder in folders:
         if folder is not None:
-            with suppress(OSError), (folder / name).open("x", encoding="utf-8", errors="replace") as file:
-                file.write(text)
+            with suppress(OSError):
+                file = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with open(file, "w", encoding="utf-8", errors="replace") as opened:
+                    opened.write(text)
                 return folder / name
     return None
 

@@ -4,7 +4,7 @@ Any function of one row can be a callback. Figures that are None or not finite a
 """
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -180,6 +180,13 @@ class _Later:
 _PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "'fedcom[tensorboard]'"}
 
 
+def check_installed(names: Iterable[str]) -> None:
+    """Raise ConfigError if a tracker that run.log names needs a package that is not there."""
+    for name in names:
+        if name in _PACKAGES:
+            optional(name, _PACKAGES[name], ConfigError)
+
+
 @contextmanager
 def opened(
     names: Sequence[str], out: Path, label: str, settings: Mapping[str, Any] | None
@@ -196,9 +203,6 @@ def opened(
         "mlflow": lambda: MLflow(name=label, settings=settings),
         "wandb": lambda: WandB(name=label, settings=settings, folder=out),
     }
-    for name in names:
-        if name in _PACKAGES:
-            optional(name, _PACKAGES[name], ConfigError)
     trackers: list[Tracker] = [_Later(makers[name]) for name in names]
     try:
         yield trackers

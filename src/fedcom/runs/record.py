@@ -5,6 +5,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import sys
 import time
 import tomllib
@@ -26,7 +27,9 @@ from fedcom.engines.local.eager import repeatable
 from fedcom.engines.simulation import Callbacks, Row, Simulation, callbacks_of
 from fedcom.errors import ConfigError, Diverged, OutOfMemory, Stopped, StorageError, flag
 from fedcom.plain import plain
+from fedcom.redaction import own_command
 from fedcom.runs import stops
+from fedcom.runs.callbacks import check_installed, opened
 from fedcom.runs.curve import Curve, milestones
 from fedcom.runs.display import progress
 from fedcom.runs.folder import claim, clear
@@ -49,6 +52,7 @@ FILES = (
 LOGS = ("metrics.csv", "tensorboard", "wandb")  # what run.log may leave besides
 FAULTS = "faults.jsonl"  # refused replies and missing clients; only where clients are real
 CHECKPOINTS = "checkpoints"  # a folder; runs that are short have none
+LONGER = ".longer"  # a folder; a finished run that has no checkpoint is played anew in it, with more rounds
 MINUTES = 10.0  # between two checkpoints, unless told otherwise
 Start = Literal["new", "over", "resume"]  # in an empty folder, over an earlier run, or where one stopped
 _FREE = {
@@ -85,9 +89,13 @@ def record(
     on_divergence: OnDivergence = "stop",
     quiet: bool = False,
     callbacks: Callbacks = (),
+    log: Sequence[str] = (),
     table: Table | None = None,
 ) -> Outcome:
     """Play a simulation to its end and write a run's folder, as `fedcom run` does.
+
+    A finished run that has no checkpoint is played from its start if it is to have more rounds: in a folder
+    of its own inside `out`, whose files replace the finished ones when all is done.
 
     Args:
         out: the folder.
@@ -101,29 +109,57 @@ def record(
             the eta; callbacks then see rounds again, and `simulation` itself stays where it blew up.
         quiet: show no progress.
         callbacks: each is called with every row; a list of functions, or one.
+        log: where rows go besides: "csv", "tensorboard", "mlflow", "wandb".
         table: the settings for config.toml; None: what the simulation knows.
     """
     if not isinstance(simulation, Simulation):
         raise ConfigError(f"record plays a fedcom.Simulation; got {type(simulation).__name__}")
     if start not in get_args(Start):
         raise ConfigError(f"start must be {', '.join(get_args(Start))}; got {start!r}")
-    out = Path(out)
+    check_installed(log)
+    out, every = Path(out), (minutes, rounds)
     with claim(out, used=start != "new"):
-        recorder = _Recorder(simulation, out, table or _table(simulation), label, target, (minutes, rounds))
-        recorder.watch = Watch(on_divergence, simulation)
+        recorder = _Recorder(simulation, out, table or _table(simulation), label, target, every)
         if start == "resume":
+            _put_in_place(out)
             recorder.refuse_shorter()
             if recorder.finished():
                 return Outcome(recorder.curve("done"), None)
+        else:
+            clear(out, (LONGER,))
         try:
-            recorder.prepare(resume=start == "resume")
+            if start == "resume" and not recorder.restore() and recorder.would_lose():
+                place = out / LONGER
+                place.mkdir(exist_ok=True)
+                recorder = _Recorder(simulation, place, recorder.table, label, target, every)
+                recorder.refuse_shorter()
+                recorder.restore()
+            recorder.watch = Watch(on_divergence, simulation)
+            recorder.prepare(fresh=start != "resume")
         except Exception as error:
             if start != "resume":
                 recorder.fail(error)
             if short := out_of_memory(error):
                 raise short from error
             raise
-        return recorder.play(quiet, callbacks_of(callbacks))
+        with opened(log, recorder.out, recorder.label, table) as trackers:
+            outcome = recorder.play(quiet, [*callbacks_of(callbacks), *trackers])
+        _put_in_place(out)
+        return outcome
+
+
+def _put_in_place(out: Path) -> None:
+    """Let a longer run that is done, and was played in a folder of its own, take the place of the shorter."""
+    aside = out / LONGER
+    if read_json(aside / "summary.json").get("status") != "done":
+        return
+    with disk_errors(out):
+        names = sorted(path.name for path in aside.iterdir())
+        for name in [*(name for name in names if name != "summary.json"), "summary.json"]:  # it comes last
+            if (aside / name).is_dir():
+                shutil.rmtree(out / name, ignore_errors=True)
+            os.replace(aside / name, out / name)
+        aside.rmdir()
 
 
 class _Recorder:
@@ -145,6 +181,16 @@ class _Recorder:
         self._saved_at, self._saved_round = time.monotonic(), 0
         self._any_saved, self._quiet = False, False
         self.watch = Watch("stop", simulation)
+
+    def restore(self) -> bool:
+        """Go on from the checkpoint of the run in the folder; False if there is none."""
+        self._refuse_other()
+        self._any_saved = self.simulation.restore(self.out / CHECKPOINTS)
+        return self._any_saved
+
+    def would_lose(self) -> bool:
+        """Whether the folder holds a finished run, which playing from the start would replace."""
+        return bool(read_json(self.out / "summary.json").get("status") == "done")
 
     def finished(self) -> bool:
         """Whether the folder holds the whole run already."""
@@ -170,19 +216,20 @@ class _Recorder:
         """The run so far."""
         return Curve(self.label, self.table["run"]["seed"], self.rows, status)
 
-    def prepare(self, resume: bool) -> None:
-        """Write what is known before the first round; go on from a checkpoint if there is one."""
-        if resume:
-            self._refuse_other()
-        else:
+    def prepare(self, fresh: bool) -> None:
+        """Write what is known before the next round.
+
+        Args:
+            fresh: clear the folder of an earlier run.
+        """
+        if fresh:
             clear(self.out, (*FILES, FAULTS, *LOGS, CHECKPOINTS))
         if not (self.out / "config.toml").exists():
             self._write_config()
         self._write_once("partition.json", _partition)
         self._write_once("similarity.json", _similarity)
         known = read_json(self.out / "environment.json")
-        if resume and self.simulation.restore(self.out / CHECKPOINTS):
-            self._any_saved = True
+        if self._any_saved:
             self.rows = [row for row in read_rows(self.out) if row["round"] < self.simulation.round]
         self._write_config()  # only now, as it is no longer refused: settings may have changed
         self._saved_round = self.simulation.round
@@ -394,7 +441,7 @@ def environment(simulation: Simulation) -> dict[str, Any]:
         "device": device_name(device),
         "threads": torch.get_num_threads(),
         "chunk": simulation.chunk,
-        "command": sys.argv,
+        **({} if (command := own_command()) is None else {"command": command}),
     }
 
 

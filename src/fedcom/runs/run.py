@@ -6,7 +6,6 @@ from pathlib import Path
 
 from fedcom.config import Config
 from fedcom.engines.simulation import Row
-from fedcom.runs.callbacks import opened
 from fedcom.runs.given import Given
 from fedcom.runs.prepare import prepare
 from fedcom.runs.record import Outcome, Start, record
@@ -35,17 +34,17 @@ def execute(
     label = label or config.algorithm.name
     if simulation.why_rates is not None and not quiet:
         print(f"fedcom: {label}: auto rates: {simulation.why_rates}", file=sys.stderr)
-    with opened(config.run.log or (), out, label, table) as trackers:
-        return record(
-            simulation,
-            out,
-            start=start,
-            label=label,
-            target=config.run.target_accuracy,
-            minutes=config.run.checkpoint_minutes,
-            rounds=config.run.checkpoint_rounds,
-            on_divergence=config.run.on_divergence or "stop",
-            quiet=quiet,
-            callbacks=[*callbacks, *trackers],
-            table=table,
-        )
+    return record(
+        simulation,
+        out,
+        start=start,
+        label=label,
+        target=config.run.target_accuracy,
+        minutes=config.run.checkpoint_minutes,
+        rounds=config.run.checkpoint_rounds,
+        on_divergence=config.run.on_divergence or "stop",
+        quiet=quiet,
+        callbacks=callbacks,
+        log=config.run.log or (),
+        table=table,
+    )

@@ -10,6 +10,7 @@ Settings are read from fedcom.toml beside the file, with `settings` of the run's
 import base64
 import hashlib
 import logging
+import math
 import re
 import shlex
 import time
@@ -27,6 +28,7 @@ from fedcom.config import Config, read
 from fedcom.deployment.job import Job
 from fedcom.engines.remote.stored import usual_folder
 from fedcom.errors import ConfigError, WireError
+from fedcom.formats import printable
 
 log = logging.getLogger("fedcom")
 _RECORD = "fedcom"
@@ -118,6 +120,8 @@ class FlowerTransport:
         self.grid, self.clients, self._wait = grid, clients, wait
         self._claims: dict[int, int | None] = {}  # which client each node says it is, in the order of asking
         self._queries: dict[str, int] = {}  # nodes that have not said it yet, by message
+        self._asked: dict[int, float] = {}  # when each node was asked last
+        self._doubted: set[int] = set()  # nodes to ask again, as their last call failed or had no answer
         self._silences: Counter[int] = Counter()  # how many calls in a row each node left without an answer
         self._nodes: dict[int, int] = {}  # by client
 
@@ -153,16 +157,22 @@ class FlowerTransport:
                 else:
                     log.warning("client %d sent no reply: %s", client, _error(reply))
                     give_up(client)
+                    self._doubted.add(self._nodes[client])
+                    del waiting[identity]
             time.sleep(_POLL)
-        self._silences.update(self._nodes[client] for client in waiting.values())
+        silent = [self._nodes[client] for client in waiting.values()]
+        self._silences.update(silent)
+        self._doubted.update(silent)
 
     def _find(self, admit: Callable[[int, str], bool]) -> None:
         """Find out which client each node is; before the first round, wait for all of them."""
         end = time.monotonic() + (0 if self._claims else self._wait)
         while True:
             present = {node.node_id: node.public_key for node in self.grid.get_nodes()}
-            for node in present.keys() - self._claims.keys() - set(self._queries.values()):
+            for node in self._to_ask(present):
                 self._queries[self._push(node, "query", {}, _QUERY)] = node
+                self._asked[node] = time.monotonic()
+                self._doubted.discard(node)
             self._collect_claims()
             claims = [(client, node) for node, client in self._claims.items() if node in present]
             if len({client for client, _ in claims} - {None}) >= self.clients or time.monotonic() >= end:
@@ -176,6 +186,16 @@ class FlowerTransport:
                 if key is None or admit(client, key):
                     self._nodes[client] = node
 
+    def _to_ask(self, present: Iterable[int]) -> list[int]:
+        """The nodes to ask which client they are: new ones, and those whose number may be put right.
+
+        These are nodes whose last call failed or had no answer, and, once in a while, nodes that are called
+        by nobody: those that gave no number or one that another has.
+        """
+        due, called = time.monotonic() - _QUERY, set(self._nodes.values())
+        idle = {node for node in present if node not in called and self._asked.get(node, -math.inf) <= due}
+        return sorted((idle | self._doubted & set(present)) - set(self._queries.values()))
+
     def _collect_claims(self) -> None:
         """Take in which clients nodes say they are; nobody waits for those that say nothing."""
         for identity, node in list(self._queries.items()):
@@ -188,9 +208,9 @@ class FlowerTransport:
                 continue  # it is asked again
             client = _content(reply, "client")
             if not isinstance(client, int) or not 0 <= client < self.clients:
-                log.warning("node %d says that it is client %r, of %d", node, client, self.clients)
+                log.warning("node %d says that it is client %s, of %d", node, printable(client), self.clients)
                 client = None
-            elif client in self._claims.values():
+            elif client in (claim for other, claim in self._claims.items() if other != node):
                 log.warning("node %d says that it is client %d, as another node does", node, client)
             self._claims[node] = client
 
@@ -214,4 +234,6 @@ def _content(reply: Message, key: str) -> Any:
 
 
 def _error(reply: Message) -> str:
-    return f"{reply.error.code} {reply.error.reason}" if reply.has_error() else "it holds something else"
+    if not reply.has_error():
+        return "it holds something else"
+    return printable(f"{reply.error.code} {reply.error.reason}")

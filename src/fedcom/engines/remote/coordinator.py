@@ -24,6 +24,7 @@ from fedcom.engines.remote.faults import Faults, Reason
 from fedcom.engines.remote.messages import NEVER, Call, Envelope, Told
 from fedcom.engines.remote.terms import Terms
 from fedcom.errors import NotFinite, WireError
+from fedcom.formats import printable
 from fedcom.rounds.cohort import mean_weights
 from fedcom.rounds.round import (
     Mean,
@@ -393,7 +394,7 @@ class Coordinator:
             raise Refused("state lost", "the client says so")
         if envelope.kind == messages.FAILED:
             text = bytes(body[: messages.LONGEST_REASON]).decode(errors="replace")
-            raise Refused("failed", f"the client says: {text}")
+            raise Refused("failed", f"the client says: {printable(text)}")
         if envelope.kind != messages.UPDATE:
             raise Refused("malformed", f"a reply cannot be of kind {envelope.kind}")
         return body

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedcom.config import dumps
 from fedcom.formats import MB, NOTHING, is_number, megabytes, percent, significant
+from fedcom.redaction import redacted_command
 from fedcom.reports import comparison
 from fedcom.reports.comparison import Column, MethodEntry, compare_table
 from fedcom.reports.looks import Look, looks
@@ -211,14 +212,12 @@ def repeat(runs: Sequence[SavedRun]) -> Html:
 
 def _facts(run: SavedRun) -> list[Html]:
     command = run.environment.get("command")
-    started = [str(word) for word in command] if isinstance(command, list) else []
-    name = started[0].replace("\\", "/").rsplit("/", 1)[-1] if started else ""
-    words = ["fedcom" if name in ("", "__main__.py") else name, *started[1:]]
+    words = redacted_command([str(word) for word in command]) if isinstance(command, list) else None
     alone = shlex.join(["fedcom", "run", str(run.folder / "config.toml")])
     lines = [("folder", str(run.folder)), ("this run alone", alone)]
     reason = run.summary.get("reason")
     lines += [("why it ended", _shown(reason))] * bool(reason and run.status != "running")
-    lines += [("as it was started", shlex.join(words))] * bool(started)
+    lines += [("as it was started", shlex.join(words))] if words else []
     lines += [(key, _shown(value)) for key, value in run.environment.items() if key != "command"]
     facts = [Html(tag("dt", key) + tag("dd", tag("code", value))) for key, value in lines]
     return [tag("dl", *facts), tag("pre", dumps(run.config), tabindex=0, aria_label="config.toml")]
