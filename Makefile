@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 FLOWER := .venv-flower
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder --durations=30  # a file's fixtures are made by one worker
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONDONTWRITEBYTECODE  # or every process of a test would compile all modules anew
 
 .PHONY: help demo test lint types pytest chaos flower deploy-test fuzz docs hooks clean
 help:  ## this list

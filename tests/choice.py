@@ -34,8 +34,9 @@ def cover(cases: tuple[tuple[int, ...], ...], strength: int) -> list[int]:
     pairs = [[*case, *combinations(case, 2)] for case in values]
     missing, seen, chosen = set().union(*parts), Counter[object](), list[int]()
     while missing:
-        gains = ((len(parts[i] & missing), -sum(seen[x] for x in pairs[i]), -i) for i in range(len(cases)))
-        i = -max(gains)[2]
+        gains = [len(part & missing) for part in parts]
+        best = (i for i, gain in enumerate(gains) if gain == max(gains))
+        i = min(best, key=lambda i: sum(seen[x] for x in pairs[i]))
         chosen.append(i)
         missing -= parts[i]
         seen.update(pairs[i])

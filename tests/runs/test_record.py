@@ -1,16 +1,23 @@
 """Simulations made in Python leave the folders that the commands read, and go on in them."""
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from torch import Tensor
 
 import fedcom
-from fedcom import FedCOMGATE, Row, Simulation
+from fedcom import FedCOM, FedCOMGATE, Int, Links, Row, Simulation
+from fedcom.codecs.wire import Data
+from fedcom.draws import Draw
+from fedcom.errors import NotFinite, WireError
 from fedcom.reports import page
 from fedcom.reports.comparison import compare_table
 from fedcom.reports.page.collect import collect
 from fedcom.runs.status import statuses
+from fedcom.vectors import Layout
 from tests.conftest import mlp_task
 
 
@@ -78,3 +85,31 @@ def test_a_finished_run_is_not_cut_by_fewer_rounds(tmp_path: Path, checkpoints: 
     with pytest.raises(fedcom.ConfigError, match=r"holds 8 rounds; 3 \(run.rounds\) are fewer"):
         record(tmp_path, rounds=3, start="resume")
     assert contents(tmp_path) == before
+
+
+@dataclass(frozen=True)
+class Unreadable(Int):
+    """A codec whose messages no receiver can read after the second."""
+
+    name: ClassVar[str] = "unreadable"
+    id: ClassVar[int] = 199
+    read: ClassVar[list[int]] = []
+
+    def decode(self, data: Data, layout: Layout, draw: Draw) -> Tensor:
+        self.read.append(len(data))
+        if len(self.read) > 2:
+            raise WireError("its table is not that of the sender")
+        return super().decode(data, layout, draw)
+
+
+def test_a_message_that_cannot_be_read_is_not_told_as_divergence(tmp_path: Path) -> None:
+    links = Links(Unreadable(8), encode=True)
+    with pytest.raises(WireError, match="its table is not that of the sender") as caught:
+        fedcom.record(
+            Simulation(mlp_task(), FedCOM(), links, rounds=3, device="cpu"), tmp_path / "a", quiet=True
+        )
+    assert not isinstance(caught.value, NotFinite)
+    assert Path(caught.traceback[-1].path).name == Path(__file__).name  # where it was raised
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert "eta" not in summary["reason"]
