@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-_GONE = "***"
+_GONE, _US = "***", Path(__file__).parent.name
 _WORDS = "token|secret|passw(?:or)?d|passphrase|credential|signature|(?:api|private|access)[-_]?key"
 _NAME = rf"[\w.-]*(?:{_WORDS})[\w.-]*"
 _ASSIGNED = re.compile(rf"({_NAME})(\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s&,;]+)", re.IGNORECASE)
@@ -31,10 +31,9 @@ def own_command() -> list[str] | None:
 def redacted_command(words: Sequence[str]) -> list[str] | None:
     """A command of fedcom's without secrets; None if it is another program's."""
     program = Path(words[0].replace("\\", "/") if words else "")
-    started_as_module = program.name == "__main__.py" and program.parent.name == "fedcom"
-    if program.name not in ("fedcom", "fedcom.exe") and not started_as_module:
+    if _US not in (program.stem, program.parent.name if program.stem == "__main__" else ""):
         return None
-    words = ["fedcom", *words[1:]]
+    words = [_US, *words[1:]]
     found = [redacted(word) for word in words]
     for i, word in enumerate(words[:-1]):
         if _FLAG.fullmatch(word):

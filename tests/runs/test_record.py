@@ -1,6 +1,9 @@
 """Simulations made in Python leave the folders that the commands read, and go on in them."""
 
 import json
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +19,7 @@ from fedcom.errors import NotFinite, WireError
 from fedcom.reports import page
 from fedcom.reports.comparison import compare_table
 from fedcom.reports.page.collect import collect
+from fedcom.runs.record import LONGER
 from fedcom.runs.status import statuses
 from fedcom.vectors import Layout
 from tests.conftest import mlp_task
@@ -85,6 +89,88 @@ def test_a_finished_run_is_not_cut_by_fewer_rounds(tmp_path: Path, checkpoints: 
     with pytest.raises(fedcom.ConfigError, match=r"holds 8 rounds; 3 \(run.rounds\) are fewer"):
         record(tmp_path, rounds=3, start="resume")
     assert contents(tmp_path) == before
+
+
+class Cut(Exception):
+    """Ends a run in the middle, as a kill would."""
+
+
+def cut_in(round_index: int) -> Callable[[Row], None]:
+    def callback(row: Row) -> None:
+        if row["round"] == round_index:
+            raise Cut
+
+    return callback
+
+
+@pytest.mark.parametrize("checkpoints", [None, 3])
+@pytest.mark.parametrize("cut", [2, 10])
+def test_a_finished_run_stays_whole_until_a_longer_one_is(
+    tmp_path: Path, checkpoints: int | None, cut: int
+) -> None:
+    """Without a checkpoint the longer run is played from the start, elsewhere."""
+    record(tmp_path / "a", log=["csv"])
+    before = contents(tmp_path / "a")
+    for _ in range(2):  # the second time it goes on from the checkpoint of the longer run, if it has one
+        with pytest.raises(Cut):
+            fedcom.record(
+                simulation(12),
+                tmp_path / "a",
+                start="resume",
+                quiet=True,
+                rounds=checkpoints,
+                callbacks=cut_in(cut),
+                log=["csv"],
+            )
+        assert contents(tmp_path / "a") == before
+        assert statuses([tmp_path / "a"])[0].done == 8
+        assert [run.status for run in collect([tmp_path / "a"]).runs] == ["done"]
+    longer = record(tmp_path / "a", rounds=12, start="resume", log=["csv"])
+    straight = record(tmp_path / "b", rounds=12, log=["csv"])
+    assert without_time(longer.curve.rows) == without_time(straight.curve.rows)
+    found, wanted = contents(tmp_path / "a"), contents(tmp_path / "b")
+    assert found.keys() == wanted.keys()
+    assert {found[name] == wanted[name] for name in ("model.safetensors", "ledger.json", "config.toml")} == {
+        True
+    }
+    assert found["metrics.csv"].count(b"\n") == wanted["metrics.csv"].count(b"\n") == 14
+    assert not (tmp_path / "a" / LONGER).exists()
+
+
+@pytest.mark.parametrize("moved", [0, 1, 4, 100])
+def test_a_kill_while_the_longer_run_takes_its_place_is_made_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    record(tmp_path / "a")
+    left, move = [moved], os.replace
+
+    def until_killed(source: Path, target: Path) -> None:
+        if Path(source).parent.name == LONGER and Path(target).parent == tmp_path / "a":
+            if left[0] == 0:
+                raise Cut
+            left[0] -= 1
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", until_killed)
+    with pytest.raises(Cut) if moved < 100 else nullcontext():
+        record(tmp_path / "a", rounds=12, start="resume")
+    monkeypatch.undo()
+    seen: list[Row] = []
+    record(tmp_path / "a", rounds=12, start="resume", callbacks=seen.append)
+    assert seen == []  # it was done before
+    record(tmp_path / "b", rounds=12)
+    found, wanted = contents(tmp_path / "a"), contents(tmp_path / "b")
+    assert found.keys() == wanted.keys()
+    assert found["model.safetensors"] == wanted["model.safetensors"]
+
+
+def test_over_replaces_a_longer_run_that_was_cut_too(tmp_path: Path) -> None:
+    record(tmp_path)
+    with pytest.raises(Cut):
+        record(tmp_path, rounds=12, start="resume", callbacks=cut_in(9))
+    record(tmp_path, rounds=9, start="over")
+    assert not (tmp_path / LONGER).exists()
+    assert len(record(tmp_path, rounds=9, start="resume").curve.rows) == 10
 
 
 @dataclass(frozen=True)

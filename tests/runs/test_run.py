@@ -93,9 +93,7 @@ def test_the_partition_and_the_environment_are_written(folder: Path) -> None:
     assert partition["clients"] == len(partition["sizes"]) == 20
     assert sum(partition["sizes"]) == 1438
     assert [sum(counts) for counts in partition["label_counts"]] == partition["sizes"]
-    assert {"fedcom", "python", "torch", "numpy", "device", "command"} <= set(
-        loaded(folder / "environment.json")
-    )
+    assert {"fedcom", "python", "torch", "numpy", "device"} <= set(loaded(folder / "environment.json"))
 
 
 def test_the_config_is_resolved_and_runs_again_to_the_same_numbers(folder: Path, tmp_path: Path) -> None:

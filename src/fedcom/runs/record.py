@@ -27,7 +27,7 @@ from fedcom.engines.local.eager import repeatable
 from fedcom.engines.simulation import Callbacks, Row, Simulation, callbacks_of
 from fedcom.errors import ConfigError, Diverged, OutOfMemory, Stopped, StorageError, flag
 from fedcom.plain import plain
-from fedcom.redaction import own_command
+from fedcom.redaction import own_command, redacted
 from fedcom.runs import stops
 from fedcom.runs.callbacks import check_installed, opened
 from fedcom.runs.curve import Curve, milestones
@@ -235,7 +235,8 @@ class _Recorder:
         self._saved_round = self.simulation.round
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         resumed = {"resumed": [*known.get("resumed", []), {"round": self.simulation.round, "at": now}]}
-        write_json(self.out / "environment.json", environment(self.simulation) | (resumed if known else {}))
+        facts = environment(self.simulation) | (resumed if known else {})
+        write_json(self.out / "environment.json", facts, private=True)
         lines = "".join(map(_line, self.rows))
         write_whole(self.out / "metrics.jsonl", lambda path: path.write_text(lines))
 
@@ -490,7 +491,7 @@ def append(log: FileIO, line: str) -> None:
 def _reason(error: BaseException) -> str:
     if isinstance(error, Stopped):
         return stops.name(error.signal)
-    return " ".join(str(error).split()) or type(error).__name__
+    return redacted(" ".join(str(error).split())) or type(error).__name__
 
 
 def _table(simulation: Simulation) -> Table:

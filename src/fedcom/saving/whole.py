@@ -34,10 +34,21 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             raise
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write indented JSON, whole; NaN and infinity, which JSON does not have, raise ValueError."""
+def write_json(path: Path, content: Any, private: bool = False) -> None:
+    """Write indented JSON, whole; NaN and infinity, which JSON does not have, raise ValueError.
+
+    Args:
+        private: nobody but the owner may read it.
+    """
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-    write_whole(path, lambda aside: aside.write_text(text, encoding="utf-8"))
+
+    def write(aside: Path) -> None:
+        if private:
+            aside.touch(0o600)
+            aside.chmod(0o600)
+        aside.write_text(text, encoding="utf-8")
+
+    write_whole(path, write)
 
 
 def flush(path: Path) -> None:
