@@ -142,6 +142,13 @@ def test_what_flower_adds_to_a_reply_and_compression_alone() -> None:
     )
     assert sorted(found["admitted"]["called"]) == [11, 12]
     assert found["admitted"]["heard"] == [0, 0]  # the second node of the two, and one without a key
+    for name, (mean, named, lines, escapes) in found["hostile"].items():
+        assert (mean, named, lines, escapes) == (0.125, 1, 1, False), name  # the mean of nodes 12 and 13
+    corrected = found["corrected"]
+    assert corrected["first"] == [[], [0, 1]]  # node 11 fails as client 0, and nobody is client 1
+    assert corrected["second"] == [[0, 1], []]
+    assert len(corrected["told"]) == 1
+    assert corrected["told"][0].isprintable()
 
 
 @pytest.mark.skipif(not LONG, reason="takes a minute: make deploy-test")
