@@ -58,6 +58,8 @@ def test_a_job_leaves_a_run_folder_like_any_other(tmp_path: Path) -> None:
     rows = read_rows(out)
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
     assert [row["counted"] for row in rows] == [0, 3, 3, 3]
+    assert [row["void"] for row in rows] == [0, 0, 0, 0]
+    assert tomllib.loads((out / "config.toml").read_text())["round"]["deadline"] == 600.0
     assert all(row["train_loss"] is None and row["test_accuracy"] is not None for row in rows)
     assert statuses([out])[0].state == "done"
     page.write([out], tmp_path / "report.html")

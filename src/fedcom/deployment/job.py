@@ -9,7 +9,7 @@ The module has these functions; the last three may be left out:
     sizes(clients) -> list[int]               how many samples each client has
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from fedcom.engines.remote.participant import Participant
 from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError
 from fedcom.runs.prepare import load_model
-from fedcom.runs.record import CHECKPOINTS, FAULTS, Outcome, record
+from fedcom.runs.record import CHECKPOINTS, FAULTS, Outcome, record, table_of
 from fedcom.tasks.losses import Loss, Terms
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.suitable import copied
@@ -73,6 +73,7 @@ class Job:
             minutes=0,
             rounds=1,
             quiet=True,
+            table={**table_of(simulation), "round": _given(asdict(self.config.round))},
         )
 
     def participant(self, client: int, folder: Path) -> Participant:
@@ -172,3 +173,8 @@ class Job:
     @property
     def _name(self) -> str:
         return str(getattr(self.parts, "__name__", "task")).rpartition(".")[2]
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings without those that are None, which TOML cannot say."""
+    return {key: value for key, value in settings.items() if value is not None}

@@ -405,15 +405,14 @@ def client_finish(rules: Rules, work: Work, answer: Answer, in_place: bool = Fal
     return state, memory
 
 
-def norm_factors(rules: Rules, sent: Vectors, rnd: Round, bound: float) -> dict[str, float]:
-    """By what a server multiplies each vector of one client so that none is longer than a bound.
+def norms(rules: Rules, sent: Vectors, rnd: Round) -> dict[str, float]:
+    """The norms of one client's vectors in the model's units.
 
     Args:
-        sent: what it heard of the client.
-        bound: the largest norm in the model's units.
+        sent: what the server heard of the client.
     """
-    norms = {name: torch.linalg.vector_norm(rules.algorithm.unit(name, rnd) * x) for name, x in sent.items()}
-    return {name: min(1.0, bound / max(float(norm), bound)) for name, norm in norms.items()}
+    unit = rules.algorithm.unit
+    return {name: float(torch.linalg.vector_norm(unit(name, rnd) * x)) for name, x in sent.items()}
 
 
 def shortened(rules: Rules, work: Work, factors: Mapping[str, float], rnd: Round) -> Work:

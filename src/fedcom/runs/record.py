@@ -119,7 +119,7 @@ def record(
     check_installed(log)
     out, every = Path(out), (minutes, rounds)
     with claim(out, used=start != "new"):
-        recorder = _Recorder(simulation, out, table or _table(simulation), label, target, every)
+        recorder = _Recorder(simulation, out, table or table_of(simulation), label, target, every)
         if start == "resume":
             _put_in_place(out)
             recorder.refuse_shorter()
@@ -494,7 +494,7 @@ def _reason(error: BaseException) -> str:
     return redacted(" ".join(str(error).split())) or type(error).__name__
 
 
-def _table(simulation: Simulation) -> Table:
+def table_of(simulation: Simulation) -> Table:
     """The settings of a simulation made in Python; its data and model are known by name only."""
     links, task, options = simulation.rules.links, simulation.task, simulation.options
     settings = {key: value for key, value in simulation.settings.items() if value is not None}

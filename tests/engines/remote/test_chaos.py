@@ -22,7 +22,7 @@ from tests.engines.remote.chaos import play, settled, weighted
 from tests.engines.test_checkpoints import algorithm, small_task
 
 ROUNDS, SEEDS = (60, range(20)) if CHAOS else (14, range(2))
-TERMS = Terms(least=0.1, restarts=1000, void=1000)
+TERMS = Terms(least=0.1, restarts=1000, void=1000, pause=0.0)
 FAULTS = {"crash": 0.1, "stop": 0.01}
 CASES: dict[str, tuple[str, Links | None, str]] = {
     "fedcomgate": ("fedcomgate", Links(Int(4)), "delta"),
@@ -134,7 +134,11 @@ def test_accuracy_is_within_a_point_of_a_run_without_faults(tmp_path: Path, meth
     config = Config.of(read(None, [*METHODS[method], "model.hidden=16"]))
     task, _ = build_task(config)
     settings = {"algorithm": config.algorithm, "links": config.links, "rounds": 60, "participation": 0.5}
-    terms, faults, counted = Terms(least=0.3), {"losses": 0.1, "crash": 0.05, "stop": 0.01}, list[int]()
+    terms, faults, counted = (
+        Terms(least=0.3, pause=0.0),
+        {"losses": 0.1, "crash": 0.05, "stop": 0.01},
+        list[int](),
+    )
 
     def check(played: Simulation, clients: dict[int, Participant]) -> None:
         now: Coordinator = played.engine.coordinator  # type: ignore[attr-defined]

@@ -34,10 +34,12 @@ class Hostile(Perfect):
     """A transport whose client BAD sends what a function makes of its honest reply; None: nothing."""
 
     forge: Callable[[bytes], list[bytes]]
+    called: tuple[set[int], ...] = ()  # in each round
 
     def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float, admit: Any) -> None:
         self.reasons = []
         replies = {client: self.clients[client].answer(call) for client, call in calls}
+        self.called += (set(replies),)
         for client, reply in replies.items():
             for data in self.forge(reply) if client == BAD else [reply]:
                 self.reasons.append(hear(client, data))
@@ -235,7 +237,7 @@ class Deaf(Perfect):
 def test_a_round_with_too_few_replies_is_void_and_many_of_them_end_the_run(tmp_path: Path) -> None:
     task, given = small_task(torch.float64), {**settings(), "rounds": 20}
     transport = Deaf(participants(task, given, tmp_path / "clients"))
-    played, _ = deployed(task, given, tmp_path, transport, Terms(least=0.25, void=3))
+    played, _ = deployed(task, given, tmp_path, transport, Terms(least=0.25, void=3, pause=0.01))
     start = played.server.w.clone()
     played.step()
     assert torch.equal(played.server.w, start)
@@ -244,6 +246,7 @@ def test_a_round_with_too_few_replies_is_void_and_many_of_them_end_the_run(tmp_p
     played.step()
     assert not torch.equal(played.server.w, start)
     assert played.row()["counted"] == 3
+    assert played.row()["void"] == 1
     transport.heard = 2
     played.step()
     played.step()
@@ -347,6 +350,93 @@ def test_a_hostile_vector_moves_a_clipped_model_by_its_bound_at_most(tmp_path: P
     assert 0 < float((hostile - honest).norm()) <= 2 * bound / CLIENTS * (1 + 1e-9)
 
 
+def hostile_run(folder: Path, forge: Callable[[bytes], list[bytes]], terms: Terms, **given: Any) -> Any:
+    """A run among whose clients BAD forges its replies."""
+    task, options = small_task(torch.float64), {**settings(gamma=1.0), **given}
+    transport = Hostile(participants(task, options, folder / "clients"))
+    transport.forge = forge  # type: ignore[method-assign]
+    return deployed(task, options, folder, transport, terms)
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    log = folder / "faults.jsonl"
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def test_a_bound_by_the_median_holds_from_the_first_round_and_changes_no_honest_run(tmp_path: Path) -> None:
+    runs = {}
+    for name, forge, terms in (
+        ("free", lambda reply: [reply], Terms()),
+        ("bound", lambda reply: [reply], Terms(clip_times=10.0)),
+        ("half", lambda reply: [reply], Terms(clip_times=1.0)),  # those above the median are scaled down
+        ("hostile", lambda reply: [forged(reply, with_floats(1e30))], Terms(clip_times=3.0)),
+    ):
+        runs[name], transport = hostile_run(tmp_path / name, forge, terms)
+        for _ in range(3):
+            runs[name].step()
+            assert transport.reasons.count(None) == CLIENTS
+        if name != "hostile":
+            states = [state for state, _ in settled(runs[name], transport.clients)]
+            assert close(weighted(runs[name], (s.delta for s in states)), torch.zeros_like(states[0].delta))
+    assert len([line for line in lines_of(tmp_path / "half") if "clipped" in line]) == 3 * CLIENTS // 2
+    assert torch.equal(runs["free"].server.w, runs["bound"].server.w)
+    lengths = [line for line in lines_of(tmp_path / "hostile") if "long" in line]
+    start = runs["free"].task.objective.start
+    assert [line["client"] for line in lengths] == [BAD] * 3
+    farthest = sum(3 * line["median"]["D"] for line in lengths) / CLIENTS
+    honest = sum(line["median"]["D"] for line in lengths) * 2
+    assert float((runs["hostile"].server.w - start).norm()) < honest + farthest
+
+
+def test_a_client_far_longer_than_the_others_is_named_even_without_a_bound(tmp_path: Path) -> None:
+    played, _ = hostile_run(tmp_path, lambda reply: [forged(reply, with_floats(1e6))], Terms())
+    played.step()
+    (line,) = lines_of(tmp_path)
+    assert (line["round"], line["client"]) == (0, BAD)
+    assert line["long"]["D"] > 1e4 * line["median"]["D"] > 0
+
+
+@pytest.mark.parametrize(
+    "forge", [lambda reply: [b"garbage"], lambda reply: [forged(reply, with_floats(1e6))]]
+)
+def test_who_offends_repeatedly_is_left_out_for_some_rounds(
+    tmp_path: Path, forge: Callable[[bytes], list[bytes]]
+) -> None:
+    terms = Terms(offences=3, rest=4, clip_times=5.0)
+    played, transport = hostile_run(tmp_path, forge, terms, rounds=20)
+    for _ in range(5):
+        played.step()
+    assert [BAD in clients for clients in transport.called] == [True, True, True, False, False]
+    (line,) = [line for line in lines_of(tmp_path) if "left_out_until" in line]
+    assert (line["round"], line["client"], line["left_out_until"]) == (2, BAD, 7)
+    played.save(tmp_path / "saved")
+    played, _ = deployed(
+        small_task(torch.float64), {**settings(gamma=1.0), "rounds": 20}, tmp_path, transport, terms
+    )
+    assert played.restore(tmp_path / "saved")
+    transport.forge = lambda reply: [reply]  # it is mended
+    for _ in range(6):
+        played.step()
+    assert [BAD in clients for clients in transport.called[5:]] == [False, False, True, True, True, True]
+    assert played.row()["counted"] == CLIENTS
+
+
+def test_one_honest_reply_makes_good(tmp_path: Path) -> None:
+    turns = iter([True, True, False] * 9)
+    played, _ = hostile_run(
+        tmp_path, lambda reply: [b"garbage" if next(turns) else reply], Terms(offences=3), rounds=9
+    )
+    for _ in range(9):
+        played.step()
+    assert not [line for line in lines_of(tmp_path) if "left_out_until" in line]
+    assert played.row()["refused"] == 6
+
+
+def test_pauses_after_void_rounds_grow_up_to_a_minute() -> None:
+    terms = Terms(pause=2.0)
+    assert [terms.wait(void) for void in (0, 1, 2, 3, 9, 1000)] == [0, 2, 4, 8, 60, 60]
+
+
 def test_a_memory_keeps_what_was_clipped(tmp_path: Path) -> None:
     links = Links(TopK(0.2), uplink_memory="error-feedback")
     task, given = small_task(torch.float64), settings("fedpaq", links)
@@ -364,7 +454,9 @@ def test_a_memory_keeps_what_was_clipped(tmp_path: Path) -> None:
     assert factor < 1
 
 
-@pytest.mark.parametrize("key", ["deadline", "least", "clip", "restarts", "void"])
+@pytest.mark.parametrize(
+    "key", ["deadline", "least", "clip", "clip_times", "restarts", "offences", "rest", "void", "pause"]
+)
 def test_terms_out_of_range_are_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=f"round.{key} must be"):
         Terms(**{key: -1})

@@ -63,6 +63,7 @@ seed = 0
 [round]
 deadline = 300.0  # seconds after which a round goes on without the clients that have not replied
 least = 0.5       # the share of clients that must have replied by then
+clip_times = 10.0 # no client counts for more than a vector of so many times the median length
 """
 
 _APP = '''\

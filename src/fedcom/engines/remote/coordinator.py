@@ -8,6 +8,7 @@ docs/decisions/remote.md explains the protocol.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,9 +29,8 @@ from fedcom.formats import printable
 from fedcom.rounds.cohort import mean_weights
 from fedcom.rounds.round import (
     Mean,
-    Senders,
     broadcast,
-    norm_factors,
+    norms,
     server_bytes,
     server_hears,
     server_work,
@@ -43,6 +43,15 @@ from fedcom.vectors import Layout, Vectors
 
 _FORGOTTEN = -2  # the replica of a client that can only be sent the model
 _ENVELOPES = "envelope"  # the name in the ledger of what surrounds messages
+_LONG = 10.0  # a vector that is so many times as long as the median of its round is named
+_OFFENCES: tuple[Reason, ...] = (
+    "oversized",
+    "malformed",
+    "not finite",
+    "other settings",
+    "wrong job",
+    "wrong client",
+)
 _LARGEST_Q = 10.0  # times one plus what the codec promises; no honest client measures more
 
 
@@ -73,6 +82,7 @@ class _Heard(NamedTuple):
 
     sent: Vectors
     q: Tensor
+    norms: dict[str, float]  # in the model's units, by vector
     factors: tuple[float, ...]  # empty: nothing was clipped
     bill: Ledger
 
@@ -93,6 +103,9 @@ class Coordinator:
         owed: which clients are still to be told the end of the round in which they were last counted.
         losses: how often each client has said that its state is lost.
         keys: of the node that each client is; not of clients that were never counted.
+        void: how many rounds in a row were void; voids: how many in all.
+        offences: how often in a row a client's reply was not as it must be.
+        resting: the round until which a client is left out.
     """
 
     def __init__(
@@ -104,6 +117,7 @@ class Coordinator:
         self.counted, self.known = torch.full((m,), NEVER), torch.full((m,), NEVER)
         self.owed, self.losses = torch.zeros(m, dtype=torch.bool), torch.zeros(m, dtype=torch.int64)
         self.keys: dict[int, str] = {}
+        self.voids, self.offences, self.resting = 0, Counter[int](), dict[int, int]()
         self._factors: dict[int, tuple[float, ...]] = {}
         self._ends: dict[int, int] = {}  # the rounds whose end is in the archive, and their bytes
         self._since = 0  # the ends of all rounds from this one on are in the archive
@@ -122,6 +136,9 @@ class Coordinator:
             "round": self.round,
             "generation": self.generation,
             "void": self.void,
+            "voids": self.voids,
+            "offences": {str(client): many for client, many in self.offences.items()},
+            "resting": {str(client): until for client, until in self.resting.items()},
             "job": self._job.hex(),
             "keys": {str(client): key for client, key in self.keys.items()},
             "factors": {str(client): factors for client, factors in self._factors.items()},
@@ -138,6 +155,9 @@ class Coordinator:
     def restore(self, facts: dict[str, Any], tensors: Vectors) -> None:
         """Go on from a checkpoint; a round that was open begins again."""
         self.round, self.generation, self.void = facts["round"], facts["generation"], facts["void"]
+        self.voids = facts.get("voids", 0)
+        self.offences = Counter({int(client): many for client, many in facts.get("offences", {}).items()})
+        self.resting = {int(client): until for client, until in facts.get("resting", {}).items()}
         self._job, self._session, self._open = bytes.fromhex(facts["job"]), 0, None
         self.keys = {int(client): key for client, key in facts.get("keys", {}).items()}
         self._factors = {int(client): tuple(factors) for client, factors in facts["factors"].items()}
@@ -204,16 +224,19 @@ class Coordinator:
             heard = self._hear(now, client, body)
         except Refused as refused:
             known = client if 0 <= client < self.run.cohort.clients else NEVER
+            if now is not None and refused.reason in _OFFENCES:
+                now.offended.add(known)
             if now is not None and refused.final:
                 now.done.add(client)
                 self._advance(now)
             self.faults.refuse(self.round, known, refused.reason, refused.detail, len(data), self.run.ledger)
             return refused.reason
         now.done.add(client)
+        now.norms[client] = heard.norms
         self.run.ledger.merge(heard.bill)
         overhead = len(data) - sum(map(len, messages.split(body)))
         self.run.ledger.add("uplink", _ENVELOPES, {"header": overhead})
-        if now.next == client:
+        if now.next == client and self.terms.clip_times is None:
             self._count(now, client, heard)
             self._advance(now)
         else:
@@ -233,7 +256,9 @@ class Coordinator:
         assert now is not None
         for client in now.called:
             now.done.add(client)
-        self._advance(now)
+        if self.terms.clip_times is not None:
+            now.bounds = {name: self.terms.clip_times * x for name, x in now.medians.items()}
+        self._advance(now, to_the_end=True)
         self._open = None
         if absent := sorted(set(now.called) - set(now.counted)):
             self.faults.note(self.round, missing=absent)
@@ -243,8 +268,9 @@ class Coordinator:
             self.known[client], self.owed[client] = self.round, False
             self._factors.pop(client, None)
             self._bind(client, now.keys.get(client))
+        self._judge(now)
         if void:
-            self.void += 1
+            self.void, self.voids = self.void + 1, self.voids + 1
             self.faults.note(self.round, void=True)
         else:
             self.void = 0
@@ -267,8 +293,10 @@ class Coordinator:
     # Calls
 
     def _left(self) -> list[int]:
-        """The clients of the round that are not left out for good."""
-        return [j for j in self.run.sample(self.round).tolist() if self.losses[j] <= self.terms.restarts]
+        """The clients of the round that are not left out for good or, if others remain, for some rounds."""
+        sampled = self.run.sample(self.round).tolist()
+        left = [j for j in sampled if self.losses[j] <= self.terms.restarts]
+        return [j for j in left if self.resting.get(j, 0) <= self.round] or left
 
     def _calls(self, now: "_Open") -> Iterator[tuple[int, bytes]]:
         rules, server, first = self.run.rules, self.run.server, self.round == 0
@@ -418,17 +446,37 @@ class Coordinator:
             raise Refused("not finite", str(error)) from None
         except WireError as error:
             raise Refused("malformed", str(error)) from None
-        return self._clipped(who, _Heard(sent, q, (), bill))
+        return self._clipped(now, _Heard(sent, q, norms(rules, sent, who.rnd), (), bill))
 
-    def _clipped(self, who: Senders, heard: _Heard) -> _Heard:
+    def _clipped(self, now: "_Open", heard: _Heard) -> _Heard:
         """What was heard, none of its vectors longer than the terms allow."""
-        if self.terms.clip is None:
-            return heard
-        factors = norm_factors(self.run.rules, heard.sent, who.rnd, self.terms.clip)
+        fixed = math.inf if self.terms.clip is None else self.terms.clip
+        factors = dict[str, float]()
+        for name, norm in heard.norms.items():
+            bound = min(fixed, now.bounds.get(name, math.inf))
+            factors[name] = bound / norm if norm > bound else 1.0
         if min(factors.values()) == 1:
             return heard
         sent = {name: factors[name] * x for name, x in heard.sent.items()}
         return heard._replace(sent=sent, factors=tuple(factors.values()))
+
+    def _judge(self, now: "_Open") -> None:
+        """Name clients whose vectors are far longer than the others'; leave out who offends repeatedly."""
+        medians = now.medians
+        for client in now.counted:
+            long = {name: x for name, x in now.norms[client].items() if x > _LONG * medians[name] > 0}
+            if long:
+                now.offended.add(client)
+                self.faults.name_long(self.round, client, long, {name: medians[name] for name in long})
+            elif client not in now.offended:
+                self.offences.pop(client, None)
+        for client in now.offended - {NEVER}:
+            self.offences[client] += 1
+            if self.offences[client] >= self.terms.offences and self.terms.rest:
+                del self.offences[client]
+                self.resting[client] = self.round + 1 + self.terms.rest
+                self.faults.leave_out(self.round, client, self.resting[client])
+        self.resting = {client: until for client, until in self.resting.items() if until > self.round}
 
     def _largest_q(self, client: int) -> float:
         ((codec, _),) = self.run.rules.links.uplinks(torch.tensor([client]))
@@ -443,8 +491,10 @@ class Coordinator:
             now.factors[client] = heard.factors
             self.faults.note(self.round, client=client, clipped=heard.factors)
 
-    def _advance(self, now: "_Open") -> None:
+    def _advance(self, now: "_Open", to_the_end: bool = False) -> None:
         """Go on to the next client that may still reply, and add those that replied before their turn."""
+        if self.terms.clip_times is not None and not to_the_end:
+            return  # how long a vector may be is known when all have replied
         while (client := now.next) is not None and client in now.done:
             if client in now.aside:
                 self._count(now, client, self._hear(now, client, self.archive.take_back(client)))
@@ -503,6 +553,9 @@ class _Open:
         share: the weight of its clients among all.
         p: the weight of each of them in the mean.
         keys: of the nodes that were called.
+        norms: of each client's vectors in the model's units.
+        bounds: how long each vector may be.
+        offended: clients of which a reply was not as it must be.
     """
 
     def __init__(self, run: RunState, round_index: int, called: list[int]) -> None:
@@ -512,7 +565,15 @@ class _Open:
         self.share, self.p = float(share), dict(zip(called, p[0], strict=True))
         self.mean, self.qs = Mean(), list[float]()
         self.counted, self.factors = list[int](), dict[int, tuple[float, ...]]()
-        self.keys = dict[int, str]()
+        self.keys, self.offended = dict[int, str](), set[int]()
+        self.norms, self.bounds = dict[int, dict[str, float]](), dict[str, float]()
+
+    @property
+    def medians(self) -> dict[str, float]:
+        """The median length of each vector; of an even number the lower of the two in the middle."""
+        middle = (len(self.norms) - 1) // 2
+        names = next(iter(self.norms.values()), {})
+        return {name: sorted(own[name] for own in self.norms.values())[middle] for name in names}
 
     @property
     def next(self) -> int | None:

@@ -1,6 +1,7 @@
 """The engine of a run with real clients: a coordinator, and a transport that carries its messages."""
 
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -81,6 +82,7 @@ class RemoteEngine:
         if self._series is not None:
             self._series.wait()  # no client may learn the end of a round that a crash could undo
         coordinator, terms = self.coordinator, self.coordinator.terms
+        time.sleep(terms.wait(coordinator.void))
         calls = coordinator.open()
         self.transport.carry(
             calls,
@@ -109,7 +111,7 @@ class RemoteEngine:
     def gauge(self, run: int) -> Gauge:
         """The figures of the run."""
         figures, refused = self._figures, sum(self.coordinator.faults.counts.values())
-        counts = {"counted": figures["counted"], "refused": refused}
+        counts = {"counted": figures["counted"], "refused": refused, "void": self.coordinator.voids}
         q = math.nan if figures["q"] is None else figures["q"]
         return Gauge(q, figures["alpha"], self.finite_rounds(run), {}, counts)
 

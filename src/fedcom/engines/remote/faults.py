@@ -58,6 +58,29 @@ class Faults:
             log.warning("round %d: client %d is refused: %s (%s)", round_index, client, reason, detail)
             self.note(round_index, client=client, refused=reason, detail=detail, bytes=nbytes)
 
+    def name_long(
+        self, round_index: int, client: int, lengths: dict[str, float], medians: dict[str, float]
+    ) -> None:
+        """Enter that a client's vectors are far longer than the others'; they count all the same.
+
+        Args:
+            lengths: of the vectors, in the model's units.
+            medians: of the round.
+        """
+        log.warning(
+            "round %d: client %d sent a vector of norm %.3g, where the median is %.3g",
+            round_index,
+            client,
+            max(lengths.values()),
+            medians[max(lengths, key=lengths.__getitem__)],
+        )
+        self.note(round_index, client=client, long=lengths, median=medians)
+
+    def leave_out(self, round_index: int, client: int, until: int) -> None:
+        """Enter that a client is left out for some rounds, as it has offended repeatedly."""
+        log.warning("round %d: client %d is left out until round %d", round_index, client, until)
+        self.note(round_index, client=client, left_out_until=until)
+
     def note(self, round_index: int, **facts: Any) -> None:
         """Write a line to the log file."""
         if self.path is not None:
