@@ -59,6 +59,7 @@ def test_a_job_leaves_a_run_folder_like_any_other(tmp_path: Path) -> None:
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
     assert [row["counted"] for row in rows] == [0, 3, 3, 3]
     assert [row["void"] for row in rows] == [0, 0, 0, 0]
+    assert statuses([out])[0].void == 0
     assert tomllib.loads((out / "config.toml").read_text())["round"]["deadline"] == 600.0
     assert all(row["train_loss"] is None and row["test_accuracy"] is not None for row in rows)
     assert statuses([out])[0].state == "done"
@@ -146,3 +147,29 @@ def test_auto_rates_need_the_data_of_all_clients(tmp_path: Path, key: str) -> No
     with pytest.raises(ConfigError, match=f"has {key}=auto"):
         auto.participant(0, tmp_path / "0")
     assert not (tmp_path / "run").exists()
+
+
+class Nobody:
+    """A transport that reaches no client in some rounds."""
+
+    def __init__(self, inner: Here, deaf: set[int]) -> None:
+        self.inner, self.deaf, self.round = inner, deaf, -1
+
+    def carry(self, calls: Any, *rest: Any) -> None:
+        self.round += 1
+        if self.round in self.deaf:
+            list(calls)
+        else:
+            self.inner.carry(calls, *rest)
+
+
+def test_void_rounds_are_counted_wherever_one_looks(tmp_path: Path) -> None:
+    out, mine = tmp_path / "run", job("run.rounds=5", "round.pause=0.01")
+    mine.serve(Nobody(Here(mine, tmp_path / "clients"), {1, 3}), out)
+    assert [row["void"] for row in read_rows(out)] == [0, 0, 1, 1, 2, 2]
+    assert json.loads((out / "summary.json").read_text())["void"] == 2
+    assert statuses([out])[0].void == 2
+    lines = [json.loads(line) for line in (out / "faults.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines if line.get("void")] == [1, 3]
+    page.write([out], tmp_path / "report.html")
+    assert "2: too few clients replied" in (tmp_path / "report.html").read_text()

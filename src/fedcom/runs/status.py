@@ -35,6 +35,7 @@ class Status:
         rate: rounds per second, lately.
         left: seconds until a run that is going on is done.
         reason: why it ended early.
+        void: rounds in which too few real clients replied; None where clients are simulated.
     """
 
     folder: str
@@ -47,6 +48,7 @@ class Status:
     loss: float | None = None
     accuracy: float | None = None
     reason: str | None = None
+    void: int | None = None
 
 
 def state(out: Path, summary: Mapping[str, Any]) -> str:
@@ -88,7 +90,7 @@ def _run(out: Path) -> Status:
     left = (total - done) / rate if now == "running" and rate and total is not None else None
     reason = reason if isinstance(reason, str) and now != "running" else None
     loss, accuracy = last.get("train_loss"), last.get("test_accuracy")
-    return Status(str(out), "run", now, done, total, rate, left, loss, accuracy, reason)
+    return Status(str(out), "run", now, done, total, rate, left, loss, accuracy, reason, last.get("void"))
 
 
 def _rows(out: Path) -> list[dict[str, Any]]:
@@ -144,7 +146,7 @@ def render(found: Iterable[Status]) -> "Table":
         rounds = f"{one.done}/{one.total}" if one.total is not None else str(one.done)
         cells = (
             one.folder,
-            one.state,
+            f"{one.state}, {one.void} void" if one.void else one.state,
             rounds if one.kind == "run" else f"{rounds} trials",
             significant(one.rate, 2),
             duration(one.left),

@@ -217,6 +217,8 @@ def _facts(run: SavedRun) -> list[Html]:
     lines = [("folder", str(run.folder)), ("this run alone", alone)]
     reason = run.summary.get("reason")
     lines += [("why it ended", _shown(reason))] * bool(reason and run.status != "running")
+    void = run.summary.get("void")
+    lines += [("void rounds", f"{void}: too few clients replied")] if void else []
     lines += [("as it was started", shlex.join(words))] if words else []
     lines += [(key, _shown(value)) for key, value in run.environment.items() if key != "command"]
     facts = [Html(tag("dt", key) + tag("dd", tag("code", value))) for key, value in lines]
