@@ -199,3 +199,42 @@ def test_a_message_that_cannot_be_read_is_not_told_as_divergence(tmp_path: Path)
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     assert summary["status"] == "failed"
     assert "eta" not in summary["reason"]
+
+
+def mangled(lines: list[str], how: str) -> list[str]:
+    """Rows as a bad disk or a careless hand leaves them."""
+    if how == "doubled":
+        return [*lines[:2], lines[1], *lines[2:]]
+    if how == "damaged":
+        return [*lines[:2], lines[2].replace('"round"', '"rou\x00d"'), *lines[3:]]
+    if how == "changed":
+        return [*lines[:2], lines[2].replace('"train_loss": ', '"train_loss": 1'), *lines[3:]]
+    return [*lines[:2], *lines[3:]] if how == "lost" else lines
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("whole", None),
+        ("doubled", None),
+        ("lost", "the rows of rounds [2] are lost"),
+        ("damaged", "the rows of rounds [2] are lost"),
+        ("changed", "rows differ from those that were measured"),
+    ],
+)
+def test_rows_are_checked_against_the_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str, told: str | None
+) -> None:
+    whole = record(tmp_path / "whole").curve.rows
+    with pytest.raises(Cut):
+        fedcom.record(simulation(), tmp_path / "a", quiet=True, rounds=3, callbacks=cut_in(7))
+    path = tmp_path / "a" / "metrics.jsonl"
+    path.write_text("".join(mangled(path.read_text().splitlines(keepends=True), how)))
+    rows = record(tmp_path / "a", start="resume").curve.rows
+    warned = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+    assert [line.split(": ", 1)[1] for line in warned] == ([] if told is None else [told])
+    resumed = json.loads((tmp_path / "a" / "environment.json").read_text())["resumed"]
+    assert resumed[0].get("lost_rows", []) == ([2] if told and "lost" in told else [])
+    if told is None:
+        assert without_time(rows) == without_time(whole)
+    assert [row["round"] for row in rows] == [n for n in range(9) if how not in ("lost", "damaged") or n != 2]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -133,6 +134,7 @@ class Simulation:
         plan_store(ClientCounts.of(cohort.clients, cohort.sampled, rounds), rules, w, self.options.storage)
         self._index, self._seconds, self._saves = 0, 0.0, dict[Path, Series]()
         self.backoffs: list[dict[str, Any]] = []  # each time the run went back: from and to which round, eta
+        self.notes: Mapping[str, Any] = {}  # of the checkpoint that the run goes on from
         self.results, self.metrics, self._warned = Results(), metrics_of(metrics), False
         self._check_metrics()
         self._arguments: dict[str, Any] = {
@@ -367,18 +369,21 @@ class Simulation:
         vectors.load(module, self.server.w)
         return module
 
-    def save(self, path: str | Path, *, wait: bool = True) -> None:
+    def save(
+        self, path: str | Path, *, wait: bool = True, notes: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         """Write a checkpoint of the run as it stands into a folder, from which `load` goes on.
 
         Args:
             path: the folder; the last two checkpoints in it are kept. If this run was saved there before,
                 only those clients' state is written that has changed.
             wait: until it is on the disk; else a thread writes it, and errors are raised by the next call.
+            notes: of the caller's, which JSON can hold; a run that goes on from it has them as `notes`.
         """
         if len(self.engine.runs) > 1:
             raise ConfigError("a run that is played in step with others cannot be saved by itself")
         series = self._saves.setdefault(Path(path), Series(Path(path)))
-        told = {"backoffs": self.backoffs} if self.backoffs else {}
+        told = {"notes": dict(notes), **({"backoffs": self.backoffs} if self.backoffs else {})}
         self.engine.save(series, {"simulation": self._description(), "seconds": self._seconds, **told})
         if wait:
             series.wait()
@@ -419,6 +424,7 @@ class Simulation:
                 self.state.rules = replace(self.rules, algorithm=self.algorithm)
             self.engine.restore(saved)
             self._seconds = saved.facts["seconds"]
+            self.notes = saved.facts.get("notes", {})
         return saved is not None
 
     @classmethod

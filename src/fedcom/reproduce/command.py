@@ -10,6 +10,7 @@ from fedcom.reproduce.panels import Scale
 from fedcom.reproduce.results import NOT_RUN, Verdict
 from fedcom.reproduce.runner import reproduce
 from fedcom.reproduce.tables.tables_runner import reproduce_tables
+from fedcom.saving.whole import write_text
 
 # Studies with code of their own, as their problems are so small.
 SMALL = {"tables": reproduce_tables, "theory": reproduce_theory}
@@ -39,7 +40,7 @@ def run(
         return
     failed = [error for name in chosen(names) if (error := _run_and_print(name, scale, out, device, quiet))]
     text = study_page.verdicts_page(study_page.read_verdicts(out, NAMES))
-    (out / "VERDICTS.md").write_text(text, encoding="utf-8")
+    write_text(out / "VERDICTS.md", text)
     if failed:
         raise failed[0]
 

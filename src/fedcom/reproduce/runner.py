@@ -19,7 +19,7 @@ from fedcom.reproduce.study import Study
 from fedcom.runs.folder import claim
 from fedcom.runs.record import CHECKPOINTS, append, device_name, mend_end, open_log
 from fedcom.runs.status import TRIALS
-from fedcom.saving.whole import write_json, write_whole
+from fedcom.saving.whole import write_json, write_text
 from fedcom.studies import sweep
 from fedcom.tasks.task import Task
 
@@ -67,7 +67,7 @@ def publish(study: Study, results: Results, lost: Sequence[Verdict], out: Path) 
     verdicts = [*study.judge(results), *lost]
     write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
     text = study_page.study_page(study, results, verdicts, images)
-    write_whole(out / "README.md", lambda path: path.write_text(text, encoding="utf-8"))
+    write_text(out / "README.md", text)
     return verdicts
 
 

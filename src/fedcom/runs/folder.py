@@ -115,10 +115,16 @@ def _lock(out: Path) -> IO[str]:
                 f"{who.get('since', '?')}; choose another {flag('out')}, or wait for it"
             )
         time.sleep(0.02)
-    file.truncate(0)
     since = datetime.now().astimezone().isoformat(timespec="seconds")
-    file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n")
-    file.flush()
+    try:
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n")
+        file.flush()
+    except OSError:  # a full disk: no lock stays behind
+        (out / LOCK).unlink(missing_ok=True)
+        with suppress(OSError):
+            file.close()
+        raise
     return file
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import math
 import os
 import platform
@@ -9,6 +10,7 @@ import shutil
 import sys
 import time
 import tomllib
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -34,10 +36,11 @@ from fedcom.runs.curve import Curve, milestones
 from fedcom.runs.display import progress
 from fedcom.runs.folder import claim, clear
 from fedcom.runs.watch import OnDivergence, Watch
-from fedcom.saving.whole import disk_errors, flush, write_json, write_whole
+from fedcom.saving.whole import disk_errors, flush, write_json, write_text, write_whole
 from fedcom.tasks.similarity import chosen_clients, similarity
 from fedcom.version import VERSION
 
+_log = logging.getLogger("fedcom")
 FILES = (
     "config.toml",
     "metrics.jsonl",
@@ -177,6 +180,7 @@ class _Recorder:
         self.simulation, self.out, self.table, self.target = simulation, out, table, target
         self.label = label or simulation.algorithm.name
         self.rows: list[Row] = []
+        self._crc = 0  # of their lines
         self._minutes, self._rounds = every
         self._saved_at, self._saved_round = time.monotonic(), 0
         self._any_saved, self._quiet = False, False
@@ -229,16 +233,40 @@ class _Recorder:
         self._write_once("partition.json", _partition)
         self._write_once("similarity.json", _similarity)
         known = read_json(self.out / "environment.json")
+        lost = list[int]()
         if self._any_saved:
-            self.rows = [row for row in read_rows(self.out) if row["round"] < self.simulation.round]
+            self.rows, lost = self._rows_before(self.simulation.round)
         self._write_config()  # only now, as it is no longer refused: settings may have changed
         self._saved_round = self.simulation.round
         now = datetime.now().astimezone().isoformat(timespec="seconds")
-        resumed = {"resumed": [*known.get("resumed", []), {"round": self.simulation.round, "at": now}]}
+        this = {"round": self.simulation.round, "at": now, **({"lost_rows": lost} if lost else {})}
+        resumed = {"resumed": [*known.get("resumed", []), this]}
         facts = environment(self.simulation) | (resumed if known else {})
         write_json(self.out / "environment.json", facts, private=True)
-        lines = "".join(map(_line, self.rows))
-        write_whole(self.out / "metrics.jsonl", lambda path: path.write_text(lines))
+        self._write_rows(self.rows)
+
+    def _add(self, row: Row) -> None:
+        self.rows.append(row)
+        self._crc = zlib.crc32(_line(row).encode(), self._crc)
+
+    def _write_rows(self, rows: list[Row]) -> None:
+        """Write metrics.jsonl anew."""
+        self.rows, self._crc = rows, _checksum(rows)
+        write_text(self.out / "metrics.jsonl", "".join(map(_line, rows)))
+
+    def _rows_before(self, end: int) -> tuple[list[Row], list[int]]:
+        """The rows of the rounds before one, checked against its checkpoint, and the rounds without a row.
+
+        Of rows that are there twice the last counts. What is lost or changed is told; it cannot be mended.
+        """
+        last = {row["round"]: row for row in read_rows(self.out)}
+        rows, notes = [last[done] for done in sorted(last)], self.simulation.notes
+        lost = [done for done in range(0, end, self.simulation.eval_every) if done not in last]
+        if lost:
+            _log.warning("%s: the rows of rounds %s are lost", self.out / "metrics.jsonl", lost)
+        elif notes and _checksum(rows[: notes["rows"]]) != notes["crc32"]:
+            _log.warning("%s: rows differ from those that were measured", self.out / "metrics.jsonl")
+        return [row for row in rows if row["round"] < end], lost
 
     def play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> Outcome:
         """Play all rounds, and write how it ended, whatever ends it."""
@@ -285,7 +313,7 @@ class _Recorder:
         with open_log(self.out / "metrics.jsonl") as log:
             try:
                 for row in self.simulation.rows(on_round):
-                    self.rows.append(row)
+                    self._add(row)
                     append(log, _line(row))
                     self.watch.see(row, self.simulation)
                     for callback in callbacks:
@@ -302,9 +330,7 @@ class _Recorder:
         if not self._quiet:
             back = f"going back to round {self.simulation.round} with eta {self.simulation.algorithm.eta}"
             print(f"fedcom: {self.label}: {diverged}; {back}", file=sys.stderr)
-        self.rows = [row for row in self.rows if row["round"] < self.simulation.round]
-        lines = "".join(map(_line, self.rows))
-        write_whole(self.out / "metrics.jsonl", lambda path: path.write_text(lines))
+        self._write_rows([row for row in self.rows if row["round"] < self.simulation.round])
         clear(self.out, (CHECKPOINTS,))  # they may be of later rounds
         self._saved_round = self.simulation.round
         if self._any_saved:
@@ -327,7 +353,8 @@ class _Recorder:
     def _save(self, wait: bool = True) -> None:
         with disk_errors(self.out):
             flush(self.out / "metrics.jsonl")  # a checkpoint counts on the rows before it
-        self.simulation.save(self.out / CHECKPOINTS, wait=wait)
+        notes = {"rows": len(self.rows), "crc32": self._crc}
+        self.simulation.save(self.out / CHECKPOINTS, wait=wait, notes=notes)
         self._saved_at, self._saved_round, self._any_saved = time.monotonic(), self.simulation.round, True
 
     def _write_results(self) -> None:
@@ -368,8 +395,7 @@ class _Recorder:
         return why | ({"backoffs": run.backoffs} if run.backoffs else {})
 
     def _write_config(self) -> None:
-        text = dumps(self.table)
-        write_whole(self.out / "config.toml", lambda path: path.write_text(text, encoding="utf-8"))
+        write_text(self.out / "config.toml", dumps(self.table))
 
     def _write_once(self, name: str, content: Callable[[Simulation], Any]) -> None:
         if not (self.out / name).exists():
@@ -449,6 +475,10 @@ def environment(simulation: Simulation) -> dict[str, Any]:
 def device_name(device: torch.device) -> str:
     """The name of the GPU, or the architecture of the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
+
+
+def _checksum(rows: Sequence[Row]) -> int:
+    return zlib.crc32("".join(map(_line, rows)).encode())
 
 
 def _line(row: Mapping[str, Any]) -> str:

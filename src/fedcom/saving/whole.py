@@ -34,6 +34,11 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text, whole; what UTF-8 cannot hold is replaced."""
+    write_whole(path, lambda aside: aside.write_bytes(text.encode("utf-8", "replace")))
+
+
 def write_json(path: Path, content: Any, private: bool = False) -> None:
     """Write indented JSON, whole; NaN and infinity, which JSON does not have, raise ValueError.
 

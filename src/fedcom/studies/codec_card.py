@@ -22,7 +22,7 @@ from fedcom.reports.comparison import write_csv
 from fedcom.reports.figures import rate_distortion
 from fedcom.reports.markdown import markdown_table
 from fedcom.runs.folder import claim, clear
-from fedcom.saving.whole import write_json
+from fedcom.saving.whole import write_json, write_text
 from fedcom.studies.card_vectors import DIM, Vector, made_up
 from fedcom.version import VERSION
 
@@ -144,7 +144,7 @@ def report_card(
         clear(out, FILES)
         write_json(out / "card.json", card.table())
         write_csv(card.points, out / "card.csv")
-        (out / "card.md").write_text(markdown(card), encoding="utf-8")
+        write_text(out / "card.md", markdown(card))
         drawn = {vector.name for vector in vectors if vector.drawn}
         rate_distortion([point for point in card.points if point["vector"] in drawn], out / FILES[-1])
     return card

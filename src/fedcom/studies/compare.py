@@ -28,7 +28,7 @@ from fedcom.runs.record import CHECKPOINTS, read_json, read_rows
 from fedcom.runs.record import FILES as RUN_FILES
 from fedcom.runs.run import execute
 from fedcom.runs.spread import Unit, spread, worth_spreading
-from fedcom.saving.whole import write_json, write_whole
+from fedcom.saving.whole import write_json, write_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -236,7 +236,7 @@ def _take_over(out: Path, plan: Table, force: bool) -> None:
                 clear(run, (*RUN_FILES, CHECKPOINTS))
             with suppress(OSError):
                 run.parent.rmdir()
-    write_whole(out / PLAN, lambda path: path.write_text(text))
+    write_text(out / PLAN, text)
 
 
 def variants(table: Table, methods: Sequence[str], seeds: range) -> list[tuple[str, Config]]:
@@ -364,7 +364,7 @@ def _write(curves: Sequence[Curve], target: float, out: Path, subtitle: str) -> 
     clear(out, FILES)
     write_json(out / "table.json", rows)
     write_csv(rows, out / "table.csv")
-    (out / "table.md").write_text(markdown(rows, target), encoding="utf-8")
+    write_text(out / "table.md", markdown(rows, target))
     figures(curves, out, subtitle)
     return rows
 

@@ -25,7 +25,7 @@ from fedcom.runs.folder import claim
 from fedcom.runs.prepare import build_task
 from fedcom.runs.run import execute
 from fedcom.runs.status import TRIALS
-from fedcom.saving.whole import write_json, write_whole
+from fedcom.saving.whole import write_json, write_text
 from fedcom.studies import sweep
 from fedcom.studies.compare import variant
 from fedcom.studies.tune import SEED, VALIDATION, TuningRun
@@ -405,7 +405,7 @@ def plan(
         write_json(out / "plan.json", {"goal": asdict(goal), "by": by, "plan": [asdict(p) for p in found]})
         if found[0].rounds is not None:
             text = "# Written by fedcom plan.\n" + dumps(chosen(planner.table, found[0]))
-            write_whole(out / "plan.toml", lambda path: path.write_text(text, encoding="utf-8"))
+            write_text(out / "plan.toml", text)
     return found
 
 

@@ -41,7 +41,7 @@ from fedcom.runs.record import CHECKPOINTS, append, mend_end, open_log, out_of_m
 from fedcom.runs.spread import Unit, spread, worth_spreading
 from fedcom.runs.status import TRIALS
 from fedcom.saving.series import Series
-from fedcom.saving.whole import write_json, write_whole
+from fedcom.saving.whole import write_json, write_text
 from fedcom.studies.compare import check_once, check_shared, method_keys, variant
 from fedcom.tasks.task import Task
 
@@ -284,7 +284,7 @@ def take_over(out: Path, plan: Table, force: bool) -> None:
         raise ConfigError(f"{out} holds another sweep; {anew}")
     if force or not kept.exists():
         clear(out, (*FILES, CHECKPOINTS))
-        write_whole(kept, lambda path: path.write_text(text))
+        write_text(kept, text)
 
 
 def records_of(path: Path, trials: Iterable[Trial]) -> dict[str, dict[str, Any]]:

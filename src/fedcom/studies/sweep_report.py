@@ -13,7 +13,7 @@ from fedcom.reports.looks import palette
 from fedcom.reports.markdown import markdown_table
 from fedcom.reports.terminal import Column, Fitted
 from fedcom.runs.curve import timed
-from fedcom.saving.whole import write_json
+from fedcom.saving.whole import write_json, write_text
 from fedcom.studies.sweep import Record
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def write(table: Sequence[PointSummary], out: Path) -> None:
         [{key: row.get(key) for key in dict.fromkeys(k for r in flat for k in r)} for row in flat],
         out / "table.csv",
     )
-    (out / "table.md").write_text(markdown(table), encoding="utf-8")
+    write_text(out / "table.md", markdown(table))
     figure(table).savefig(out / "sweep.png")
 
 

@@ -21,7 +21,7 @@ from fedcom.formats import counted
 from fedcom.runs.folder import claim
 from fedcom.runs.prepare import build_task
 from fedcom.runs.status import TRIALS
-from fedcom.saving.whole import write_json, write_whole
+from fedcom.saving.whole import write_json, write_text
 from fedcom.studies import sweep, sweep_report
 from fedcom.studies.compare import method_keys, variant
 from fedcom.tasks.task import Task
@@ -298,7 +298,7 @@ def _nearest(values: Sequence[Any], rate: float, key: str) -> float:
 
 
 def _write(path: Path, text: str) -> None:
-    write_whole(path, lambda place: place.write_text(text, encoding="utf-8"))
+    write_text(path, text)
 
 
 def _laid(table: Table, method: str, own: Mapping[str, Any]) -> Table:

@@ -11,6 +11,7 @@ from fedcom.reports.page import codecs, points, sections
 from fedcom.reports.page.collect import CollectedRuns, SavedRun, collect, named
 from fedcom.reports.page.curves import curves
 from fedcom.reports.page.markup import Html, join, script_safe, text
+from fedcom.saving.whole import write_text
 from fedcom.version import VERSION
 
 MARK = '<meta name="generator" content="fedcom'  # by which a file is known to be a fedcom report
@@ -45,9 +46,9 @@ def write(
     page = build(found)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(page.encode("utf-8", "replace"))
     except OSError as error:
         raise ConfigError(f"cannot write {out}: {error.strerror}; choose another {flag('out')}") from None
+    write_text(out, page)
     return out
 
 

@@ -13,7 +13,7 @@ from fedcom.reproduce.results import Verdict
 from fedcom.reproduce.small_runs import measure_all
 from fedcom.reproduce.tables.scaling import CONSISTENT, hold
 from fedcom.runs.folder import claim
-from fedcom.saving.whole import write_json
+from fedcom.saving.whole import write_json, write_text
 from fedcom.theory import THEOREMS
 
 SEEDS = 20
@@ -70,7 +70,7 @@ def reproduce_cases(
         figure(found, grown, out / "theory.png")
         write_csv([_row(*pair) for pair in found], out / "points.csv")
         write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
-        (out / "README.md").write_text(page(found, grown, verdicts, quick), encoding="utf-8")
+        write_text(out / "README.md", page(found, grown, verdicts, quick))
     return verdicts
 
 

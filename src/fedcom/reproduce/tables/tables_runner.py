@@ -17,7 +17,7 @@ from fedcom.reproduce.tables.rivals import RIVALS
 from fedcom.reproduce.tables.rounds import StackedRuns
 from fedcom.reproduce.tables.tables_page import TABLES, of_table, page, setting
 from fedcom.runs.folder import claim
-from fedcom.saving.whole import write_json
+from fedcom.saving.whole import write_json, write_text
 from fedcom.traffic.links import Links
 
 SEEDS = 3  # seeds per seed of the scale, as these runs are small
@@ -78,7 +78,7 @@ def publish(
     images = draw(found, out, checks)
     write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
     text = page(found, verdicts, images, checks, example, quick)
-    (out / "README.md").write_text(text, encoding="utf-8")
+    write_text(out / "README.md", text)
     return verdicts
 
 
