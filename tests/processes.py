@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 PATIENCE = 600  # seconds to wait for what would never happen
 PRELOADED = [
-    *("pytest", "numba", "safetensors.torch", "sklearn.datasets", "fedcom.cli", "fedcom.reports.figures"),
+    *("pytest", "numba", "safetensors.torch", "fedcom.cli", "fedcom.reports.figures"),
     *("fedcom.reports.page", "fedcom.studies.compare", "fedcom.studies.sweep", "fedcom.engines.ranks.engine"),
+    "tests.warm",
 ]
 _COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # these make rich treat a pipe as a terminal
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -96,8 +96,9 @@ def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
     assert len(places) > 50
     assert {Path(place).is_relative_to(tmp_path / "venv") for place in places} == {True}
     assert call("fedcom", "--version") == f"fedcom {fedcom.__version__}\n"
-    listed = [line.split()[0] for line in call("fedcom", "list", "codecs").splitlines()]
-    assert listed == list(fedcom.CODECS)
+    if CHAOS:
+        listed = [line.split()[0] for line in call("fedcom", "list", "codecs").splitlines()]
+        assert listed == list(fedcom.CODECS)
     for name in ("mnist", "fig4/mnist", "digits") if CHAOS else ("fig4/mnist",):  # by name, wherever one is
         dry = call(
             "fedcom", "run", name, "data.name=digits", "data.clients=10", "--dry-run", "--device", "cpu"

@@ -68,9 +68,14 @@ def vars_of(links: Links) -> dict[str, Any]:
     return {name: getattr(links, name) for name in links.__dataclass_fields__}
 
 
+LONG = ("fedcomgate", "scaffold", "diana", "vr-diana", "downlink", "catch-up", "correlated", "fedavg")
+
+
 @pytest.mark.covers(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.thorough] * (case in LONG)) for case in CASES]
+)
 def test_real_clients_give_the_bits_of_the_local_engine(
     tmp_path: Path, case: str, dtype: torch.dtype
 ) -> None:
