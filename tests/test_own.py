@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,29 @@ REFUSED = [
     ("data.path=empty.csv", "empty.csv has no rows below its headings"),
     ("data.path=bare.csv", "bare.csv has no column beside label and client"),
     ("data.path=broken.npz", "broken.npz cannot be read"),
+    ("data.path=one.npz", "one.npz cannot be read: it is not a zip of arrays"),
+    ("data.path=claims.npz", "claims.npz cannot be read: the header of x.npy says (1000000000000,)"),
+    ("data.path=bomb.npz", "bomb.npz holds 4"),
+    ("data.path=bomb.parquet", "bomb.parquet holds 800,000 bytes once it is unpacked"),
+    ("data.path=cut.npz", "cut.npz cannot be read"),
     ("data.path=mine.csv data.name=mnist", "data.path is a data set by itself; leave data.name out"),
     ("data.label_column=a", "data.label_column is about the file that data.path names; set data.path"),
 ]
+
+
+def damaged_archives() -> None:
+    """Files that are not the archives they say they are, or hold more than they seem to."""
+    with open("one.npz", "wb") as file:
+        np.save(file, np.zeros(3))  # a single array
+    np.savez_compressed("bomb.npz", x=np.zeros(50_000), y=np.zeros(1))
+    with zipfile.ZipFile("claims.npz", "w") as archive, archive.open("x.npy", "w") as member:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (10**12,)}
+        np.lib.format.write_array_header_1_0(member, header)  # type: ignore[arg-type]
+    Path("cut.npz").write_bytes(Path("bomb.npz").read_bytes()[:-30])
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"a": np.zeros(50_000), "label": np.zeros(50_000)})
+    pyarrow.parquet.write_table(table, "bomb.parquet")
 
 
 @pytest.mark.parametrize(("overrides", "message"), REFUSED)
@@ -117,6 +138,9 @@ def test_files_that_cannot_be_used_are_refused(
     Path("empty.csv").write_text("a,label\n")
     Path("bare.csv").write_text("label\n1\n")
     Path("broken.npz").write_text("no zip")
+    damaged_archives()
+    if "bomb" in overrides:
+        monkeypatch.setattr("os.sysconf", lambda name: 300)  # a machine of 90,000 bytes
     with pytest.raises((ConfigError, DataError)) as caught:
         build_task(config(*overrides.split()))
     assert message in str(caught.value)

@@ -1,3 +1,5 @@
+import gzip
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -93,3 +95,13 @@ def test_what_is_not_a_gzip_or_not_a_file_is_refused_by_name(tmp_path):
 def test_a_package_that_is_not_installed_is_named_with_the_remedy():
     with pytest.raises(DataError, match=r"no_such_package cannot be imported.*pip install it"):
         optional("no_such_package", "it")
+
+
+def test_a_gzip_file_that_holds_more_than_the_memory_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(bytes(10**6)))
+    assert len(path.read_bytes()) < 2000
+    assert len(read(path)) == 10**6
+    monkeypatch.setattr("os.sysconf", lambda name: 1000)  # a machine of a million bytes
+    with pytest.raises(DataError, match=r"a\.gz holds 2,000,000 bytes once it is unpacked"):
+        read(path)

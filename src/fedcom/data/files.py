@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import io
 import os
 import zlib
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ def read(path: Path) -> bytes:
     """The content of a file, unzipped if its name ends in .gz."""
     try:
         data = path.read_bytes()
-        return gzip.decompress(data) if path.suffix == ".gz" else data
+        return _unzipped(path, data) if path.suffix == ".gz" else data
     except EOFError as error:
         raise DataError(
             f"{path} is truncated after {len(data)} bytes; delete it and fetch it again"
@@ -45,6 +46,27 @@ def read(path: Path) -> bytes:
         raise DataError(f"{path} is not a whole gzip file ({error}); delete it and fetch it again") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def refuse_too_large(path: Path, nbytes: int) -> None:
+    """Raise DataError if what a file holds, once it is unpacked, is more than the memory of this machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if nbytes > memory:
+        raise DataError(
+            f"{path} holds {nbytes:,} bytes once it is unpacked, and this machine has {memory:,}; is it what "
+            "it says?"
+        )
+
+
+def _unzipped(path: Path, data: bytes) -> bytes:
+    """The content of a gzip file, unpacked piece by piece: one that is too large is refused in time."""
+    pieces, size = list[bytes](), 0
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        while piece := file.read(2**24):
+            pieces.append(piece)
+            size += len(piece)
+            refuse_too_large(path, 2 * size)
+    return b"".join(pieces)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,9 @@
 """Data of the user's own in a file: arrays in .npz, tables in .csv or .parquet."""
 
 import csv
+import math
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcom.data.dataset import Dataset, from_arrays
+from fedcom.data.files import refuse_too_large
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError, nearest
 from fedcom.imports import optional
@@ -98,10 +102,28 @@ def _numbered(y: NDArray[Any], test_y: Any, path: Path) -> tuple[Any, Any]:
 
 def _npz(path: Path) -> Columns:
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is not a zip of arrays")
+        with zipfile.ZipFile(path) as members:
+            for member in members.infolist():
+                _refuse_false_header(path, members, member)
+            refuse_too_large(path, sum(member.file_size for member in members.infolist()))
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}; save plain arrays with np.savez") from None
+
+
+def _refuse_false_header(path: Path, members: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Raise ValueError if an array's header says that it is longer than what follows."""
+    with members.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        plain = version == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if plain else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+        length = math.prod(shape) * dtype.itemsize
+        if not dtype.hasobject and length != member.file_size - file.tell():
+            raise ValueError(f"the header of {member.filename} says {shape}, which is not what follows")
 
 
 def _csv(path: Path) -> Columns:
@@ -147,7 +169,11 @@ def _is_number(value: object) -> bool:
 def _parquet(path: Path) -> Columns:
     table = optional("pyarrow.parquet", "'fedcom[parquet]'")
     try:
+        about = table.ParquetFile(path).metadata
+        refuse_too_large(path, 8 * about.num_rows * about.num_columns)
         found = table.read_table(path)
+    except DataError:
+        raise
     except Exception as error:
         raise DataError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:200]}") from None
     return {name: found[name].to_numpy() for name in found.column_names}
