@@ -48,7 +48,10 @@ class _Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         from fedcom.engines.ranks.ranks import join
 
-        return super().invoke(ctx) if join().rank == 0 else _follow()
+        ranks = join()
+        if ranks.size > 1 and len({*ranks.agree(shlex.join(sys.argv[1:]))}) > 1 and ranks.rank == 0:
+            streams.complain("ranks were started with different arguments; those of rank 0 count for all")
+        return super().invoke(ctx) if ranks.rank == 0 else _follow()
 
 
 class _App(typer.Typer):

@@ -133,6 +133,22 @@ def test_there_may_be_more_ranks_than_clients(tmp_path: Path) -> None:
     assert result(tmp_path / "many") == result(tmp_path / "one")
 
 
+def test_different_arguments_of_ranks_are_told(tmp_path: Path) -> None:
+    (port,) = map(str, free_ports(1))
+    where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **ENVIRONMENT}
+    few = ("run", "model.hidden=8", "data.clients=4", "algorithm.tau=2", "run.rounds=2", "-q", "--out", "a")
+    with (
+        started(tmp_path, *few, environment={**where, "RANK": "0"}) as first,
+        started(tmp_path, *few, "run.seed=7", environment={**where, "RANK": "1"}) as second,
+    ):
+        ends = [first.result(), second.result()]
+    assert [end.code for end in ends] == [0, 0]
+    assert (
+        ends[0].err == "fedcom: ranks were started with different arguments; those of rank 0 count for all\n"
+    )
+    assert ends[1].err == ""
+
+
 def test_a_wrong_setting_ends_all_ranks(tmp_path: Path) -> None:
     with by_hand(tmp_path, 2, "run", "algorithm.eta=fast") as commands:
         ends = [command.result() for command in commands]

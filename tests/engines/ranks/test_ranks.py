@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from fedcom.config import Config, read
 from fedcom.engines.ranks import ranks
 from fedcom.engines.ranks.ranks import ALONE, Ranks, find, meeting_place
-from fedcom.errors import OutOfMemory, RankLost
+from fedcom.errors import ConfigError, OutOfMemory, RankLost
 from fedcom.runs.prepare import build_task
 from fedcom.runs.record import out_of_memory
 from tests.choice import cover
@@ -232,6 +233,25 @@ def test_mpirun_gives_the_bits_of_one_process(tmp_path: Path, alone: dict[str, A
 )
 def test_ranks_are_found_in_the_environment(environment: dict[str, str], expected: Ranks) -> None:
     assert find(environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (
+            {"RANK": "1", "WORLD_SIZE": "2"},
+            "but MASTER_ADDR does not say where they meet; start them with torch",
+        ),
+        ({"RANK": "first", "WORLD_SIZE": "2"}, "RANK='first' in the environment is not a number; unset it"),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "::1", "MASTER_PORT": "x"},
+            "MASTER_PORT='x' in the",
+        ),
+    ],
+)
+def test_an_environment_that_cannot_be_is_one_line(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ranks.join(environment)
 
 
 def test_blocks_are_contiguous_and_cover_all_clients() -> None:

@@ -216,8 +216,16 @@ def find(environment: Mapping[str, str] | None = None) -> Ranks:
     env = os.environ if environment is None else environment
     for rank, size, local in LAUNCHERS:
         if rank in env and size in env:
-            return Ranks(int(env[rank]), int(env[size]), int(env.get(local, 0)))
+            return Ranks(*(int(_number(env, name)) for name in (rank, size, local)))
     return ALONE
+
+
+def _number(env: Mapping[str, str], name: str, default: float = 0) -> float:
+    """A number that the environment gives."""
+    try:
+        return float(env.get(name, default))
+    except ValueError:
+        raise ConfigError(f"{name}={env[name]!r} in the environment is not a number; unset it") from None
 
 
 def restarted() -> bool:
@@ -241,7 +249,7 @@ def recall(name: str) -> str | None:
 
 def _patience(env: Mapping[str, str]) -> timedelta:
     """How long to wait for a word from another rank."""
-    return timedelta(seconds=float(env.get("FEDCOM_TIMEOUT", TIMEOUT)))
+    return timedelta(seconds=_number(env, "FEDCOM_TIMEOUT", TIMEOUT))
 
 
 def _store(env: Mapping[str, str], ranks: Ranks, seconds: timedelta) -> Any:
@@ -256,14 +264,17 @@ def _store(env: Mapping[str, str], ranks: Ranks, seconds: timedelta) -> Any:
         return c10d.PrefixStore(f"fedcom-{attempt}", server)
     job = next((env[name] for name in _JOBS if name in env), None)
     if job is None:
-        raise ConfigError("several processes were started, but MASTER_ADDR does not say where they meet")
+        raise ConfigError(
+            "RANK and WORLD_SIZE speak of several processes, but MASTER_ADDR does not say where they meet; "
+            "start them with torchrun, or unset RANK"
+        )
     name = "".join(letter if letter.isalnum() else "-" for letter in f"{job}-{env.get('SLURM_STEP_ID', '')}")
     return c10d.FileStore(str(Path(tempfile.gettempdir()) / f"fedcom-{os.getuid()}-{name}"), ranks.size)
 
 
 def meeting_place(env: Mapping[str, str]) -> tuple[str | None, int]:
     """The address that is given, or else the first machine of a Slurm step, and a port."""
-    port = int(env.get("MASTER_PORT", 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 20000))
+    port = int(_number(env, "MASTER_PORT", 20000 + _number(env, "SLURM_JOB_ID", 9500) % 20000))
     if "MASTER_ADDR" in env:
         return env["MASTER_ADDR"], port
     first = re.match(r"([^,\[]+)(?:\[(\d+))?", env.get("SLURM_STEP_NODELIST", ""))
