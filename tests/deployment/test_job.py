@@ -1,10 +1,13 @@
 """Jobs of a user's model and data, without Flower."""
 
+import hashlib
 import json
 import tomllib
+import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.error import URLError
 
 import pytest
 import torch
@@ -17,6 +20,7 @@ from fedcom.errors import ConfigError
 from fedcom.reports import page
 from fedcom.runs.record import read_rows
 from fedcom.runs.status import statuses
+from tests.processes import free_ports
 
 SETTINGS = ["data.clients=3", "algorithm.tau=2", "algorithm.batch=4", "run.rounds=3"]
 
@@ -173,3 +177,49 @@ def test_void_rounds_are_counted_wherever_one_looks(tmp_path: Path) -> None:
     assert [line["round"] for line in lines if line.get("void")] == [1, 3]
     page.write([out], tmp_path / "report.html")
     assert "2: too few clients replied" in (tmp_path / "report.html").read_text()
+
+
+class Asking(Here):
+    """A transport that asks the endpoint for the figures in every round."""
+
+    port, answers = 0, list[str]()
+
+    def carry(self, *args: Any) -> None:
+        self.answers.append(urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics").read().decode())
+        super().carry(*args)
+
+
+def test_a_monitor_reads_the_figures_while_a_job_runs(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    mine = job(f"round.metrics_port={port}")
+    transport = Asking(mine, tmp_path / "clients")
+    transport.port, transport.answers = port, []
+    mine.serve(transport, tmp_path / "run")
+    figures = [
+        dict(line.split() for line in text.splitlines() if line[0] != "#") for text in transport.answers
+    ]
+    assert [found["fedcom_round"] for found in figures] == ["0", "1", "2"]
+    assert [found["fedcom_clients_counted"] for found in figures] == ["0", "3", "3"]
+    assert figures[-1]["fedcom_rounds_void_total"] == "0"
+    assert float(figures[-1]["fedcom_uplink_bytes"]) > float(figures[1]["fedcom_uplink_bytes"]) > 0
+    with pytest.raises(URLError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics")  # it ended with the job
+
+
+def test_the_audit_says_who_was_counted_by_the_hashes_of_their_replies(tmp_path: Path) -> None:
+    mine, sent = job(), list[tuple[int, str]]()
+
+    class Noting(Here):
+        def carry(self, calls: Any, hear: Any, *rest: Any) -> None:
+            def note(client: int, reply: bytes) -> Any:
+                sent.append((client, hashlib.sha256(reply).hexdigest()))
+                return hear(client, reply)
+
+            super().carry(calls, note, *rest)
+
+    mine.serve(Noting(mine, tmp_path / "clients"), tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "audit.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 1, 2]
+    found = [(int(client), told) for line in lines for client, told in line["counted"].items()]
+    assert found == sent
+    assert not any(line["void"] for line in lines)

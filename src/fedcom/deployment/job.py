@@ -9,6 +9,7 @@ The module has these functions; the last three may be left out:
     sizes(clients) -> list[int]               how many samples each client has
 """
 
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from fedcom.config import Config
 from fedcom.data import Dataset, from_arrays
+from fedcom.deployment.endpoint import Endpoint
 from fedcom.engines.remote.engine import RemoteEngine, Transport
 from fedcom.engines.remote.memory import return_large_blocks
 from fedcom.engines.remote.participant import Participant
@@ -64,17 +66,19 @@ class Job:
         )
         simulation.join(engine, 0)
         used = (out / "config.toml").is_file()
-        run = self.config.run
-        return record(
-            simulation,
-            out,
-            start="resume" if used else "new",
-            target=run.target_accuracy,
-            minutes=0,
-            rounds=1,
-            quiet=True,
-            table={**table_of(simulation), "round": _given(asdict(self.config.round))},
-        )
+        run, port = self.config.run, self.config.round.metrics_port
+        with nullcontext() if port is None else closing(Endpoint(port)) as endpoint:
+            return record(
+                simulation,
+                out,
+                start="resume" if used else "new",
+                target=run.target_accuracy,
+                minutes=0,
+                rounds=1,
+                quiet=True,
+                callbacks=[] if endpoint is None else [endpoint],
+                table={**table_of(simulation), "round": _given(asdict(self.config.round))},
+            )
 
     def participant(self, client: int, folder: Path) -> Participant:
         """The client of that number.

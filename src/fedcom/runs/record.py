@@ -26,6 +26,7 @@ from fedcom.algorithms import ALGORITHMS
 from fedcom.codecs import CODECS
 from fedcom.config import Table, dumps
 from fedcom.engines.local.eager import repeatable
+from fedcom.engines.remote.faults import AUDIT
 from fedcom.engines.simulation import Callbacks, Row, Simulation, callbacks_of
 from fedcom.errors import ConfigError, Diverged, OutOfMemory, Stopped, StorageError, flag
 from fedcom.plain import plain
@@ -53,7 +54,7 @@ FILES = (
     "model.safetensors",
 )
 LOGS = ("metrics.csv", "tensorboard", "wandb")  # what run.log may leave besides
-FAULTS = "faults.jsonl"  # refused replies and missing clients; only where clients are real
+FAULTS = "faults.jsonl"  # refused replies and missing clients; only where clients are real, as AUDIT is
 CHECKPOINTS = "checkpoints"  # a folder; runs that are short have none
 LONGER = ".longer"  # a folder; a finished run that has no checkpoint is played anew in it, with more rounds
 MINUTES = 10.0  # between two checkpoints, unless told otherwise
@@ -227,7 +228,7 @@ class _Recorder:
             fresh: clear the folder of an earlier run.
         """
         if fresh:
-            clear(self.out, (*FILES, FAULTS, *LOGS, CHECKPOINTS))
+            clear(self.out, (*FILES, FAULTS, AUDIT, *LOGS, CHECKPOINTS))
         if not (self.out / "config.toml").exists():
             self._write_config()
         self._write_once("partition.json", _partition)

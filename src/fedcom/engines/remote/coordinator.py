@@ -7,6 +7,7 @@
 docs/decisions/remote.md explains the protocol.
 """
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -232,7 +233,7 @@ class Coordinator:
             self.faults.refuse(self.round, known, refused.reason, refused.detail, len(data), self.run.ledger)
             return refused.reason
         now.done.add(client)
-        now.norms[client] = heard.norms
+        now.norms[client], now.hashes[client] = heard.norms, hashlib.sha256(data).hexdigest()
         self.run.ledger.merge(heard.bill)
         overhead = len(data) - sum(map(len, messages.split(body)))
         self.run.ledger.add("uplink", _ENVELOPES, {"header": overhead})
@@ -276,6 +277,8 @@ class Coordinator:
             self.void = 0
             q, alpha = self._step(now)
         restarted = self._mourn(now)
+        hashes = {client: now.hashes[client] for client in now.counted}
+        self.faults.audit(self.round, self._session, hashes, void)
         self.round += 1
         return Closed(() if void else tuple(now.counted), q, alpha, void, restarted)
 
@@ -567,6 +570,7 @@ class _Open:
         self.counted, self.factors = list[int](), dict[int, tuple[float, ...]]()
         self.keys, self.offended = dict[int, str](), set[int]()
         self.norms, self.bounds = dict[int, dict[str, float]](), dict[str, float]()
+        self.hashes = dict[int, str]()  # of the replies
 
     @property
     def medians(self) -> dict[str, float]:

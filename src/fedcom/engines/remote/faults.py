@@ -3,12 +3,14 @@
 import json
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from fedcom.traffic.ledger import Ledger
 
 log = logging.getLogger("fedcom")
+AUDIT = "audit.jsonl"  # who was counted in which round, and the hashes of their replies
 
 Reason = Literal[
     "late",
@@ -84,6 +86,21 @@ class Faults:
     def note(self, round_index: int, **facts: Any) -> None:
         """Write a line to the log file."""
         if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"round": round_index, **facts}) + "\n")
+            _append(self.path, {"round": round_index, **facts})
+
+    def audit(self, round_index: int, session: int, counted: Mapping[int, str], void: bool) -> None:
+        """Write who was counted in a round into AUDIT beside the log file.
+
+        Args:
+            session: how often the server has been started.
+            counted: the SHA-256 of each client's reply.
+        """
+        if self.path is not None:
+            facts = {"round": round_index, "session": session, "void": void, "counted": counted}
+            _append(self.path.with_name(AUDIT), facts)
+
+
+def _append(path: Path, facts: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(facts) + "\n")

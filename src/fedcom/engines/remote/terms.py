@@ -28,6 +28,8 @@ class Terms:
         void: so many void rounds in a row end the run.
         pause: seconds to wait after a void round; twice as many after the next one in a row, and so on, up to
             a minute.
+        metrics_port: where a monitor on the server's machine finds figures of the job, as Prometheus reads
+            them: http://127.0.0.1:PORT/metrics. None: nowhere.
         rebind: whether a client's number may pass to a node with another key, as when a machine is replaced.
     """
 
@@ -41,6 +43,7 @@ class Terms:
     void: int = 10
     pause: float = 1.0
     rebind: bool = False
+    metrics_port: int | None = None
 
     def __post_init__(self) -> None:
         settings.check(self)
@@ -53,6 +56,7 @@ class Terms:
             "offences": (self.offences >= 1, "1 or more"),
             "rest": (self.rest >= 0, "0 or more"),
             "pause": (self.pause >= 0, "0 or more"),
+            "metrics_port": (self.metrics_port is None or 0 <= self.metrics_port < 2**16, "a port"),
             "void": (self.void >= 1, "1 or more"),
         }
         for key, (holds, rule) in checks.items():
