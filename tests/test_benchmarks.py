@@ -31,7 +31,8 @@ def test_contenders_are_measured_side_by_side(tmp_path: Path) -> None:
     assert all(result["seconds"] > 0 and result["bytes"] > 1e7 for result in measured.values())
 
 
-@pytest.mark.parametrize("job", ["tiny-cnn", pytest.param("tiny-transformer", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("job", ["tiny-cnn", "tiny-transformer"])
 def test_other_models_are_measured_too(job: str) -> None:
     out = run("peers", "--only", "fedcom-fedavg,loop-single", "--job", job, "--rounds", "1", "--repeats", "1")
     assert "| fedcom-fedavg |" in out

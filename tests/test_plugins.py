@@ -116,6 +116,7 @@ def test_a_package_adds_a_method_a_codec_and_a_data_set(site: Path, tmp_path: Pa
     assert json.loads((folder / "summary.json").read_text())["algorithm"] == "fast"
 
 
+@pytest.mark.thorough
 def test_the_list_shows_the_package_and_what_is_broken_in_it(site: Path, tmp_path: Path) -> None:
     commands = ["list", "codecs"], ["list", "codecs", "--json"], ["run", "uplink.name=lost"]
     code, out, err = fedcom(tmp_path, *commands, installed=site)
@@ -131,6 +132,7 @@ def test_the_list_shows_the_package_and_what_is_broken_in_it(site: Path, tmp_pat
     assert "No module named 'a_module_that_nobody_has'" in err
 
 
+@pytest.mark.thorough
 def test_the_packages_that_pages_print_work_as_they_say(site: Path, tmp_path: Path) -> None:
     for page in PAGES:
         commands = blocks(page, "sh")[-1].splitlines()

@@ -78,7 +78,7 @@ def test_the_server_knows_the_sum_under_a_lossy_downlink(
 
 @pytest.mark.parametrize(
     "codec",
-    [Int(2), RandK(0.25), Dithered(q=2.0)],
+    [Int(2), *(pytest.param(c, marks=pytest.mark.thorough) for c in (RandK(0.25), Dithered(q=2.0)))],
     ids=lambda c: c.name,
 )
 def test_no_error_floor_under_an_unbiased_codec(codec: Codec) -> None:

@@ -226,7 +226,11 @@ def test_after_a_checkpoint_too(kind: type[Algorithm], tmp_path: Path) -> None:
     assert same(end(played(loaded, 2)), end(played(make(method))))
 
 
-@pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind",
+    [*METHODS[::2], *(pytest.param(kind, marks=pytest.mark.thorough) for kind in METHODS[1::2])],
+    ids=lambda kind: kind.name,
+)
 def test_and_on_the_disks_of_real_clients(kind: type[Algorithm], tmp_path: Path) -> None:
     task, method = small_task(torch.float64), kind(tau=2, batch=4)
     settings = {"algorithm": method, "links": LINKS, "rounds": ROUNDS}
