@@ -10,6 +10,7 @@ import pytest
 
 from fedcom.errors import ConfigError
 from fedcom.runs.folder import LOCK, claim, clear, fresh_folder, holder
+from tests.processes import program
 
 
 def test_fresh_folders_made_at_once_are_all_different(tmp_path: Path) -> None:
@@ -77,3 +78,24 @@ def test_only_what_is_named_is_cleared(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "00000001.json").touch()
     clear(tmp_path, ("summary.json", "checkpoints", "absent"))
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+FULL = """
+import resource
+from pathlib import Path
+from fedcom.errors import ConfigError
+from fedcom.runs.folder import claim
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))  # no file may grow beyond 10 bytes
+try:
+    with claim(Path("a")):
+        told = "claimed"
+except ConfigError as error:
+    told = str(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(told, Path("a/.lock").exists())
+"""
+
+
+def test_no_lock_stays_behind_on_a_disk_that_cannot_hold_it(tmp_path: Path) -> None:
+    done = program(tmp_path, FULL)
+    assert done.out == "cannot write to a: File too large; choose another out False\n", done
