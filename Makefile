@@ -7,7 +7,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder --durations=30  # a file'
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # or every process of a test would compile all modules anew
 
-.PHONY: help demo test lint types pytest chaos flower deploy-test fuzz docs hooks clean
+.PHONY: help demo test lint types pytest chaos flower deploy-test soak fuzz docs hooks clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
@@ -49,6 +49,9 @@ flower: $(FLOWER)/installed  ## Flower in an environment of its own, as its pins
 deploy-test: $(FLOWER)/installed  ## 20 rounds over Flower, a SuperNode and the ServerApp killed; some minutes
 	$(FLOWER)/bin/pip install --quiet --constraint constraints-flower.txt 'flwr[simulation]'
 	FEDCOM_DEPLOY=1 $(BIN)/pytest tests/deployment
+
+soak: $(FLOWER)/installed  ## random kills of real processes for an hour (MINUTES=n for another time), an alarm for leaks
+	$(BIN)/python -m tests.soak $(or $(MINUTES),60)
 
 fuzz: $(VENV)/installed  ## decode a million hostile messages, and as many calls and replies (MESSAGES=n for another number), loops bounds-checked
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/checked $(BIN)/python -m fuzz.decode $(MESSAGES)

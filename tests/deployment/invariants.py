@@ -1,0 +1,83 @@
+"""What must hold of a deployment, whoever was killed: the model of one process, and sums that are zero."""
+
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from fedcom.config import Config, read
+from fedcom.deployment.job import Job
+from fedcom.engines.remote.engine import RemoteEngine
+from fedcom.runs.record import CHECKPOINTS
+from tests.engines.remote.chaos import settled, weighted
+
+
+def job_of(app: Path, settings: str) -> Job:
+    """The app's job in this process."""
+    package = app / app.name
+    spec = importlib.util.spec_from_file_location("task_of_app", package / "task.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return Job(Config.of(read(package / "fedcom.toml", settings.split())), module)
+
+
+class Losing:
+    """A transport in this process that loses the replies of given clients in given rounds."""
+
+    def __init__(self, job: Job, folder: Path, lost: Mapping[int, Sequence[int]]) -> None:
+        self.clients = {j: job.participant(j, folder / str(j)) for j in range(job.clients)}
+        self.lost, self.round = lost, 0
+
+    def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float, admit: Any) -> None:
+        for client, call in calls:
+            if client not in self.lost.get(self.round, []):
+                assert hear(client, self.clients[client].answer(call)) is None
+        self.round += 1
+
+
+def missing_in(out: Path) -> dict[int, list[int]]:
+    """The clients that were not counted, by round, as the run's log has them."""
+    log = out / "faults.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    audit = [json.loads(line) for line in (out / "audit.jsonl").read_text().splitlines()]
+    counted = {line["round"]: {int(client) for client in line["counted"]} for line in audit}
+    missing = {line["round"]: line["missing"] for line in lines if "missing" in line}
+    # A round that was played again after the server was killed has lines of both times; the last one holds.
+    return {r: [j for j in them if j not in counted[r]] for r, them in missing.items()}
+
+
+def in_process(job: Job, folder: Path, lost: Mapping[int, Sequence[int]]) -> dict[str, torch.Tensor]:
+    """The model of the same job in one process."""
+    job.serve(Losing(job, folder / "clients", lost), folder / "run")
+    return load_file(folder / "run" / "model.safetensors")
+
+
+def check_model(app: Path, out: Path, settings: str, here: Path) -> None:
+    """Assert that a deployment has the model of the same job in one process, which is played in a folder."""
+    mine = in_process(job_of(app, settings), here, missing_in(out))
+    theirs = load_file(out / "model.safetensors")
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def check_sums(app: Path, out: Path, states: Path, settings: str) -> None:
+    """Assert that the weighted sum of delta over clients is zero, once they are told what they are owed.
+
+    Args:
+        states: one folder of state per client, named after its number.
+    """
+    job = job_of(app, settings)
+    played, clients, folder = job.simulation(job.server_task()), Losing(job, states, {}), out / CHECKPOINTS
+    how = {"terms": job.config.round, "checksum": played.task.checksum}
+    played.join(RemoteEngine(played.state, clients, folder / "remote", **how), 0)
+    assert played.restore(folder)
+    kept = [state.delta for state, _ in settled(played, clients.clients)]
+    scale = max(float(delta.abs().max()) for delta in kept)
+    assert scale > 0
+    assert float(weighted(played, kept).abs().max()) <= 1e-5 * scale
