@@ -158,8 +158,7 @@ class Soak:
         faults = (out / "faults.jsonl").read_text()
         if "state lost" in faults:
             self.wrong.append("a client lost its state")
-        invariants.check_model(app, out, settings, self.folder / "here")
-        invariants.check_sums(app, out, self.folder / "fed" / "state", settings)
+        invariants.check(app, out, self.folder / "fed" / "state", settings, self.folder / "here")
 
     def _new_life(self) -> Life:
         self.lives.append(Life(f"server {len(self.lives)}"))
@@ -226,7 +225,7 @@ class Soak:
                 self.wrong.append(f"a killed run ended with {ends}")
         if not (out / "config.toml").exists():
             return
-        reached = max([0, *(int(path.stem) for path in out.rglob("????????.json"))])
+        reached = max([0, *(int(path.stem) for path in (out / CHECKPOINTS).glob("????????.json"))])
         rounds = f"run.rounds={reached + 3}"
         finished(folder, "run", "--resume", "a", rounds, "-q", ranks=draw.choice([1, 2]))
         finished(folder, "run", *how, rounds, "-q", "--out", "whole")

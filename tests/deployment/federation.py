@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -99,9 +99,13 @@ class Federation:
 
     def wait_for(self, path: Path, text: str = "", patience: float = PATIENCE) -> None:
         """Wait until a file holds a text."""
+        self.wait_until(lambda: path.exists() and text in path.read_text(errors="replace"), patience)
+
+    def wait_until(self, true: Callable[[], bool], patience: float = PATIENCE) -> None:
+        """Wait until something is true."""
         end = time.monotonic() + patience
-        while not (path.exists() and text in path.read_text(errors="replace")):
-            assert time.monotonic() < end, f"{path} has no {text!r}\n{self.logs()}"
+        while not true():
+            assert time.monotonic() < end, self.logs()
             time.sleep(0.05)
 
     def up(self) -> None:

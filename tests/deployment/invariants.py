@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from fedcom.config import Config, read
 from fedcom.deployment.job import Job
 from fedcom.engines.remote.engine import RemoteEngine
+from fedcom.engines.remote.faults import AUDIT
 from fedcom.runs.record import CHECKPOINTS
 from tests.engines.remote.chaos import settled, weighted
 
@@ -41,43 +42,43 @@ class Losing:
         self.round += 1
 
 
+def audit(out: Path) -> list[dict[str, Any]]:
+    """Who was counted in which round."""
+    return [json.loads(line) for line in (out / AUDIT).read_text().splitlines()]
+
+
 def missing_in(out: Path) -> dict[int, list[int]]:
     """The clients that were not counted, by round, as the run's log has them."""
     log = out / "faults.jsonl"
     lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    audit = [json.loads(line) for line in (out / "audit.jsonl").read_text().splitlines()]
-    counted = {line["round"]: {int(client) for client in line["counted"]} for line in audit}
+    counted = {line["round"]: {int(client) for client in line["counted"]} for line in audit(out)}
     missing = {line["round"]: line["missing"] for line in lines if "missing" in line}
     # A round that was played again after the server was killed has lines of both times; the last one holds.
     return {r: [j for j in them if j not in counted[r]] for r, them in missing.items()}
 
 
-def in_process(job: Job, folder: Path, lost: Mapping[int, Sequence[int]]) -> dict[str, torch.Tensor]:
-    """The model of the same job in one process."""
-    job.serve(Losing(job, folder / "clients", lost), folder / "run")
-    return load_file(folder / "run" / "model.safetensors")
-
-
-def check_model(app: Path, out: Path, settings: str, here: Path) -> None:
-    """Assert that a deployment has the model of the same job in one process, which is played in a folder."""
-    mine = in_process(job_of(app, settings), here, missing_in(out))
-    theirs = load_file(out / "model.safetensors")
-    assert mine.keys() == theirs.keys()
-    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-
-
-def check_sums(app: Path, out: Path, states: Path, settings: str) -> None:
-    """Assert that the weighted sum of delta over clients is zero, once they are told what they are owed.
+def check(app: Path, out: Path, states: Path | None, settings: str, here: Path) -> int:
+    """Assert what must hold at a deployment's last checkpoint; returns how many rounds it has done.
 
     Args:
-        states: one folder of state per client, named after its number.
+        states: one folder of state per client, named after its number; None: sums are not checked.
+        here: a folder for the same job in one process.
     """
     job = job_of(app, settings)
-    played, clients, folder = job.simulation(job.server_task()), Losing(job, states, {}), out / CHECKPOINTS
+    played, folder = job.simulation(job.server_task()), out / CHECKPOINTS
+    clients = Losing(job, here if states is None else states, {})
     how = {"terms": job.config.round, "checksum": played.task.checksum}
     played.join(RemoteEngine(played.state, clients, folder / "remote", **how), 0)
     assert played.restore(folder)
-    kept = [state.delta for state, _ in settled(played, clients.clients)]
-    scale = max(float(delta.abs().max()) for delta in kept)
-    assert scale > 0
-    assert float(weighted(played, kept).abs().max()) <= 1e-5 * scale
+    same = job_of(app, f"{settings} run.rounds={played.round}")
+    same.serve(Losing(same, here / "clients", missing_in(out)), here / "run")
+    theirs = played.module().state_dict()
+    mine = load_file(here / "run" / "model.safetensors")
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    if states is not None:
+        kept = [state.delta for state, _ in settled(played, clients.clients)]
+        scale = max(float(delta.abs().max()) for delta in kept)
+        assert scale > 0
+        assert float(weighted(played, kept).abs().max()) <= 1e-5 * scale
+    return played.round

@@ -14,36 +14,32 @@ from fedcom.deployment.flower.new import new
 from fedcom.reports import page
 from tests.conftest import CHAOS
 from tests.deployment.federation import BIN, MISSING, ROOT, federation
-from tests.deployment.invariants import check_model, check_sums, missing_in
+from tests.deployment.invariants import audit, check, missing_in
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 LONG = bool(os.environ.get("FEDCOM_DEPLOY"))
-CLIENTS, ROUNDS = (4, 9) if LONG or CHAOS else (3, 6)
+CLIENTS = 4 if LONG or CHAOS else 3
 
 
-def test_rounds_over_flower_with_a_node_killed_and_one_stopped_give_the_model_of_one_process(
-    tmp_path: Path,
-) -> None:
+def test_a_job_goes_on_while_a_node_is_killed_and_one_is_stopped(tmp_path: Path) -> None:
+    """It has the model of the same clients in one process, and the sums on the clients' disks are zero."""
     app, out = tmp_path / "digits", tmp_path / "out"
-    settings = f"run.rounds={ROUNDS} round.deadline=6 round.least=0.3 round.void=100 round.pause=0"
+    settings = "round.deadline=12 round.least=0.3 round.void=100 round.pause=0"
     new(app, CLIENTS)
     with federation(tmp_path / "fed", CLIENTS) as fed:
         for client in range(CLIENTS):
             fed.node(client)
-        started = fed.run(app, out, settings)
+        started = fed.run(app, out, f"{settings} run.rounds=1000")
         assert started.returncode == 0, started.stdout + started.stderr
         fed.wait_for(out / "metrics.jsonl", '"round": 2')
         fed.kill("node-1")
         fed.processes["node-2"].send_signal(signal.SIGSTOP)
-        fed.wait_for(out / "faults.jsonl", '"missing": [1, 2]')
+        fed.wait_for(out / "faults.jsonl", "1, 2]")
         fed.processes["node-2"].send_signal(signal.SIGCONT)
-        fed.wait_for(out / "summary.json", '"status": "done"')
-    summary = json.loads((out / "summary.json").read_text())
-    assert summary["rounds_done"] == ROUNDS
-    missing = missing_in(out)
-    assert missing[ROUNDS - 1] == [1]  # the node that was stopped is back
-    check_model(app, out, settings, tmp_path / "here")
-    check_sums(app, out, tmp_path / "fed" / "state", settings)
+        alone = len(audit(out))
+        fed.wait_until(lambda: any("2" in line["counted"] for line in audit(out)[alone:]))
+    rounds = check(app, out, tmp_path / "fed" / "state", settings, tmp_path / "here")
+    assert rounds >= 3
     page.write([out, tmp_path / "here" / "run"], tmp_path / "report.html")
     assert "fedcomgate" in (tmp_path / "report.html").read_text()
 
@@ -73,8 +69,7 @@ def test_killed_nodes_and_a_killed_server_lose_nothing(tmp_path: Path) -> None:
     assert missing_in(out), "nobody was missing: the node was not killed in time"
     resumed = json.loads((out / "environment.json").read_text())["resumed"]
     assert resumed
-    check_model(app, out, settings, tmp_path / "here")
-    check_sums(app, out, tmp_path / "fed" / "state", settings)
+    check(app, out, tmp_path / "fed" / "state", settings, tmp_path / "here")
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == list(range(21))
     faults = (out / "faults.jsonl").read_text()
@@ -123,4 +118,4 @@ def test_the_same_app_runs_in_flowers_simulation(tmp_path: Path) -> None:
         started = fed.run(app, out, settings, "--federation-config", f"num-supernodes={CLIENTS}")
         assert started.returncode == 0, started.stdout + started.stderr
         fed.wait_for(out / "summary.json", '"status": "done"')
-    check_model(app, out, settings, tmp_path / "here")
+    check(app, out, None, settings, tmp_path / "here")
