@@ -209,7 +209,7 @@ class Registry(Mapping[str, T]):
     def _resolve(self, text: str) -> Any:
         """What package.module:Name means; the name may be that of something within a class, with dots."""
         module, _, path = text.partition(":")
-        if not all(part.isidentifier() for part in f"{module}.{path}".split(".")):
+        if not names_code(text):
             raise ConfigError(f"{text!r} is not of the form package.module:Name, such as mine:Fast")
         found = top = import_module(module)
         for attribute in path.split("."):
@@ -347,6 +347,11 @@ def function_of(what: str, or_nothing: bool = False) -> Check:
 def describe(thing: Any) -> str:
     """The first line of a thing's docstring."""
     return next(iter((inspect.getdoc(thing) or "").splitlines()), "")
+
+
+def names_code(text: str) -> bool:
+    """Whether a text is of the form package.module:Name."""
+    return ":" in text and all(part.isidentifier() for part in text.replace(":", ".", 1).split("."))
 
 
 def short_name(name: str) -> str:

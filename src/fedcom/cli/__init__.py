@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from fedcom.cli import advice, crash, options, streams
-from fedcom.cli.options import KEYS, AsJson, DeviceOption, DryRun, Force, Out, Quiet, Settings
+from fedcom.cli.options import KEYS, AsJson, DeviceOption, DryRun, Force, Out, Quiet, Settings, Trust
 from fedcom.errors import (
     ConfigError,
     FedcomError,
@@ -81,6 +81,7 @@ def run(
     device: DeviceOption = "auto",
     quiet: Quiet = False,
     dry_run: DryRun = False,
+    trust: Trust = False,
 ) -> None:
     """Run one method. Without arguments: FedCOMGATE on digits, two classes per client."""
     from fedcom.runs.prepare import data_label
@@ -95,13 +96,13 @@ def run(
         settings, out, start = _resumed(resume, settings), resume, "resume"
     elif (earlier := _earlier(out)) is not None and (earlier / "config.toml").is_file():
         out, start = earlier, "resume"
-    config = alone(*_path_and_overrides(settings))
+    config = alone(*_path_and_overrides(settings), trust)
     if dry_run:
         _print_config(config, device)
         return
     with (
         _results_folder(out, f"{config.algorithm.name}-{data_label(config)}") as out,
-        _told(f"fedcom run --resume {shlex.quote(str(out))}"),
+        _told(f"fedcom run --resume {shlex.quote(str(out))}{_trust(config, out)}"),
     ):
         outcome = execute(config, out, start=start, device=device, quiet=quiet)
         print(f"results in {out}")
@@ -146,6 +147,13 @@ def _resumed(folder: Path, settings: list[str] | None) -> list[str]:
     return given if given and not _is_override(given[0]) else [str(folder / "config.toml"), *given]
 
 
+def _trust(config: "Config", out: Path) -> str:
+    """The flag that going on with a run takes if it uses code and its folder lies elsewhere."""
+    from fedcom.config import code_named, outside
+
+    return " --trust" if code_named(config.table()) and outside(out) else ""
+
+
 @contextmanager
 def _told(again: str) -> Iterator[None]:
     """Say how to go on with a command that was stopped, or that the machine could not carry on."""
@@ -176,6 +184,7 @@ def compare_command(
     device: DeviceOption = "auto",
     quiet: Quiet = False,
     dry_run: DryRun = False,
+    trust: Trust = False,
 ) -> None:
     """Run several methods on one task: one table, figures of loss and accuracy, and an HTML report.
 
@@ -188,7 +197,7 @@ def compare_command(
     from fedcom.runs.prepare import data_label
     from fedcom.studies.compare import compare, labels, variants
 
-    table = _settings(settings)
+    table = _settings(settings, trust)
     names = labels(table) if methods is None else _names(methods)
     if dry_run:
         first = Config.of({"run": table.get("run", {})}).run.seed
@@ -219,6 +228,7 @@ def sweep_command(
     device: DeviceOption = "auto",
     quiet: Quiet = False,
     dry_run: DryRun = False,
+    trust: Trust = False,
 ) -> None:
     """Run every point of a grid with every seed; report the best point of each method.
 
@@ -232,7 +242,7 @@ def sweep_command(
     from fedcom.runs.prepare import data_label
     from fedcom.studies import sweep, sweep_report
 
-    table = _settings(settings)
+    table = _settings(settings, trust)
     grid, names = table.pop("grid", {}), _names(methods)
     if dry_run:
         trials = list(sweep.trials_of(table, sweep.points(grid), names, seeds))
@@ -376,12 +386,13 @@ def evaluate(
         typer.Argument(metavar="section.key=value", help="Overrides, to score it on another task."),
     ] = None,
     device: DeviceOption = "auto",
+    trust: Trust = False,
 ) -> None:
     """Score a saved model on its own task, or on another task given by overrides; prints JSON."""
     from fedcom.config import Config, read
     from fedcom.runs.prepare import prepare
 
-    table = read(folder / "config.toml", settings or [])
+    table = read(folder / "config.toml", settings or [], trust)
     table.setdefault("run", {})["init"] = str(folder / "model.safetensors")
     simulation, config = prepare(Config.of(table), device)
     scores = simulation.row()
@@ -601,11 +612,11 @@ def _root(
     pass
 
 
-def _settings(arguments: list[str] | None) -> dict[str, Any]:
+def _settings(arguments: list[str] | None, trust: bool) -> dict[str, Any]:
     """The settings of an optional config file, the first argument, with the overrides after it applied."""
     from fedcom.config import read
 
-    return read(*_path_and_overrides(arguments))
+    return read(*_path_and_overrides(arguments), trust)
 
 
 def _path_and_overrides(arguments: list[str] | None) -> tuple[str | None, list[str]]:

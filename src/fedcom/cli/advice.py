@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedcom.cli import options
-from fedcom.cli.options import KEYS, AsJson, DeviceOption, Force, Out, Quiet, Settings
+from fedcom.cli.options import KEYS, AsJson, DeviceOption, Force, Out, Quiet, Settings, Trust
 from fedcom.errors import ConfigError
 from fedcom.formats import NOTHING, duration, megabytes, significant
 from fedcom.runs.folder import given_or_fresh
@@ -35,7 +35,7 @@ class By(StrEnum):
     seconds = "seconds"
 
 
-ReadSettings = Callable[[list[str] | None], "Table"]
+ReadSettings = Callable[[list[str] | None, bool], "Table"]
 Print = Callable[["RenderableType"], None]
 
 
@@ -43,7 +43,7 @@ def register(app: typer.Typer, read: ReadSettings, output: Print) -> None:
     """Add the commands to the command line.
 
     Args:
-        read: the settings that a command's arguments say.
+        read: the settings that a command's arguments say, and whether its config is trusted.
         output: prints on standard output.
     """
 
@@ -59,6 +59,7 @@ def register(app: typer.Typer, read: ReadSettings, output: Print) -> None:
         device: DeviceOption = "auto",
         quiet: Quiet = False,
         as_json: AsJson = False,
+        trust: Trust = False,
     ) -> None:
         """Estimate a task's constants at its first model: sharpness, noise, dissimilarity, the codec's q.
 
@@ -69,7 +70,7 @@ def register(app: typer.Typer, read: ReadSettings, output: Print) -> None:
 
         from fedcom.config import Config
 
-        answer = probed(Config.of(read(settings)), device, clients, samples, quiet)
+        answer = probed(Config.of(read(settings, trust)), device, clients, samples, quiet)
         if as_json:
             print(json.dumps(answer, indent=2))
             return
@@ -102,6 +103,7 @@ def register(app: typer.Typer, read: ReadSettings, output: Print) -> None:
         force: Force = False,
         device: DeviceOption = "auto",
         quiet: Quiet = False,
+        trust: Trust = False,
     ) -> None:
         """Find eta and gamma of methods on a task, by successive halving around the auto rates.
 
@@ -112,7 +114,7 @@ def register(app: typer.Typer, read: ReadSettings, output: Print) -> None:
         """
         from fedcom.studies import tune
 
-        table = read(settings)
+        table = read(settings, trust)
         grid = table.pop("grid", {})
         names = [name.strip() for name in methods.split(",") if name.strip()]
         how: dict[str, Any] = {"seeds": seeds, "budget": budget, "force": force}
@@ -151,6 +153,7 @@ def register(app: typer.Typer, read: ReadSettings, output: Print) -> None:
         device: DeviceOption = "auto",
         quiet: Quiet = False,
         as_json: AsJson = False,
+        trust: Trust = False,
     ) -> None:
         """Predict rounds, bytes and modelled time of methods and codecs to a goal, and recommend one.
 
@@ -163,7 +166,7 @@ def register(app: typer.Typer, read: ReadSettings, output: Print) -> None:
         """
         from fedcom.studies import plan
 
-        table = read(settings)
+        table = read(settings, trust)
         if constants is not None:
             _by_theory(table, constants, loss, dim, alike, as_json, output)
             return

@@ -74,7 +74,20 @@ DeviceOption = Annotated[
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check everything, print the settings with all defaults, and stop.")
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Check everything, print the settings with all defaults, and stop. This imports code that the "
+        "config names.",
+    ),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        envvar="FEDCOM_TRUST",
+        help="Import code that a config outside the current folder names. Read both first.",
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -109,6 +122,7 @@ _PARAGRAPHS = (
     "(largest norm that the server hears), restarts (how often a client may lose its state), void (rounds "
     "without enough replies that end a run), rebind (a client's number may pass to another node's key)",
     "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions. To use your own "
-    "code, write package.module:Name; it is imported, also from the current folder, and run.",
+    "code, write package.module:Name; it is imported, also from the current folder, and run. If a config "
+    "outside the current folder names code, that takes --trust.",
 )
 KEYS = "\n\n".join(_PARAGRAPHS)

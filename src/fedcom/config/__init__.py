@@ -3,6 +3,7 @@
 from fedcom.config.config import Config
 from fedcom.config.sections import DataConfig, RunConfig
 from fedcom.config.tables import Table, check_sections, drop_void, dumps, override, read, renamed
+from fedcom.config.trust import code_named, outside
 
 __all__ = [
     "Config",
@@ -10,8 +11,10 @@ __all__ = [
     "RunConfig",
     "Table",
     "check_sections",
+    "code_named",
     "drop_void",
     "dumps",
+    "outside",
     "override",
     "read",
     "renamed",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.config.experiments import config_path
+from fedcom.config.trust import refuse_code
 from fedcom.config.values import parse
 from fedcom.errors import ConfigError, unknown
 
@@ -19,12 +20,17 @@ _SECTIONS = ("data", "model", "algorithm", "uplink", "downlink", "run", "round",
 _INSTEAD = {"epochs": "tau", "tau": "epochs"}  # of an algorithm's keys, the one that each makes void
 
 
-def read(path: str | Path | None, overrides: Sequence[str] = ()) -> Table:
-    """The table of a TOML file with overrides laid over it; epochs given there replace tau, and tau them."""
+def read(path: str | Path | None, overrides: Sequence[str] = (), trust: bool = True) -> Table:
+    """The table of a TOML file with overrides laid over it; epochs given there replace tau, and tau them.
+
+    Args:
+        trust: whether a file outside the current folder may name code; see `refuse_code`.
+    """
     table: Table = {}
-    if path is not None:
+    file = None if path is None else config_path(path)
+    if file is not None:
         try:
-            table = tomllib.loads(config_path(path).read_text(encoding="utf-8"))
+            table = tomllib.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -36,6 +42,8 @@ def read(path: str | Path | None, overrides: Sequence[str] = ()) -> Table:
     drop_void(table, said)
     for section, values in table.items():
         _refuse_no_section(section, values)
+    if file is not None and not trust:
+        refuse_code(file, table, said)
     return renamed(table)
 
 

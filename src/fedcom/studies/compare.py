@@ -277,15 +277,16 @@ def check_shared(table: Table, methods: Sequence[str]) -> None:
             )
 
 
-def alone(path: str | None, overrides: Sequence[str]) -> Config:
+def alone(path: str | None, overrides: Sequence[str], trust: bool = True) -> Config:
     """The config of a single run: of the method or label that algorithm.name names.
 
     If the file has settings for it under [methods], they apply as in a comparison; overrides come last.
 
     Args:
         path: of a config file; None: none.
+        trust: whether a file outside the current folder may name code.
     """
-    table, said = read(path, overrides), read(None, overrides)
+    table, said = read(path, overrides, trust), read(None, overrides)
     check_sections(table, ("methods",))
     methods = table.pop("methods", {})
     label = table.get("algorithm", {}).get("name", "fedcomgate")
