@@ -1,13 +1,11 @@
 """Figures of a job for a monitor: Prometheus' text format at http://127.0.0.1:PORT/metrics."""
 
 import threading
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from fedcom.engines.results import Row
 from fedcom.errors import ConfigError
 from fedcom.formats import is_number
+from fedcom.runs.web import Handler, Server
 
 _FIGURES = {  # what a row calls it: its name, its kind and what it is
     "round": ("round", "gauge", "Rounds done."),
@@ -32,22 +30,15 @@ class Endpoint:
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         page = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Figures(Handler):
             def do_GET(self) -> None:
                 found = self.path.partition("?")[0] == "/metrics"
                 body = page.text.encode() if found else b"see /metrics\n"
-                self.send_response(200 if found else 404)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                with suppress(ConnectionError):
-                    self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """A monitor asks often; nobody wants to read of it."""
+                kind = "text/plain; version=0.0.4; charset=utf-8"
+                self.answer(200 if found else 404, body, Content_Type=kind)
 
         try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
+            self._server = Server((host, port), Figures)
         except (OSError, OverflowError) as error:
             raise ConfigError(f"round.metrics_port={port} cannot be listened on: {error}") from None
         self.port, self.text = int(self._server.server_address[1]), text({})

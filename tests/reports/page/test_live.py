@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,6 +61,21 @@ def test_the_page_is_renewed_when_runs_go_on_and_ctrl_c_ends_the_server(tmp_path
         command.send(signal.SIGINT)
         code, out, err = command.result()
         assert (code, out.count("\n"), err) == (0, 1, "")
+
+
+def test_readers_that_leave_or_are_slow_disturb_nobody(tmp_path: Path) -> None:
+    question = b"GET / HTTP/1.0\r\nHost: 127.0.0.1:%d\r\n\r\n"
+    make(tmp_path / "mine" / "seed-0")
+    with served(tmp_path) as (command, port), socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(question[:20])  # and no more
+        for asked in (question % port, question[:20], b"") * 5:
+            with socket.create_connection(("127.0.0.1", port)) as leaving:
+                leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                leaving.sendall(asked)
+            assert ask(port)[0] == 200
+        command.send(signal.SIGINT)
+        code, _, err = command.result()
+    assert (code, err) == (0, "")
 
 
 def test_a_folder_that_goes_away_is_told_and_comes_back(tmp_path: Path) -> None:

@@ -5,13 +5,12 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from fedcom.errors import ConfigError, FedcomError, Stopped, flag
 from fedcom.reports.page.build import build
 from fedcom.reports.page.collect import find
+from fedcom.runs.web import Handler, Server
 
 HOST = "127.0.0.1"  # nobody else on the network can read the page
 
@@ -33,15 +32,13 @@ class _Pages:
             return self._text
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True  # a browser that keeps its connection open does not keep the server from ending
-
+class _Server(Server):
     def __init__(self, port: int, pages: _Pages) -> None:
         self.pages = pages
         super().__init__((HOST, port), _Handler)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: _Server
 
     def do_GET(self) -> None:
@@ -69,19 +66,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK, page, tag)
 
     def _answer(self, status: HTTPStatus, content: bytes, tag: str | None = None) -> None:
-        self.send_response(status)
         kind = "text/html" if status == HTTPStatus.OK else "text/plain"
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("Cache-Control", "no-store")
-        if tag is not None:
-            self.send_header("ETag", tag)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing of requests: there is one every two seconds."""
+        headers = {} if tag is None else {"ETag": tag}
+        self.answer(
+            status, content, Content_Type=f"{kind}; charset=utf-8", Cache_Control="no-store", **headers
+        )
 
 
 def serve(folders: Sequence[Path], port: int, tell: Callable[[str], object] = print) -> None:
