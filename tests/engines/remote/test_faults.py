@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from fedcom.engines.remote.messages import Envelope
 from fedcom.engines.remote.participant import Participant, StaleCall
 from fedcom.engines.remote.terms import Terms
 from fedcom.errors import ConfigError, TooFewReplies, WireError
+from fedcom.version import VERSION
 from tests.conftest import close
 from tests.engines.remote.chaos import settled, weighted
 from tests.engines.remote.clients import Perfect, deployed, participants, run_of
@@ -69,6 +71,13 @@ def with_floats(value: float) -> Callable[[list[bytes]], list[bytes]]:
     return change
 
 
+def by_another(reply: bytes) -> bytes:
+    """A reply that another version of fedcom made."""
+    before, body = messages.unseal(reply)
+    with patch.object(messages, "SERIES", (0, 99)):
+        return before.seal(bytes(body))
+
+
 def claims_a_gigabyte(reply: bytes) -> bytes:
     before, _ = messages.unseal(reply)
     return before.seal(bytes([2]) + struct.pack("<QQ", 10**9, 10**9))
@@ -87,7 +96,8 @@ FORGERIES: dict[str, tuple[Forge, str]] = {
     "garbage": (lambda reply: b"\x93" * 500, "malformed"),
     "cut": (lambda reply: reply[:-1], "malformed"),
     "flipped": (lambda reply: reply[:-1] + bytes([reply[-1] ^ 1]), "malformed"),
-    "another version": (lambda reply: reply[:2] + b"\2" + reply[3:], "malformed"),
+    "another format": (lambda reply: reply[:2] + b"\3" + reply[3:], "other version"),
+    "another fedcom": (lambda reply: by_another(reply), "other version"),
     "a call": (lambda reply: envelope(reply, kind=messages.CALL), "malformed"),
     "a gigabyte": (claims_a_gigabyte, "malformed"),
     "no messages": (lambda reply: forged(reply, lambda found: []), "malformed"),
@@ -139,6 +149,34 @@ def test_forged_replies_are_refused_and_the_others_go_on_as_without(
     refusals = [(line["round"], line["client"], line["refused"]) for line in lines if "refused" in line]
     assert refusals == [(0, BAD, reason), (1, BAD, reason)]
     assert [line["missing"] for line in lines if "missing" in line] == [[BAD], [BAD]]
+
+
+def test_a_client_that_is_called_by_another_version_tells_the_server(
+    tmp_path: Path, without: Simulation
+) -> None:
+    task = small_task(torch.float64)
+    transport = Hostile(participants(task, settings(), tmp_path / "clients"))
+    transport.forge = lambda reply: [reply]  # type: ignore[method-assign]
+    client = transport.clients[BAD]
+    honest, calls = client.answer, list[bytes]()
+
+    def answer(call: Any) -> bytes:
+        calls.append(call)
+        with patch.object(messages, "SERIES", (0, 99)):
+            return honest(call)
+
+    client.answer = answer  # type: ignore[method-assign]
+    played, _ = deployed(task, settings(), tmp_path, transport)
+    played.step()
+    played.step()
+    assert transport.reasons[BAD] == "other version"
+    assert torch.equal(played.server.w, without.server.w)
+    told = [line["detail"] for line in lines_of(tmp_path) if line.get("refused") == "other version"]
+    ours = ".".join(VERSION.split(".")[:2])
+    remedy = "install the same version on the server and on all clients"
+    assert told == [f"made by fedcom 0.99, this is {ours}; {remedy}"] * 2
+    with patch.object(messages, "VERSION", 99), pytest.raises(WireError, match="in another format"):
+        honest(calls[0])
 
 
 def test_a_hundred_thousand_repeated_replies_take_neither_memory_nor_log(tmp_path: Path) -> None:

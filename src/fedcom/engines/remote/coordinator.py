@@ -23,7 +23,7 @@ from fedcom.draws import Draw
 from fedcom.engines.remote import messages, shared
 from fedcom.engines.remote.archive import Archive, End
 from fedcom.engines.remote.faults import Faults, Reason
-from fedcom.engines.remote.messages import NEVER, Call, Envelope, Told
+from fedcom.engines.remote.messages import NEVER, Call, Envelope, OtherVersion, Told
 from fedcom.engines.remote.terms import Terms
 from fedcom.errors import NotFinite, WireError
 from fedcom.formats import printable
@@ -49,6 +49,7 @@ _OFFENCES: tuple[Reason, ...] = (
     "oversized",
     "malformed",
     "not finite",
+    "other version",
     "other settings",
     "wrong job",
     "wrong client",
@@ -261,7 +262,8 @@ class Coordinator:
             now.bounds = {name: self.terms.clip_times * x for name, x in now.medians.items()}
         self._advance(now, to_the_end=True)
         self._open = None
-        if absent := sorted(set(now.called) - set(now.counted)):
+        absent = sorted(set(now.called) - set(now.counted))
+        if absent:
             self.faults.note(self.round, missing=absent)
         void = len(now.counted) < self.needed(len(now.called))
         q, alpha = torch.zeros(()), torch.zeros(())
@@ -401,6 +403,8 @@ class Coordinator:
         """The messages of an update, whose envelope is that of a reply to the client's call."""
         try:
             envelope, body = messages.unseal(data)
+        except OtherVersion as error:
+            raise Refused("other version", str(error), final=False) from None
         except WireError as error:
             raise Refused("malformed", str(error), final=False) from None
         wanted: dict[Reason, tuple[object, object]] = {

@@ -18,6 +18,7 @@ Reason = Literal[
     "unasked",
     "oversized",
     "malformed",
+    "other version",
     "not finite",
     "other settings",
     "wrong job",

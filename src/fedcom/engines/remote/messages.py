@@ -1,23 +1,24 @@
-"""The bytes of calls and replies: an envelope of 44 bytes, then messages in the wire format.
+"""The bytes of calls and replies: an envelope of 46 bytes, then messages in the wire format.
 
     offset  bytes  what
     0       2      magic, b"FN"
-    2       1      version of this format, 1
-    3       1      kind: 1 call, 2 update, 3 "my state is lost", 4 "I cannot"
-    4       4      fingerprint of the settings that both sides must share: method, links, model, clients, seed
-    8       8      the job, a number that the coordinator drew
-    16      4      session: how often the coordinator has started
-    20      4      round
-    24      4      generation
-    28      4      client
-    32      8      length of the body
-    40      4      CRC-32 of all before it and of the body
-    44      ...    the body
+    2       1      version of this format, 2
+    3       2      version of the fedcom that made it: 0 and 1 for 0.1.3
+    5       1      kind: 1 call, 2 update, 3 "my state is lost", 4 "I cannot"
+    6       4      fingerprint of the settings that both sides must share: method, links, model, clients, seed
+    10      8      the job, a number that the coordinator drew
+    18      4      session: how often the coordinator has started
+    22      4      round
+    26      4      generation
+    30      4      client
+    34      8      length of the body
+    42      4      CRC-32 of all before it and of the body
+    46      ...    the body
 
-Numbers are little-endian. A list of messages is their number (1 byte), their lengths (8 bytes each), and the
-messages, which codecs/wire.py explains. The body of an update is such a list. The body of "I cannot" is a
-text. The body of a call is explained at `Call`. Readers check every length against the bytes that are there
-before they use it.
+The first five bytes mean the same in every version of the format. Numbers are little-endian. A list of
+messages is their number (1 byte), their lengths (8 bytes each), and the messages, which codecs/wire.py
+explains. The body of an update is such a list. The body of "I cannot" is a text. The body of a call is
+explained at `Call`. Readers check every length against the bytes that are there before they use it.
 """
 
 import struct
@@ -29,14 +30,16 @@ from typing import Any, NamedTuple
 from fedcom.codecs import wire
 from fedcom.codecs.wire import Data
 from fedcom.errors import WireError
+from fedcom.version import SERIES
 
-VERSION = 1
+VERSION = 2
 CALL, UPDATE, LOST, FAILED = 1, 2, 3, 4
 NO_MODEL, BROADCAST, REPLICA, SEED = 0, 1, 2, 3  # what a call brings of the model
 NEVER = -1  # the last counted round of a client that was never counted
 LONGEST_REASON = 300  # bytes
 
-_ENVELOPE = struct.Struct("<2sBBI8sIIIIQ")
+_ENVELOPE = struct.Struct("<2sBBBBI8sIIIIQ")
+_MAKER = struct.Struct("<2sBBB")
 _CRC = struct.Struct("<I")
 ENVELOPE = _ENVELOPE.size + _CRC.size
 _CALL = struct.Struct("<dqqBBH")
@@ -58,22 +61,45 @@ class Envelope(NamedTuple):
 
     def seal(self, body: bytes) -> bytes:
         """The whole message."""
-        kind, agreement, *rest = self
-        head = _ENVELOPE.pack(b"FN", VERSION, kind, agreement, *rest, len(body))
+        head = _ENVELOPE.pack(b"FN", VERSION, *SERIES, *self, len(body))
         return head + _CRC.pack(zlib.crc32(body, zlib.crc32(head))) + body
 
 
+class OtherVersion(WireError):
+    """A message of another version of fedcom, whose arithmetic may differ.
+
+    Args:
+        series: that version.
+        envelope: None if the message is in another format, and cannot be read.
+    """
+
+    def __init__(self, series: Sequence[int], envelope: Envelope | None) -> None:
+        theirs, ours = (".".join(map(str, one)) for one in (series, SERIES))
+        how = "" if envelope else " in another format"
+        super().__init__(
+            f"made by fedcom {theirs}{how}, this is {ours}; "
+            "install the same version on the server and on all clients"
+        )
+        self.envelope = envelope
+
+
 def unseal(data: Data) -> tuple[Envelope, memoryview]:
-    """The envelope and the body of a message; raises WireError if it is not one."""
-    wire.check_header(data, ENVELOPE)
-    magic, version, kind, agreement, *rest, length = _ENVELOPE.unpack_from(data)
+    """The envelope and the body of a message; raises WireError if it is not one, or of another version."""
+    wire.check_header(data, _MAKER.size)
+    magic, version, *made_by = _MAKER.unpack_from(data)
     wire.check("magic", magic, b"FN")
-    wire.check("version", version, VERSION)
+    if version != VERSION:
+        raise OtherVersion(made_by, None)
+    wire.check_header(data, ENVELOPE)
+    _, _, _, _, *fields, length = _ENVELOPE.unpack_from(data)
     body = memoryview(data)[ENVELOPE:]
     wire.check("length of the body", length, len(body))
     (crc,) = _CRC.unpack_from(data, _ENVELOPE.size)
     wire.check("checksum", crc, zlib.crc32(body, zlib.crc32(memoryview(data)[: _ENVELOPE.size])))
-    return Envelope(kind, agreement, *rest), body
+    envelope = Envelope(*fields)
+    if made_by != [*SERIES]:
+        raise OtherVersion(made_by, envelope)
+    return envelope, body
 
 
 def cannot(envelope: Envelope, reason: str) -> bytes:

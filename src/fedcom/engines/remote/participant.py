@@ -14,7 +14,7 @@ from fedcom.codecs import Identity, wire
 from fedcom.draws import Draw
 from fedcom.engines.local.eager import repeatable
 from fedcom.engines.remote import messages, shared
-from fedcom.engines.remote.messages import Call, Envelope, Told
+from fedcom.engines.remote.messages import Call, Envelope, OtherVersion, Told
 from fedcom.engines.remote.vault import Kept, Pending, Vault
 from fedcom.errors import NotFinite, WireError
 from fedcom.rounds.round import (
@@ -63,9 +63,15 @@ class Participant:
     def answer(self, data: wire.Data) -> bytes:
         """The reply to a call; what it leads to is on the disk when this returns.
 
-        Raises WireError if the bytes are not a call of this job for this client.
+        Raises WireError if the bytes are not a call of this job for this client. A server of another version
+        is told so by the reply.
         """
-        call = Call.unpack(data)
+        try:
+            call = Call.unpack(data)
+        except OtherVersion as error:
+            if error.envelope is None or error.envelope.client != self.client:
+                raise
+            return messages.cannot(error.envelope, str(error))
         wire.check("fingerprint of the settings", call.envelope.agreement, self._agreement)
         wire.check("client", call.envelope.client, self.client)
         with self._vault.locked(call.envelope.job) if self._keeps else nullcontext():
