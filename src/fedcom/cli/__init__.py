@@ -27,7 +27,7 @@ from fedcom.errors import (
     StorageError,
     by_flags,
 )
-from fedcom.runs import stops
+from fedcom.runs import logs, stops
 from fedcom.runs.folder import given_or_fresh
 from fedcom.version import VERSION
 
@@ -666,6 +666,7 @@ def _run_app(output: streams.Watched) -> None:
     """Run the command; typer handles usage errors, Ctrl-C and its own exit codes."""
     try:
         try:
+            logs.set_up()
             app(prog_name="fedcom")
         except SystemExit as ended:
             if not ended.code:

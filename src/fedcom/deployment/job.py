@@ -25,6 +25,7 @@ from fedcom.engines.remote.memory import return_large_blocks
 from fedcom.engines.remote.participant import Participant
 from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError
+from fedcom.runs import logs
 from fedcom.runs.prepare import load_model
 from fedcom.runs.record import CHECKPOINTS, FAULTS, Outcome, record, table_of
 from fedcom.tasks.losses import Loss, Terms
@@ -54,6 +55,7 @@ class Job:
 
     def serve(self, transport: Transport, out: Path) -> Outcome:
         """Play the server's part to its end; go on with the run in the folder if there is one."""
+        logs.set_up()
         return_large_blocks()
         simulation = self.simulation(self.server_task())
         engine = RemoteEngine(

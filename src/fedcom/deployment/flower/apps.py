@@ -29,6 +29,7 @@ from fedcom.deployment.job import Job
 from fedcom.engines.remote.stored import usual_folder
 from fedcom.errors import ConfigError, WireError
 from fedcom.formats import printable
+from fedcom.runs import logs
 
 log = logging.getLogger("fedcom")
 _RECORD = "fedcom"
@@ -75,6 +76,7 @@ def apps(file: str, parts: Any, config: str = "fedcom.toml") -> Apps:
 
     @client.train()  # type: ignore[untyped-decorator, unused-ignore]
     def work(message: Message, context: Context) -> Message:
+        logs.set_up()
         number = client_number(context.node_config)
         participant = job(context).participant(number, state_folder(context.node_config))
         call = message.content[_RECORD]["call"]
@@ -140,7 +142,7 @@ class FlowerTransport:
         for client, call in calls:
             node = self._nodes.get(client)
             if node is None:
-                log.warning("no node is client %d", client)
+                log.warning("no node is client %d", client, extra={"client": client})
                 give_up(client)
             else:
                 waiting[self._push(node, "train", {"call": call}, deadline)] = client
@@ -155,7 +157,10 @@ class FlowerTransport:
                     del waiting[identity]
                     self._silences.pop(self._nodes[client], None)
                 else:
-                    log.warning("client %d sent no reply: %s", client, _error(reply))
+                    told = _error(reply)
+                    log.warning(
+                        "client %d sent no reply: %s", client, told, extra={"client": client, "detail": told}
+                    )
                     give_up(client)
                     self._doubted.add(self._nodes[client])
                     del waiting[identity]
@@ -204,14 +209,31 @@ class FlowerTransport:
                 continue
             del self._queries[identity]
             if reply.has_error():
-                log.warning("node %d does not say which client it is: %s", node, _error(reply))
+                told = _error(reply)
+                log.warning(
+                    "node %d does not say which client it is: %s",
+                    node,
+                    told,
+                    extra={"node": node, "detail": told},
+                )
                 continue  # it is asked again
             client = _content(reply, "client")
             if not isinstance(client, int) or not 0 <= client < self.clients:
-                log.warning("node %d says that it is client %s, of %d", node, printable(client), self.clients)
+                log.warning(
+                    "node %d says that it is client %s, of %d",
+                    node,
+                    printable(client),
+                    self.clients,
+                    extra={"node": node},
+                )
                 client = None
             elif client in (claim for other, claim in self._claims.items() if other != node):
-                log.warning("node %d says that it is client %d, as another node does", node, client)
+                log.warning(
+                    "node %d says that it is client %d, as another node does",
+                    node,
+                    client,
+                    extra={"node": node, "client": client},
+                )
             self._claims[node] = client
 
     def _push(self, node: int, kind: str, values: dict[str, Any], ttl: float) -> str:

@@ -233,7 +233,13 @@ _Found = list[tuple[Message, _Update]]
 
 
 def _leave_out(server_round: int, node: int, why: str) -> None:
-    log.warning("round %d: the reply of node %d is left out: %s", server_round, node, printable(why))
+    log.warning(
+        "round %d: the reply of node %d is left out: %s",
+        server_round,
+        node,
+        printable(why),
+        extra={"round": server_round, "node": node, "detail": why},
+    )
 
 
 def _checked(name: str, array: Array, like: Tensor) -> Tensor:

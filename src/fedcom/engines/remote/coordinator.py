@@ -280,7 +280,7 @@ class Coordinator:
             q, alpha = self._step(now)
         restarted = self._mourn(now)
         hashes = {client: now.hashes[client] for client in now.counted}
-        self.faults.audit(self.round, self._session, hashes, void)
+        self.faults.audit(self.round, self._session, hashes, absent, void)
         self.round += 1
         return Closed(() if void else tuple(now.counted), q, alpha, void, restarted)
 

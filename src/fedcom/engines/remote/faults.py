@@ -3,7 +3,8 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,8 +59,8 @@ class Faults:
         ledger.add("uplink", "refused", {reason: nbytes})
         if (client, reason) not in self._logged:
             self._logged.add((client, reason))
-            log.warning("round %d: client %d is refused: %s (%s)", round_index, client, reason, detail)
-            self.note(round_index, client=client, refused=reason, detail=detail, bytes=nbytes)
+            facts = {"client": client, "refused": reason, "detail": detail, "bytes": nbytes}
+            self._tell(f"client {client} is refused: {reason} ({detail})", round_index, facts)
 
     def name_long(
         self, round_index: int, client: int, lengths: dict[str, float], medians: dict[str, float]
@@ -70,35 +71,57 @@ class Faults:
             lengths: of the vectors, in the model's units.
             medians: of the round.
         """
-        log.warning(
-            "round %d: client %d sent a vector of norm %.3g, where the median is %.3g",
+        longest = max(lengths, key=lengths.__getitem__)
+        self._tell(
+            f"client {client} sent a vector of norm {lengths[longest]:.3g}, "
+            f"where the median is {medians[longest]:.3g}",
             round_index,
-            client,
-            max(lengths.values()),
-            medians[max(lengths, key=lengths.__getitem__)],
+            {"client": client, "long": lengths, "median": medians},
         )
-        self.note(round_index, client=client, long=lengths, median=medians)
 
     def leave_out(self, round_index: int, client: int, until: int) -> None:
         """Enter that a client is left out for some rounds, as it has offended repeatedly."""
-        log.warning("round %d: client %d is left out until round %d", round_index, client, until)
-        self.note(round_index, client=client, left_out_until=until)
+        facts = {"client": client, "left_out_until": until}
+        self._tell(f"client {client} is left out until round {until}", round_index, facts)
+
+    def _tell(self, words: str, round_index: int, facts: Mapping[str, Any]) -> None:
+        """Write a line to both logs."""
+        log.warning("round %d: %s", round_index, words, extra={"round": round_index, **facts})
+        self.note(round_index, **facts)
 
     def note(self, round_index: int, **facts: Any) -> None:
         """Write a line to the log file."""
         if self.path is not None:
             _append(self.path, {"round": round_index, **facts})
 
-    def audit(self, round_index: int, session: int, counted: Mapping[int, str], void: bool) -> None:
+    def audit(
+        self,
+        round_index: int,
+        session: int,
+        counted: Mapping[int, str],
+        missing: Sequence[int],
+        void: bool,
+    ) -> None:
         """Write who was counted in a round into AUDIT beside the log file.
 
         Args:
             session: how often the server has been started.
             counted: the SHA-256 of each client's reply.
+            missing: the clients that were called and not counted.
         """
+        called, facts = len(counted) + len(missing), {"round": round_index, "session": session, "void": void}
+        log.info(
+            "round %d: %d of %d clients counted%s",
+            round_index,
+            len(counted),
+            called,
+            ", which is too few" if void else "",
+            extra={**facts, "counted": len(counted), "called": called, "missing": missing},
+        )
         if self.path is not None:
-            facts = {"round": round_index, "session": session, "void": void, "counted": counted}
-            _append(self.path.with_name(AUDIT), facts)
+            time = datetime.now(UTC).isoformat(timespec="milliseconds")
+            found = {**facts, "time": time, "missing": missing, "counted": counted}
+            _append(self.path.with_name(AUDIT), found)
 
 
 def _append(path: Path, facts: Mapping[str, Any]) -> None:

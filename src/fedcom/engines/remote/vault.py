@@ -109,7 +109,12 @@ class Vault:
         except FileNotFoundError:
             return None
         except (StorageError, OSError, LookupError, ValueError) as error:
-            log.warning("the state in %s cannot be used and counts as lost: %s", path, error)
+            log.warning(
+                "the state in %s cannot be used and counts as lost: %s",
+                path,
+                error,
+                extra={"client": self.client},
+            )
             return None
 
     def forget(self, job: bytes) -> None:
