@@ -10,11 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fedcom.cli import app
+from fedcom.engines.remote.messages import Call
 from fedcom.errors import ConfigError
 from fedcom.reports.page.collect import collect
 from fedcom.runs.folder import claim
 from fedcom.runs.status import Status, render, state, statuses
-from tests.processes import started
+from tests.deployment.test_job import job
+from tests.processes import PATIENCE, started
 
 LONG = ("model.hidden=8", "algorithm.tau=1", "run.rounds=1000000", "run.eval_every=5")
 
@@ -138,3 +140,57 @@ def test_a_run_that_goes_on_is_running_and_one_that_was_killed_is_dead(tmp_path:
 def test_no_runs_are_told_so(tmp_path: Path) -> None:
     assert status_command(tmp_path) == f"no runs in {tmp_path}\n"
     assert status_command(tmp_path, "--json") == "[]\n"
+
+
+class Troubled:
+    """Three clients: 1 sends garbage, 2 is silent, and in round 3 nobody replies; then the server stops."""
+
+    def __init__(self, folder: Path, rounds: int) -> None:
+        self.client, self.rounds = TROUBLED.participant(0, folder), rounds
+
+    def carry(self, calls: Any, hear: Any, give_up: Any, missing: Any, deadline: float, admit: Any) -> None:
+        if self.rounds == 0:
+            raise KeyboardInterrupt
+        self.rounds -= 1
+        for client, call in calls:
+            if client == 1:
+                hear(client, b"garbage")
+            elif client == 0 and Call.unpack(call).envelope.round != 3:
+                hear(client, self.client.answer(call))
+
+
+TROUBLED = job("algorithm.name=fedavg", "run.rounds=6", "round.least=0.3", "round.pause=0", "round.rest=5")
+
+
+def test_how_real_clients_stand_is_told_from_the_folder(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        TROUBLED.serve(Troubled(tmp_path / "client", 2), out)
+    (early,) = statuses([out])
+    assert early.clients is not None
+    assert (early.clients.missing, early.clients.left_out, early.clients.starts) == ({}, {}, 1)
+    TROUBLED.serve(Troubled(tmp_path / "client", 9), out)
+    (told,) = json.loads(status_command(out, "--json"))
+    assert 0 <= told["clients"].pop("seconds") < PATIENCE
+    assert told["clients"] == {
+        "round": 5,
+        "counted": 1,
+        "called": 2,
+        "void": 1,
+        "starts": 2,
+        "missing": {"1": 3, "2": 6},
+        "left_out": {"1": 8},
+        "refused": {"malformed": 3},
+    }
+    text = status_command(out)
+    assert "1 of 2 clients counted in the last round" in text
+    for line in (
+        "missing in a row: client 1 3 rounds, client 2 6 rounds",
+        "left out: client 1 until round 8",
+        "refused: 3 malformed",
+        "1 void round",
+        "the server was started 2 times",
+    ):
+        assert f"{out}: {line}\n" in text
+    (out / "audit.jsonl").write_text('[1]\n{"round": 9}\n{"round')
+    assert statuses([out])[0].clients is None

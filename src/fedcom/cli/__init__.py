@@ -279,7 +279,8 @@ def status_command(
     """Say how runs stand: running, done, diverged, interrupted, failed, or dead if their process is gone.
 
     Also their rounds, rounds per second and time left, the last loss and accuracy, and why they ended early.
-    Sweeps and studies have one line each, with the number of trials that are done.
+    Sweeps and studies have one line each, with the number of trials that are done. Of a job with real
+    clients: who was counted, who has been missing for long, who is left out, and why replies were refused.
     """
     from fedcom.runs import status
 
@@ -294,8 +295,8 @@ def status_command(
         return
     _print(status.render(found))
     for one in found:
-        if one.reason:
-            print(f"{one.folder}: {one.reason}")
+        for line in status.remarks(one):
+            print(f"{one.folder}: {line}")
 
 
 @app.command("report")

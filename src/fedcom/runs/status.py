@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedcom.errors import ConfigError
 from fedcom.formats import NOTHING, duration, is_number, percent, significant
+from fedcom.runs.clients import Clients, clients_of, words
 from fedcom.runs.curve import ENDED
 from fedcom.runs.folder import holder
 from fedcom.runs.record import read_json, read_rows
@@ -36,6 +37,7 @@ class Status:
         left: seconds until a run that is going on is done.
         reason: why it ended early.
         void: rounds in which too few real clients replied; None where clients are simulated.
+        clients: how real clients stand; None where they are simulated.
     """
 
     folder: str
@@ -49,6 +51,7 @@ class Status:
     accuracy: float | None = None
     reason: str | None = None
     void: int | None = None
+    clients: Clients | None = None
 
 
 def state(out: Path, summary: Mapping[str, Any]) -> str:
@@ -90,7 +93,8 @@ def _run(out: Path) -> Status:
     left = (total - done) / rate if now == "running" and rate and total is not None else None
     reason = reason if isinstance(reason, str) and now != "running" else None
     loss, accuracy = last.get("train_loss"), last.get("test_accuracy")
-    return Status(str(out), "run", now, done, total, rate, left, loss, accuracy, reason, last.get("void"))
+    real = last.get("void"), clients_of(out)
+    return Status(str(out), "run", now, done, total, rate, left, loss, accuracy, reason, *real)
 
 
 def _rows(out: Path) -> list[dict[str, Any]]:
@@ -131,6 +135,11 @@ def _done(out: Path) -> tuple[int, int]:
                 record = json.loads(line)
                 ends[record["key"]] = record["status"]
     return len(ends), list(ends.values()).count("diverged")
+
+
+def remarks(one: Status) -> list[str]:
+    """What is to be said of a run beside its line of the table."""
+    return ([one.reason] if one.reason else []) + ([] if one.clients is None else words(one.clients))
 
 
 def render(found: Iterable[Status]) -> "Table":
