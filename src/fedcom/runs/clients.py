@@ -51,15 +51,15 @@ def clients_of(out: Path) -> Clients | None:
         return None
     last, missing = rounds[max(rounds)], Counter[int]()
     for _, line in sorted(rounds.items()):
-        missing.update(line["missing"])
+        missing.update(_numbers(line["missing"]))
         for client in line["counted"]:
             missing.pop(int(client), None)
     faults, left_out = list(_lines(out / FAULTS)), dict[int, int | None]()
     for fault in faults:
-        if isinstance(until := fault.get("left_out_until"), int) and until > last["round"] + 1:
-            left_out[fault["client"]] = until
-        if isinstance(gone := fault.get("left_out"), list):
-            left_out |= dict.fromkeys(gone)
+        client, until = fault.get("client"), fault.get("left_out_until")
+        if isinstance(client, int) and isinstance(until, int) and until > last["round"] + 1:
+            left_out[client] = until
+        left_out |= dict.fromkeys(_numbers(fault.get("left_out")))
     return Clients(
         last["round"],
         len(last["counted"]),
@@ -109,7 +109,12 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def _sound(line: Mapping[str, Any]) -> bool:
     kinds = {"round": int, "session": int, "counted": dict, "missing": list, "void": bool}
-    return all(isinstance(line.get(key), kind) for key, kind in kinds.items())
+    known = all(isinstance(line.get(key), kind) for key, kind in kinds.items())
+    return known and all(client.isdecimal() for client in line["counted"])
+
+
+def _numbers(clients: object) -> list[int]:
+    return [client for client in clients if isinstance(client, int)] if isinstance(clients, list) else []
 
 
 def _since(time: object) -> float | None:
