@@ -1,6 +1,8 @@
-"""TLS and authentication of nodes, with the commands of docs/deployment.md."""
+"""TLS and authentication of nodes, with the commands of docs/deployment.md and docs/operations.md."""
 
+import configparser
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -23,14 +25,17 @@ def test_only_registered_nodes_with_the_certificate_are_let_in(tmp_path: Path) -
     keys.mkdir()
     command = ["sh", str(SCRIPT), "127.0.0.1", "node-0", "node-1"]
     subprocess.run(command, cwd=keys, check=True, capture_output=True)
-    superlink = ["--ssl-ca-certfile", str(keys / "ca.crt"), "--ssl-certfile", str(keys / "server.crt")]
-    superlink += ["--ssl-keyfile", str(keys / "server.key"), "--enable-supernode-auth"]
+    superlink = options_of(compose()["superlink"], {"/keys": str(keys)}, without=("--host", "--port"))
     with federation(tmp_path / "fed", 4, superlink, apps=False) as fed:
         registered = fed.flwr("supernode", "register", str(keys / "node-0.pub"), "here")
         assert registered.returncode == 0, registered.stdout + registered.stderr
+        unit = configparser.ConfigParser(interpolation=None, strict=False)
+        unit.read_string(shown("ini").replace("\\\n", ""))
+        own = ("--superlink", "--node-config")
+        fed.node(0, options_of(unit["Service"]["ExecStart"], {"/etc/fedcom": str(keys)}, own))
+        second = {"/keys": str(keys), "${CLIENT}": "1"}
+        fed.node(1, options_of(compose()["client"], second, own))  # an unknown key
         root = ["--root-certificates", str(keys / "ca.crt")]
-        fed.node(0, [*root, "--auth-supernode-private-key", str(keys / "node-0")])
-        fed.node(1, [*root, "--auth-supernode-private-key", str(keys / "node-1")])  # an unknown key
         if CHAOS:
             fed.node(2, root)  # no key
         fed.node(3, ["--insecure"])  # no certificate
@@ -42,6 +47,39 @@ def test_only_registered_nodes_with_the_certificate_are_let_in(tmp_path: Path) -
         assert fed.processes["node-0"].poll() is None
         listed = fed.flwr("supernode", "list", "here")
         assert len(re.findall("online", listed.stdout)) == 1, listed.stdout
+
+
+def shown(language: str) -> str:
+    """The block of a language in docs/operations.md."""
+    page = (ROOT / "docs" / "operations.md").read_text()
+    (found,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    return str(found)
+
+
+def compose() -> dict[str, str]:
+    """The commands of the page's compose file, by service."""
+    yaml = pytest.importorskip("yaml")
+    return {name: service["command"] for name, service in yaml.safe_load(shown("yaml"))["services"].items()}
+
+
+def options_of(command: str, values: dict[str, str], without: tuple[str, ...]) -> list[str]:
+    """The options of a command with its places filled in, but for some of which each has a value."""
+    for name, value in values.items():
+        command = command.replace(name, value)
+    words = shlex.split(command)[1:]
+    dropped = {i for option in without for i in (words.index(option), words.index(option) + 1)}
+    return [word for i, word in enumerate(words) if i not in dropped]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / "fedcom-client.service"
+    unit.write_text(shown("ini").replace("/opt/fedcom/bin/flower-supernode", shutil.which("true") or "true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert str(unit) not in done.stdout + done.stderr
+    assert unit.name not in done.stdout + done.stderr
 
 
 def log(fed: Federation, client: int) -> str:
