@@ -35,7 +35,8 @@ def cover(cases: tuple[tuple[int, ...], ...], strength: int) -> list[int]:
     missing, seen, chosen = set().union(*parts), Counter[object](), list[int]()
     while missing:
         gains = [len(part & missing) for part in parts]
-        best = (i for i, gain in enumerate(gains) if gain == max(gains))
+        most = max(gains)
+        best = (i for i, gain in enumerate(gains) if gain == most)
         i = min(best, key=lambda i: sum(seen[x] for x in pairs[i]))
         chosen.append(i)
         missing -= parts[i]
