@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugins import PARTS
-from tests.processes import PATIENCE
+from tests.processes import PATIENCE, program
 from tests.test_docs import ROOT, blocks
 
 PAGES = ("docs/new-algorithm.md", "docs/new-codec.md", "docs/data.md")
@@ -75,11 +75,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "site"
 
 
-START = """
-import json, sys
-sys.path.remove("")  # the console script does not search the current folder either
+PLAY = """
+import sys, warnings
+warnings.simplefilter("error")
+sys.path[:] = [path for path in sys.path if path]  # the console script does not search the current folder
 from fedcom.cli import main
-for arguments in json.loads(sys.argv[1]):
+for arguments in commands:
     sys.argv = ["fedcom", *arguments]
     try:
         main()
@@ -87,6 +88,7 @@ for arguments in json.loads(sys.argv[1]):
         if ended.code:
             raise
 """
+START = f"import json, sys\ncommands = json.loads(sys.argv[1])\n{PLAY}"
 
 
 def surroundings(installed: Path | None) -> dict[str, str]:
@@ -150,7 +152,8 @@ def test_the_files_that_pages_print_work_where_they_lie(tmp_path: Path) -> None:
         folder = lay_out(page, tmp_path)
         for path in folder.glob("*.py"):
             path.rename(tmp_path / path.name)
-    code, out, err = fedcom(tmp_path, *([*words(page, 0), *SMALL] for page in PAGES))
+    commands = [[*words(page, 0), *SMALL] for page in PAGES]
+    code, out, err = program(tmp_path, f"commands = {commands!r}\n{PLAY}")
     assert (code, err) == (0, "")
     for page, folder in zip(PAGES, out.split()[2::3], strict=True):
         name = next(word for word in words(page, 0) if ":" in word).split("=")[1]

@@ -50,9 +50,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     return call
 
 
-def interrupted(folder: Path, log: str, rows: int, *arguments: str) -> Result:
+def interrupted(folder: Path, log: str, rows: int, *arguments: str, **options: Any) -> Result:
     """Sends SIGINT when a log has this many rows."""
-    with started(folder, *arguments) as running:
+    with started(folder, *arguments, **options) as running:
         path = folder / log
         assert running.until(lambda: path.exists() and path.read_text().count("\n") >= rows), running.result()
         running.send(signal.SIGINT)
@@ -106,7 +106,9 @@ def test_an_interrupted_run_exits_with_130_and_keeps_its_rows(tmp_path: Path) ->
 
 def test_an_interrupted_comparison_exits_with_130_and_shows_what_it_has(tmp_path: Path) -> None:
     long = ("methods.fedpaq.tau=1000000", "--methods", "fedavg,fedpaq,fedcom", "-q", "--out", "a")
-    code, out, err = interrupted(tmp_path, "a/fedpaq/seed-0/metrics.jsonl", 1, "compare", *SMALL, *long)
+    hasty = "from fedcom.runs import stops\nstops.PATIENCE = 0.1"  # the round would go on for 8 s more
+    log = "a/fedpaq/seed-0/metrics.jsonl"
+    code, out, err = interrupted(tmp_path, log, 1, "compare", *SMALL, *long, prelude=hasty)
     assert code == 130
     assert err.startswith("fedcom: stopped by SIGINT; go on with: fedcom compare model.hidden=16")
     assert "fedpaq: interrupted" in out

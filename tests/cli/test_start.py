@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import select
 import subprocess
 import sys
+import termios
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -17,7 +19,7 @@ from fedcom.reproduce import command as reproducing
 from fedcom.studies import card_vectors, codec_card, compare, tune
 from fedcom.theory import probes
 from tests.cli.test_cli import SMALL, Command, command, rows_of
-from tests.processes import PATIENCE, finished
+from tests.processes import PATIENCE, finished, started
 
 __all__ = ["command"]  # a fixture
 QUICK = ("--device", "cpu", "-q")
@@ -156,23 +158,29 @@ def test_one_gpu_of_several_can_be_chosen(command: Command) -> None:
 
 
 def test_tables_fit_80_columns(tmp_path: Path) -> None:
-    """On a terminal of 80 columns, which script makes; nothing is cut, with seeds and modelled time."""
-    arguments = "network.preset=lte run.target_accuracy=0.05 --methods fedavg,scaffold,fedcomgate --seeds 2"
-    program = f"stty cols 80; {sys.executable} -m fedcom compare {' '.join(SMALL)} {arguments} -q --out a"
-    run = subprocess.run(
-        ["script", "-qec", program, "/dev/null"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in run.stdout.splitlines()]
+    """On a terminal of 80 columns; nothing is cut, with seeds and modelled time."""
+    arguments = ("network.preset=lte", "run.target_accuracy=0.05", "--methods", "fedavg,scaffold,fedcomgate")
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    there = f"import os\nos.dup2(os.open({os.ttyname(theirs)!r}, os.O_WRONLY), 1)"
+    how = (*SMALL, *arguments, "--seeds", "2", "-q", "--out", "a")
+    with started(tmp_path, "compare", *how, environment={"TERM": "xterm"}, prelude=there) as running:
+        shown = b""
+        while running.alive() or select.select([ours], [], [], 0)[0]:
+            if select.select([ours], [], [], 0.05)[0]:
+                shown += os.read(ours, 4096)
+        assert running.result().code == 0
+    os.close(ours)
+    os.close(theirs)
+    out = shown.decode()
+    assert "\x1b[" in out  # it has seen that it is a terminal
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in out.splitlines()]
     assert max(map(len, lines)) <= 80
-    assert "…" not in run.stdout
+    assert "…" not in out
     table = (tmp_path / "a" / "table.md").read_text().splitlines()[2:5]
     assert len(table) == 3
     for word in " ".join(table).replace("|", " ").split():
-        assert word in run.stdout
+        assert word in out
 
 
 def test_a_piped_sweep_tells_where_it_is(tmp_path: Path) -> None:
