@@ -19,6 +19,7 @@ from tests.codecs.cases import (
     layout,
     same,
 )
+from tests.conftest import CHAOS
 
 SMALLEST = 2.0**-149  # of float32
 
@@ -36,7 +37,7 @@ def both(codec: Codec, x: Tensor, where: Layout, draw: Draw) -> Tensor:
 @each_codec
 def test_zero_stays_zero(codec: Codec, dtype: torch.dtype, name: str) -> None:
     where = layout(name, dtype)
-    for seed, zero in enumerate([0.0, -0.0] * 3):
+    for seed, zero in enumerate([0.0, -0.0] * (3 if CHAOS else 1)):
         x = torch.full((where.size,), zero, dtype=dtype)
         # The int codec's low is one number below zero in float64, and zero-point noise adds whole steps.
         most = (1 + getattr(codec, "zero_point_noise", 0)) * SMALLEST if codec.name == "int" else 0.0

@@ -1,6 +1,7 @@
 """Bytes that are counted are those of the real messages; on a GPU they are near them."""
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -38,6 +39,13 @@ def vectors(d: int) -> tuple[torch.Tensor, Layout]:
     return x, Layout(("a", "b"), ((side, side), (d - side * side,)))
 
 
+@cache
+def real(codec: Codec, d: int) -> list[int]:
+    """The bytes of each row's message."""
+    x, where = vectors(d)
+    return [len(codec.encode(row, where, keys(3)[i])) for i, row in enumerate(x)]
+
+
 def counted(codec: Codec, x: torch.Tensor, where: Layout, draw: Draw) -> list[int]:
     """The bytes of each row, without the bytes."""
     sizes = codec.transmit(x, where, draw)[1].values()
@@ -47,10 +55,8 @@ def counted(codec: Codec, x: torch.Tensor, where: Layout, draw: Draw) -> list[in
 @each
 def test_counted_bytes_are_those_of_the_messages(codec: Codec, d: int) -> None:
     x, where = vectors(d)
-    draw = keys(3)
-    real = [len(codec.encode(row, where, draw[i])) for i, row in enumerate(x)]
     assert codec.counts_exactly(x)
-    assert counted(codec, x, where, draw) == real
+    assert counted(codec, x, where, keys(3)) == real(codec, d)
 
 
 @each
@@ -58,9 +64,8 @@ def test_estimates_are_within_12_bytes_or_a_thousandth(
     codec: Codec, d: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, where = vectors(d)
-    draw = keys(3)
-    real = [len(codec.encode(row, where, draw[i])) for i, row in enumerate(x)]
+    sizes = real(codec, d)
     monkeypatch.setattr(entropy, "COMPILED", False)  # what a GPU does, without one
     assert codec.counts_exactly(x) == codec.exact_size
-    for about, size in zip(counted(codec, x, where, draw), real, strict=True):
+    for about, size in zip(counted(codec, x, where, keys(3)), sizes, strict=True):
         assert abs(about - size) <= (0 if codec.exact_size else max(0.001 * size, 12))

@@ -14,7 +14,7 @@ from fedcom.algorithms import FedGATE
 from fedcom.config import Config
 from fedcom.errors import ConfigError, Diverged, Stopped
 from fedcom.runs.prepare import prepare
-from fedcom.runs.record import record
+from fedcom.runs.record import Outcome, record
 from fedcom.runs.run import execute
 from tests.conftest import close
 
@@ -91,9 +91,14 @@ def test_what_a_run_goes_back_to_is_what_it_was() -> None:
     assert again.backoffs == [{"round": 7, "back_to": 3, "eta": 0.05}]
 
 
-@pytest.mark.parametrize("stop_at", [5, 20, 41])
-def test_an_interrupted_run_keeps_its_smaller_eta(tmp_path: Path, stop_at: int) -> None:
-    whole = execute(config(checkpoint_rounds=2), tmp_path / "whole", quiet=True)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """A run that nobody interrupts."""
+    return execute(config(checkpoint_rounds=2), tmp_path_factory.mktemp("whole"), quiet=True)
+
+
+@pytest.mark.parametrize("stop_at", [5, pytest.param(20, marks=pytest.mark.thorough), 41])
+def test_an_interrupted_run_keeps_its_smaller_eta(tmp_path: Path, stop_at: int, whole: Outcome) -> None:
     seen = []
 
     def stop(row: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,17 +46,38 @@ FAULTS: dict[str, Callable[[], BaseException]] = {
 }
 
 
-@pytest.mark.parametrize("checkpoints", [2, None])
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Results]:
+    """The results of the run, and of the same made longer, by its rounds."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    for rounds in (ROUNDS, LONGER):
+        record(folder / str(rounds), rounds)
+    return {rounds: results(folder / str(rounds)) for rounds in (ROUNDS, LONGER)}
+
+
+@pytest.fixture(scope="module", params=[2, None])
+def checkpoints(request: pytest.FixtureRequest) -> Any:
+    """Every so many rounds, or none."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory, checkpoints: int | None) -> dict[int, int]:
+    """How many operations the run has, and the same made longer after it."""
+    folder = tmp_path_factory.mktemp("counted")
+    return {n: len(operations(folder, lambda n=n: record(folder, n, checkpoints))) for n in (ROUNDS, LONGER)}  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_at_every_operation(tmp_path: Path, fault: str, checkpoints: int | None) -> None:
+def test_a_fault_at_every_operation(
+    tmp_path: Path,
+    fault: str,
+    checkpoints: int | None,
+    many: dict[int, int],
+    undisturbed: dict[int, Results],
+) -> None:
     """Of a run, and of the same made longer; in the suite at some of them."""
-    record(tmp_path / "short", ROUNDS)
-    record(tmp_path / "long", LONGER)
-    wanted, finished = results(tmp_path / "long"), results(tmp_path / "short")
-    counted = tmp_path / "counted"
-    many = {
-        n: len(operations(counted, lambda n=n: record(counted, n, checkpoints))) for n in (ROUNDS, LONGER)
-    }  # type: ignore[misc]
+    wanted, finished = undisturbed[LONGER], undisturbed[ROUNDS]
     assert min(many.values()) > 20
     places = [(rounds, k) for rounds in many for k in range(many[rounds])]
     for rounds, place in places if CHAOS else places[:: 9 if fault == "broken" else 29]:
@@ -84,13 +106,12 @@ def replaced(out: Path) -> bool:
     return not aside.exists() or json.loads(aside.read_text())["status"] == "done"
 
 
-@pytest.mark.parametrize("checkpoints", [2, None])
-def test_a_power_cut_at_every_operation(tmp_path: Path, checkpoints: int | None) -> None:
+def test_a_power_cut_at_every_operation(
+    tmp_path: Path, checkpoints: int | None, many: dict[int, int], undisturbed: dict[int, Results]
+) -> None:
     """What was not flushed is gone; the run goes on from what is left."""
-    record(tmp_path / "long", LONGER)
-    wanted, counted = results(tmp_path / "long"), tmp_path / "counted"
-    many = len(operations(counted, lambda: record(counted, ROUNDS, checkpoints)))
-    for place in range(0, many, 1 if CHAOS else 7):
+    wanted = undisturbed[LONGER]
+    for place in range(0, many[ROUNDS], 1 if CHAOS else 7):
         out, platter, left = tmp_path / f"{place}", Platter(tmp_path / f"{place}"), [place]
 
         def cut(kind: str, path: Path, left: list[int] = left, platter: Platter = platter) -> None:

@@ -538,8 +538,8 @@ def test_files_that_cannot_grow_end_a_run_which_goes_on_later(tmp_path: Path) ->
 
 def test_too_little_memory_is_told_in_one_line(tmp_path: Path) -> None:
     """The model fits into what the process may take, and a copy for each of twenty clients does not."""
-    wide = ("model.hidden=100000", "run.chunk=20", "algorithm.tau=1", "run.rounds=2", "-q", "--out", "a")
-    code, out, err = finished(tmp_path, "run", *wide, memory=3 * 2**29)
+    wide = ("model.hidden=50000", "run.chunk=20", "algorithm.tau=1", "run.rounds=2", "-q", "--out", "a")
+    code, out, err = finished(tmp_path, "run", *wide, memory=3 * 2**28)
     assert (code, out) == (6, ""), err
     assert err.startswith("fedcom: out of memory (")
     assert "use a smaller run.chunk, fewer clients per round" in err
@@ -616,6 +616,7 @@ def test_a_forced_sweep_leaves_nothing_of_the_one_before(tmp_path: Path) -> None
     assert {path.name for path in (tmp_path / "a").iterdir()} == {*SWEEP} - {"tuned.toml", "tuned.json"}
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("label", ["../../evil", "..", ".", ".hidden", "a/b", "a\\\\b", "compare.json", ""])
 @pytest.mark.parametrize("study", STUDIES)
 def test_no_label_leads_out_of_the_folder(tmp_path: Path, study: str, label: str) -> None:
