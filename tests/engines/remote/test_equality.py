@@ -9,10 +9,11 @@ import torch
 
 from fedcom import ALGORITHMS, Int, Links, Peaks, Rotated, Simulation, Task, TopK
 from fedcom.engines.remote.messages import NEVER
+from tests.conftest import CHAOS
 from tests.engines.remote.clients import Perfect, deployed, participants, simulation
 from tests.engines.test_checkpoints import CLIENTS, algorithm, small_task
 
-ROUNDS = 8
+ROUNDS = 8 if CHAOS else 6
 CASES: dict[str, tuple[str, Links | None, dict[str, Any]]] = {
     "fedcomgate": ("fedcomgate", Links(Int(4)), {}),
     "fedcomgate sampled": ("fedcomgate", Links(Int(4)), {"participation": 0.4}),

@@ -74,13 +74,17 @@ def _status(key: str) -> int:
     return int(next(line.split()[1] for line in lines if line.startswith(f"{key}:"))) * 1024
 
 
-if __name__ == "__main__":
+def main(what: str, name: str, count: int, place: str) -> None:
     torch.set_num_threads(1)
     return_large_blocks()
-    what, name, count, place = sys.argv[1:]
     if what == "make":
         make(CODECS[name], 5000, 3, Path(place))
-        make(CODECS[name], D, int(count), Path(place))
+        make(CODECS[name], D, count, Path(place))
     else:
         hear(CODECS[name], 5000, 3, Path(place))  # compiles what is compiled
-        print(hear(CODECS[name], D, int(count), Path(place)) / (4 * D))
+        print(hear(CODECS[name], D, count, Path(place)) / (4 * D))
+
+
+if __name__ == "__main__":
+    what, name, count, place = sys.argv[1:]
+    main(what, name, int(count), place)
