@@ -29,42 +29,60 @@ from tests.deployment import federation, invariants
 from tests.engines.ranks.test_faults import by_hand, finished, result
 
 CLIENTS = 3
-DEADLINE = 8.0  # seconds of a round
-SETTINGS = f"round.deadline={DEADLINE} round.least=0.3 round.rebind=true round.void=1000 round.pause=0 "
+DEADLINE = 15.0  # seconds of a round
+WARM = 5  # rounds after which a server has all the memory that it needs
+SETTINGS = f"round.deadline={DEADLINE} round.least=0.6 round.rebind=true round.void=1000 round.pause=0 "
 SETTINGS += "uplink.bits=4"
 RUN = (
     *("model.hidden=16", "algorithm.tau=2", "algorithm.decay=1", "algorithm.name=fedcomgate-exact"),
     *("uplink.name=rotated", "uplink.bits=0.5", "run.participation=0.25", "run.checkpoint_rounds=2"),
 )
-MORE_MEMORY = 32 * 2**20  # bytes that a process may gain between its 30th second and its end
+MORE_MEMORY = 16 * 2**20  # bytes that a server may gain once it is warm
 MORE_DESCRIPTORS = 8
 MORE_FILES = 40  # in the folders of the deployment, beyond those of its first minute
 
 
 @dataclass
 class Life:
-    """What was seen of one process: seconds since its start, bytes of memory, open descriptors."""
+    """What was seen of one server since it was warm: bytes of memory, open descriptors.
+
+    Args:
+        out: the run's folder.
+    """
 
     name: str
-    samples: list[tuple[float, int, int]] = field(default_factory=list)
+    out: Path
+    start: float = field(default_factory=time.monotonic)
+    samples: list[tuple[int, int]] = field(default_factory=list)
 
-    def look(self, pid: int, start: float) -> None:
-        """Take a sample."""
+    def __post_init__(self) -> None:
+        self._begun = self._rounds()
+
+    def _rounds(self) -> int:
+        path = self.out / "audit.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.start
+
+    def look(self, pid: int) -> None:
+        """Take a sample, unless the server is still cold."""
+        if self._rounds() < self._begun + WARM:
+            return
         with suppress(OSError, ValueError, IndexError):
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            many = len(os.listdir(f"/proc/{pid}/fd"))
-            self.samples.append((time.monotonic() - start, pages * os.sysconf("SC_PAGE_SIZE"), many))
+            self.samples.append((pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(f"/proc/{pid}/fd"))))
 
     def growth(self) -> tuple[int, int] | None:
-        """How much memory and how many descriptors it gained once warm; None if it did not live that long."""
-        warm = [sample for sample in self.samples if sample[0] >= 30]
-        if len(warm) < 10:
+        """How much memory and how many descriptors it gained; None if it did not live long enough."""
+        if len(self.samples) < 10:
             return None
-        first, last = warm[:3], warm[-3:]
-        return (
-            min(s[1] for s in last) - max(s[1] for s in first),
-            min(s[2] for s in last) - max(s[2] for s in first),
+        (memory, descriptors), (memory_then, descriptors_then) = (
+            (max(s[0] for s in some), max(s[1] for s in some))
+            for some in (self.samples[-3:], self.samples[:3])
         )
+        return memory - memory_then, descriptors - descriptors_then
 
 
 class Soak:
@@ -109,9 +127,8 @@ class Soak:
     def _memory(self) -> str:
         if not (self.lives and self.lives[-1].samples):
             return ""
-        seconds, memory, descriptors = self.lives[-1].samples[-1]
-        name = self.lives[-1].name
-        return f"{name}: {memory / 2**20:.0f} MiB, {descriptors} descriptors after {seconds:.0f} s"
+        (memory, descriptors), life = self.lives[-1].samples[-1], self.lives[-1]
+        return f"{life.name}: {memory / 2**20:.1f} MiB, {descriptors} descriptors after {life.seconds:.0f} s"
 
     # A deployment
 
@@ -123,24 +140,24 @@ class Soak:
                 fed.node(client)
             self._serve(fed, app, out)
             fed.wait_for(out / "metrics.jsonl", '"round": 3')
-            life, started_at, files, next_server = self._new_life(), time.monotonic(), 0, 300.0
+            life, files, next_server = self._new_life(out), 0, 300.0
             while not self.over:
                 if not (servers := fed.apps("flwr-serverapp")):
                     self.counts["server started again"] += 1
                     self._serve(fed, app, out)
-                    life, started_at = self._new_life(), time.monotonic()
+                    life = self._new_life(out)
                     continue
-                life.look(servers[0], started_at)
-                if time.monotonic() - started_at > 60 and not files:
+                life.look(servers[0])
+                if life.seconds > 60 and not files:
                     files = self._files(fed, out)
-                if time.monotonic() - started_at > next_server:
+                if life.seconds > next_server:
                     next_server = draw.uniform(120, 600)
                     os.kill(servers[0], signal.SIGKILL)
                     self.counts["server killed"] += 1
                     _wait_until_gone(fed)
                 else:
                     self._disturb(fed, draw)
-                time.sleep(draw.uniform(0.5, 4))
+                time.sleep(draw.uniform(1, 5))
             if files and self._files(fed, out) > files + MORE_FILES:
                 self.wrong.append(f"{self._files(fed, out)} files, where there were {files}")
             rounds = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["round"] + 5
@@ -155,13 +172,14 @@ class Soak:
             fed.wait_for(out / "summary.json", '"status": "done"')
         self.counts["rounds over Flower"] = rounds
         self.counts["rounds with somebody missing"] = len(invariants.missing_in(out))
+        self.counts["rounds void"] = sum(line["void"] for line in invariants.audit(out))
         faults = (out / "faults.jsonl").read_text()
         if "state lost" in faults:
             self.wrong.append("a client lost its state")
         invariants.check(app, out, self.folder / "fed" / "state", settings, self.folder / "here")
 
-    def _new_life(self) -> Life:
-        self.lives.append(Life(f"server {len(self.lives)}"))
+    def _new_life(self, out: Path) -> Life:
+        self.lives.append(Life(f"server {len(self.lives)}", out))
         return self.lives[-1]
 
     @staticmethod
@@ -178,15 +196,15 @@ class Soak:
         node, choice = fed.processes[f"node-{client}"], draw.random()
         if node.poll() is not None:
             fed.node(client)
-        elif choice < 0.1:
+        elif choice < 0.05:
             fed.kill(f"node-{client}")
             self.counts["nodes killed"] += 1
-        elif choice < 0.15:
+        elif choice < 0.08:
             node.send_signal(signal.SIGSTOP)
             time.sleep(draw.uniform(0.5, 1.5) * DEADLINE)
             node.send_signal(signal.SIGCONT)
             self.counts["nodes stopped for a while"] += 1
-        elif choice < 0.4 and (working := fed.apps("flwr-clientapp")):
+        elif choice < 0.25 and (working := fed.apps("flwr-clientapp")):
             with suppress(ProcessLookupError):
                 os.kill(draw.choice(working), signal.SIGKILL)
                 self.counts["clients' apps killed"] += 1
@@ -249,13 +267,13 @@ def main(minutes: float = 60, seed: int = 0) -> int:
         soak = Soak(Path(place), minutes, seed)
         temporary = Path(place, "tmp")
         temporary.mkdir()
-        os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
+        os.environ["TMPDIR"] = str(temporary)  # of the processes that are started
         soak.play()
-        tempfile.tempdir = None
-        left = [path.name for path in temporary.iterdir() if not path.name.startswith("pymp-")]
+        left = [str(path.relative_to(temporary)) for path in temporary.rglob("*")]
+        left = [name for name in left if not name.startswith("pymp-")]  # of the process that forks
         for what, found in ("temporary files", left), ("shared memory", set(os.listdir("/dev/shm")) - shared):
             if found:
-                soak.wrong.append(f"{what} left behind: {sorted(found)[:10]}")
+                soak.wrong.append(f"{what} left behind: {sorted(found)[:20]}")
     print(json.dumps(dict(soak.counts), indent=1))
     for life in soak.lives:
         print(life.name, "bytes and descriptors gained:", life.growth())
