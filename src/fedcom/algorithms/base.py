@@ -5,9 +5,9 @@ fedcom/rounds/round.py. Compression happens between `upload` and `client_step`, 
 the client meant to send, what the server heard of it, and the mean over all clients.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -16,6 +16,22 @@ from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors, descend
 
 Auto = Literal["auto"]
+
+
+Line = TypeVar("Line", bound=Callable[..., Any])
+
+
+def has_loop(name: str) -> Callable[[Line], Line]:
+    """Say that a line of a method has a compiled loop of the same bits in rounds/loops.py.
+
+    A class that overrides the line does not have the loop any more.
+    """
+
+    def mark(line: Line) -> Line:
+        line.loop = name  # type: ignore[attr-defined]
+        return line
+
+    return mark
 
 
 class Oracle(Protocol):
@@ -170,7 +186,16 @@ class Algorithm:
 
     def direction(self, g: Tensor, client: Any, down: Vectors) -> Tensor:
         """What a local step subtracts eta times, given the minibatch gradient; each coordinate by itself."""
-        return g
+        correction = self.correction(client, down)
+        return g if correction is None else g - correction
+
+    def correction(self, client: Any, down: Vectors) -> Tensor | None:
+        """What every local step of a round takes from the gradient; None: nothing.
+
+        A method that changes its steps by this alone, and not `direction` or `local_step`, gets the quickest
+        of them: compiled loops on a CPU, kernels on a GPU.
+        """
+        return None
 
     def upload(self, client: Any, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         """What the client means to send: D = (w - w_j)/eta, scaled to tau steps if it took another number.

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedcom.algorithms.base import Algorithm, Auto, Round
+from fedcom.algorithms.base import Algorithm, Auto, Round, has_loop
 from fedcom.vectors import Vectors
 
 
@@ -45,9 +45,10 @@ class FedGATE(Algorithm):
     def init_client(self, w: Tensor) -> Any:
         return Tracker(delta=w.new_zeros(w.shape))
 
-    def direction(self, g: Tensor, client: Tracker, down: Vectors) -> Tensor:
-        return g - client.delta
+    def correction(self, client: Tracker, down: Vectors) -> Tensor:
+        return client.delta
 
+    @has_loop("track")
     def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
         return client._replace(delta=client.delta + rnd.alpha * (sent["D"] - mean["D"]) / rnd.tau)
 

@@ -6,7 +6,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from fedcom.algorithms import FedGATE, Scaffold
 from fedcom.algorithms.base import Algorithm, Oracle, Round
 from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
@@ -46,11 +45,13 @@ def local_work(
     Args:
         w: their models before, which are left as they are.
     """
-    plain = loops.has(algorithm, "local_step", Algorithm)
+    plain = loops.is_plain(algorithm, "local_step")
     if plain and steps.per_client is None and isinstance(oracle, OracleInPieces) and not w.is_cuda:
         new = torch.empty_like(w, memory_format=torch.contiguous_format)
+        correction = algorithm.correction(client, down) if loops.is_plain(algorithm, "direction") else None
         for c in range(steps.most):
-            _step_in_pieces(algorithm, w if c == 0 else new, client, down, oracle.at(c), rnd, new)
+            before = w if c == 0 else new
+            _step_in_pieces(algorithm, before, client, down, oracle.at(c), rnd, new, correction)
         return loops.upload(algorithm, down, new, rnd) or algorithm.upload(client, down, new, rnd)
     walked = _walk(algorithm, w, client, down, oracle, steps, rnd) if w.is_cuda else None
     if walked is not None:
@@ -72,16 +73,9 @@ def _walk(
     algorithm: Algorithm, w: Tensor, client: Any, down: Vectors, oracle: Oracle, steps: Steps, rnd: Round
 ) -> Tensor | None:
     """The models after all local steps, if the oracle can take them; None if it cannot."""
-    kind = type(algorithm)
-    if kind.local_step is not Algorithm.local_step or not isinstance(oracle, WalkingOracle):
-        return None
-    if kind.direction is Algorithm.direction:
-        delta = None
-    elif kind.direction is FedGATE.direction:
-        delta = client.delta
-    elif kind.direction is Scaffold.direction:
-        delta = client.c - down["c"]
-    else:
+    kind = type(algorithm)  # an engine may have compiled the methods of the algorithm itself
+    plain = kind.local_step is Algorithm.local_step and kind.direction is Algorithm.direction
+    if not plain or not isinstance(oracle, WalkingOracle):
         return None
     eta = torch.as_tensor(rnd.eta, dtype=w.dtype, device=w.device).reshape(1, -1)
     eta = eta.expand(steps.most, len(w))
@@ -89,18 +83,26 @@ def _walk(
         every = torch.arange(steps.most, device=w.device).unsqueeze(-1)
         eta = eta * (every < steps.per_client.reshape(1, -1))
     shared = down["w"].dim() == 1
-    return oracle.walk(down["w"] if shared else w, eta.contiguous(), delta)
+    return oracle.walk(down["w"] if shared else w, eta.contiguous(), algorithm.correction(client, down))
 
 
 def _step_in_pieces(
-    algorithm: Algorithm, w: Tensor, client: Any, down: Vectors, oracle: Any, rnd: Round, new: Tensor
+    algorithm: Algorithm,
+    w: Tensor,
+    client: Any,
+    down: Vectors,
+    oracle: Any,
+    rnd: Round,
+    new: Tensor,
+    correction: Tensor | None,
 ) -> None:
     """Write the models after one local step to `new`, each piece while the processor's cache holds it.
 
     Args:
         new: may be w itself.
+        correction: what the step takes from the gradient, if it changes it by nothing else.
     """
-    d, eta, loop = w.shape[-1], rnd.eta, loops.local_step(algorithm, client, w, rnd)
+    d, eta, loop = w.shape[-1], rnd.eta, loops.local_step(correction, w, rnd)
     for piece in oracle.pieces(w):
         if loop is not None:
             loop(w, piece, new)

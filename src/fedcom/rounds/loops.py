@@ -11,7 +11,6 @@ import torch
 from numpy import float32 as F
 from torch import Tensor
 
-from fedcom.algorithms import FedGATE
 from fedcom.algorithms.base import Algorithm, Round
 from fedcom.codecs.kernels.arrays import Floats
 from fedcom.codecs.kernels.jit import COMPILED, fma_jit, jit
@@ -20,11 +19,11 @@ from fedcom.vectors import Piece, Vectors, descend, share_memory
 Step = Callable[[Tensor, Piece, Tensor], None]  # (w, a piece of the gradient, the models after the step)
 
 
-def local_step(algorithm: Algorithm, client: Any, w: Tensor, rnd: Round) -> Step | None:
-    """A loop that takes one piece of a local step; None if there is none for this method."""
-    if not (has(algorithm, "direction", FedGATE) and _serve(w, rnd.eta)):
+def local_step(correction: Tensor | None, w: Tensor, rnd: Round) -> Step | None:
+    """A loop that takes one piece of a local step with a correction of the gradient; None if it cannot."""
+    if correction is None or not _serve(w, rnd.eta):
         return None
-    delta, eta = client.delta.contiguous().numpy(), F(float(rnd.eta))
+    delta, eta = correction.contiguous().numpy(), F(float(rnd.eta))
 
     def step(w: Tensor, piece: Piece, new: Tensor) -> None:
         rows, place = (cut.indices(size)[:2] for cut, size in zip(piece[:2], w.shape, strict=True))
@@ -35,7 +34,7 @@ def local_step(algorithm: Algorithm, client: Any, w: Tensor, rnd: Round) -> Step
 
 def upload(algorithm: Algorithm, down: Vectors, w: Tensor, rnd: Round) -> Vectors | None:
     """What clients mean to send, written over their models w; None if there is no loop for this method."""
-    plain = has(algorithm, "upload", Algorithm) and down["w"].dim() == 1 and w.is_contiguous()
+    plain = is_plain(algorithm, "upload") and down["w"].dim() == 1 and w.is_contiguous()
     if not (plain and _serve(w, rnd.path)):
         return None
     path = F(float(rnd.path))
@@ -47,7 +46,8 @@ def upload(algorithm: Algorithm, down: Vectors, w: Tensor, rnd: Round) -> Vector
 
 def client_step(algorithm: Algorithm, client: Any, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
     """The clients' state after the round, written over the one before; None if there is no loop for it."""
-    if not (has(algorithm, "client_step", FedGATE) and _serve(client.delta, rnd.alpha)):
+    loop = getattr(algorithm.client_step, "loop", None)
+    if not (loop == "track" and _serve(client.delta, rnd.alpha)):
         return None
     delta, heard, mean_heard = client.delta, sent["D"], mean["D"]
     if not (delta.dim() == 2 and mean_heard.dim() == 1 and delta.is_contiguous() and heard.is_contiguous()):
@@ -58,9 +58,9 @@ def client_step(algorithm: Algorithm, client: Any, sent: Vectors, mean: Vectors,
     return client
 
 
-def has(algorithm: Algorithm, line: str, kind: type[Algorithm]) -> bool:
-    """Whether an algorithm has a line as a class of algorithms has it, and no other of its own."""
-    return getattr(type(algorithm), line) is getattr(kind, line) and line not in vars(algorithm)
+def is_plain(algorithm: Algorithm, line: str) -> bool:
+    """Whether an algorithm leaves a line as it is in local SGD."""
+    return getattr(type(algorithm), line) is getattr(Algorithm, line) and line not in vars(algorithm)
 
 
 def _serve(x: Tensor, rate: float | Tensor) -> bool:
@@ -78,10 +78,9 @@ def _have_bits_of_torch() -> bool:
     _descend(w.numpy(), F(0.1), g.numpy(), delta.numpy(), stepped.numpy(), 0, 1, 0, w.shape[1])
     _update(w0[0].numpy(), sent.numpy(), F(7), F(0.7))
     _track(moved.numpy(), g.numpy(), w0[0].numpy(), F(0.3), F(7))
-    gate, old = FedGATE(), FedGATE().init_client(delta)._replace(delta=delta)
     pairs = [(stepped, descend(w, eta, g - delta)) for eta in (0.1, torch.tensor(0.1, dtype=torch.float64))]
-    pairs += [(sent, gate.upload(old, {"w": w0[0]}, w, rnd)["D"])]
-    pairs += [(moved, gate.client_step(old, {}, {"D": g}, {"D": w0[0]}, rnd).delta)]
+    pairs += [(sent, Algorithm().upload(None, {"w": w0[0]}, w, rnd)["D"])]
+    pairs += [(moved, delta + rnd.alpha * (g - w0[0]) / rnd.tau)]
     return all(torch.equal(ours, theirs) for ours, theirs in pairs)
 
 
