@@ -166,7 +166,7 @@ def case(seed: int) -> dict[str, Any]:
     how: dict[str, Any] = {"option": rng.choice(["I", "II"])} if perhaps(0.3) else {}
     how |= {"eta": rng.choice([0.02, 0.1])} if perhaps(0.3) else {}
     how |= {"tau": rng.choice([1, 3, tuple(1 + j % 3 for j in range(CLIENTS))])} if perhaps(0.2) else {}
-    sends_mean = kind.feedback or how.get("option") == "I"
+    sends_mean = kind.needs_mean or how.get("option") == "I"
     return {
         "kind": kind,
         "how": how,

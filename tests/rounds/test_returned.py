@@ -40,7 +40,7 @@ class Own(FedCOM):
     """A method whose every part works, unless one is replaced."""
 
     name: ClassVar[str] = "own"
-    feedback: ClassVar[bool] = True
+    needs_mean: ClassVar[bool] = True
 
     def init_client(self, w: Tensor) -> Any:
         return Kept(torch.zeros_like(w))

@@ -29,7 +29,7 @@ class Diarist(FedCOM):
     """FedCOM whose clients write down what client_step is given."""
 
     name: ClassVar[str] = "diarist"
-    feedback: ClassVar[bool] = True
+    needs_mean: ClassVar[bool] = True
     uses_meant: ClassVar[bool] = True
 
     def init_client(self, w: Tensor) -> Diary:

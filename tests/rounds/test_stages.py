@@ -46,10 +46,12 @@ def test_clipping_scales_long_vectors_down_and_leaves_short_ones() -> None:
 def test_error_feedback_by_hand() -> None:
     """With unit .1 and memory (0, 0, 1, 0) the codec gets (.3, .4, 1, 0) and drops (0, 0, 1, 0)."""
     memory = torch.tensor([[0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
-    delivery = Pipeline((ErrorFeedback(),)).send(X[:1], memory, Units(7.0, 0.1), half)
+    pipeline, units = Pipeline((ErrorFeedback(),)), Units(7.0, 0.1)
+    passed = pipeline.before(X[:1], memory, units)
+    delivery = pipeline.after(passed, half(passed[-1]), memory, units)
     assert torch.allclose(delivery.heard, X[:1])
     assert torch.allclose(delivery.memory, memory)
-    assert torch.allclose(delivery.into_codec, torch.tensor([[0.3, 0.4, 1.0, 0.0]], dtype=torch.float64))
+    assert torch.allclose(passed[-1], torch.tensor([[0.3, 0.4, 1.0, 0.0]], dtype=torch.float64))
 
 
 @given(
@@ -66,8 +68,9 @@ def test_sender_and_receiver_agree_on_what_was_heard(
     for stage in (ErrorFeedback(), PaperMemory(5)):
         pipeline = Pipeline((Clip(bound), stage), contraction)
         units = Units(1.0, unit)
-        delivery = pipeline.send(x, nu, units, half)
-        assert torch.equal(delivery.heard, pipeline.hear(half(delivery.into_codec), units))
+        passed = pipeline.before(x, nu, units)
+        delivery = pipeline.after(passed, half(passed[-1]), nu, units)
+        assert torch.equal(delivery.heard, pipeline.hear(half(passed[-1]), units))
 
 
 def test_error_feedback_loses_nothing() -> None:
@@ -75,7 +78,8 @@ def test_error_feedback_loses_nothing() -> None:
     pipeline, memory = Pipeline((ErrorFeedback(),)), torch.zeros_like(X)
     for i in range(1, 6):
         x, before = X * i, memory
-        delivery = pipeline.send(x, before, Units(7.0, 0.3), half)
+        passed = pipeline.before(x, before, Units(7.0, 0.3))
+        delivery = pipeline.after(passed, half(passed[-1]), before, Units(7.0, 0.3))
         memory = delivery.memory
         assert close(0.3 * delivery.heard + memory, 0.3 * x + before)
 

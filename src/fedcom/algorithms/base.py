@@ -102,7 +102,7 @@ class Algorithm:
         uplink: the default codec and its settings, and the default memory if there is one.
         compresses: None: the method accepts any codec; else the name of the method that does.
         uploads: the names of the vectors that clients send.
-        feedback: whether clients must be sent the mean after the round.
+        needs_mean: whether clients must be sent the mean after the round.
         uses_meant: whether client_step uses what the client meant.
         tracks: whether local steps are corrected by what the client kept of earlier rounds.
         fixed: hyper-parameters that cannot be changed, and their values.
@@ -123,7 +123,7 @@ class Algorithm:
     compresses: ClassVar[str | None] = None
     uploads: ClassVar[tuple[str, ...]] = ("D",)
     corrects_downlink: ClassVar[bool] = False  # does the server make up for what a lossy downlink drops?
-    feedback: ClassVar[bool] = False
+    needs_mean: ClassVar[bool] = False
     uses_q: ClassVar[bool] = False  # does client_step look at the measured q?
     uses_meant: ClassVar[bool] = False
     tracks: ClassVar[bool] = False

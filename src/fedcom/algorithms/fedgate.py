@@ -35,7 +35,7 @@ class FedGATE(Algorithm):
 
     name: ClassVar[str] = "fedgate"
     compresses: ClassVar[str | None] = "fedcomgate"
-    feedback: ClassVar[bool] = True
+    needs_mean: ClassVar[bool] = True
     tracks: ClassVar[bool] = True
     corrects_downlink: ClassVar[bool] = True
 

@@ -11,7 +11,6 @@ run: on stacked clients, threads, a GPU, other processes or real devices.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -157,13 +156,13 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     meant = returned.uploaded(algorithm, w, meant)
     memory, sent, errors, uplink = {}, {}, [], rules.uplink_of(given.clients)
     for name, x in meant.items():
-        through = partial(_send_up, rules, name, given.clients, channel, given.draw.fold("uplink", name))
-        delivery = uplink.send(x, given.memory.get(name, x[..., :0]), rules.units(name, rnd), through)
-        sent[name], memory[name] = delivery.heard, delivery.memory
+        units, remembered = rules.units(name, rnd), given.memory.get(name, x[..., :0])
+        passed = uplink.before(x, remembered, units)
+        key = given.draw.fold("uplink", name)
+        decoded = _send_up(rules, name, given.clients, channel, key, passed[-1])
+        sent[name], memory[name], out = uplink.after(passed, decoded, remembered, units)
         lossless = rules.links.uplink.lossless
-        errors.append(
-            x.new_zeros(len(x)) if lossless else rules.measure(delivery.out_of_codec, delivery.into_codec)
-        )
+        errors.append(x.new_zeros(len(x)) if lossless else rules.measure(out, passed[-1]))
     q = torch.stack(errors).mean(0)
     if rules.sends_q:
         q = _send_q(rules, next(iter(sent)), given.clients, channel, given.draw, q)
@@ -377,13 +376,11 @@ def _send_mean(
     """The mean as clients hear it, and the server's new memory."""
     codec, heard, remembered = rules.links.downlink, {}, {}
     for name, x in mean.items():
-
-        def through(x: Tensor, name: str = name) -> Tensor:
-            return channel.send(name, x, rules.layout, codec, _mean_key(rules, draw, name), receivers)
-
-        before = memory.get(name, x[..., :0])
-        delivery = rules.downlink.send(x, before, rules.units(name, rnd), through)
-        heard[name], remembered[name] = delivery.heard, delivery.memory
+        units, before = rules.units(name, rnd), memory.get(name, x[..., :0])
+        passed = rules.downlink.before(x, before, units)
+        key = _mean_key(rules, draw, name)
+        decoded = channel.send(name, passed[-1], rules.layout, codec, key, receivers)
+        heard[name], remembered[name], _ = rules.downlink.after(passed, decoded, before, units)
     return heard, remembered if rules.downlink.remembers else {}
 
 

@@ -122,7 +122,7 @@ class Rules:
         if self.algorithm.option is not None:
             return self.algorithm.option == "I"
         if self.sampled == self.clients:
-            return self.algorithm.feedback
+            return self.algorithm.needs_mean
         return not self.links.downlink.lossless  # means are then shorter than the model
 
     @property
@@ -133,7 +133,7 @@ class Rules:
     @property
     def sends_mean_down(self) -> bool:
         """Whether the mean goes down after the round."""
-        return self.algorithm.feedback or self.uplink.needs_mean or self.clients_repeat_step
+        return self.algorithm.needs_mean or self.uplink.needs_mean or self.clients_repeat_step
 
     @property
     def sends_q(self) -> bool:
@@ -143,7 +143,7 @@ class Rules:
     @property
     def damps(self) -> bool:
         """Whether alpha follows the measured q."""
-        wanted = self.algorithm.smoothing() == "auto" and not self.uplink.contracts
+        wanted = self.algorithm.smoothing() == "auto" and not self.uplink.needs_contraction
         return wanted and self.links.uplink.unbiased
 
     def coarsest_q(self, q: Tensor, clients: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ class Rules:
         # Without a memory, tracking on a biased codec acts as error feedback and needs no damping. With a
         # memory, a coordinate that is sent every 1/kept rounds would move delta 1/kept times too far.
         # One alpha serves all clients, so it is that of the client with the coarsest codec.
-        return float(self._kept.min()) if self.uplink.contracts else 1.0
+        return float(self._kept.min()) if self.uplink.needs_contraction else 1.0
 
     def init_server(self, w: Tensor) -> ServerSide:
         """What the server keeps before round 0: the algorithm's state, and empty memories."""
@@ -209,7 +209,7 @@ def default_downlink_memory(algorithm: Algorithm) -> DownlinkMemory:
 
 def fewest(algorithm: Algorithm) -> int:
     """How many clients a round needs: tracking learns from the differences between them."""
-    return 2 if algorithm.feedback else 1
+    return 2 if algorithm.needs_mean else 1
 
 
 def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> None:
@@ -228,7 +228,7 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
         raise ConfigError(
             f"{a.name} tracks differences between clients and needs two per round; got {n} of {m}"
         )
-    if not (links.downlink.lossless or a.feedback or a.option == "I" or memory == "paper"):
+    if not (links.downlink.lossless or a.needs_mean or a.option == "I" or memory == "paper"):
         raise ConfigError(
             f"a downlink codec compresses the mean, but {a.name} sends the model down, which is never "
             "compressed; set algorithm.option=I to send the mean instead"

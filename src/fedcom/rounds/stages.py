@@ -8,7 +8,7 @@ receiver both do this). A stage that remembers updates its memory once it knows 
 stages.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -37,12 +37,12 @@ class Stage:
     Attributes:
         remembers: whether clients keep a vector between rounds for this stage.
         needs_mean: whether clients must hear the mean of the round for this stage.
-        contracts: whether the stage needs a contraction: E|Q(x) - x|^2 < |x|^2.
+        needs_contraction: whether the stage needs a contraction: E|Q(x) - x|^2 < |x|^2.
     """
 
     remembers: ClassVar[bool] = False
     needs_mean: ClassVar[bool] = False
-    contracts: ClassVar[bool] = False
+    needs_contraction: ClassVar[bool] = False
 
     def before(self, x: Tensor, memory: Tensor, units: Units) -> Tensor:
         """What this stage passes on towards the codec."""
@@ -99,7 +99,7 @@ class _Remembering(Stage):
 class ErrorFeedback(_Remembering):
     """Remembers what the codec dropped."""
 
-    contracts: ClassVar[bool] = True
+    needs_contraction: ClassVar[bool] = True
 
     def remember(self, x: Tensor, passed: Tensor, heard: Tensor, memory: Tensor, units: Units) -> Tensor:
         return passed - heard
@@ -132,7 +132,6 @@ class Delivery(NamedTuple):
 
     heard: Tensor  # the vector as the receiver hears it
     memory: Tensor  # what the sender remembers of it
-    into_codec: Tensor
     out_of_codec: Tensor
 
 
@@ -155,7 +154,7 @@ class Pipeline:
 
         If a stage needs a contraction, what an unbiased codec sends is divided by 1 + q.
         """
-        wanted = codec.unbiased and any(stage.contracts for stage in stages)
+        wanted = codec.unbiased and any(stage.needs_contraction for stage in stages)
         return cls(stages, codec.kept(layout) if wanted else None)
 
     @property
@@ -169,28 +168,36 @@ class Pipeline:
         return any(stage.needs_mean for stage in self.stages)
 
     @property
-    def contracts(self) -> bool:
+    def needs_contraction(self) -> bool:
         """Whether a stage needs a contraction."""
-        return any(stage.contracts for stage in self.stages)
+        return any(stage.needs_contraction for stage in self.stages)
 
-    def send(self, x: Tensor, memory: Tensor, units: Units, codec: Callable[[Tensor], Tensor]) -> Delivery:
-        """Pass a vector through all stages, the codec, and all stages again.
+    def before(self, x: Tensor, memory: Tensor, units: Units) -> list[Tensor]:
+        """A vector as each stage is given it, in order; the last one goes into the codec.
 
         Args:
             memory: what the sender remembers of this vector.
-            codec: sends a vector and returns what is heard of it.
         """
         passed = [x]
         for stage in self.stages:
             passed.append(stage.before(passed[-1], memory, units))
-        out = heard = self._contracted(codec(passed[-1]))
+        return passed
+
+    def after(self, passed: Sequence[Tensor], decoded: Tensor, memory: Tensor, units: Units) -> Delivery:
+        """What became of a vector, once its message was decoded.
+
+        Args:
+            passed: what `before` returned.
+            memory: what `before` was given.
+        """
+        out = heard = self._contracted(decoded)
         for stage, before, after in reversed(list(zip(self.stages, passed, passed[1:], strict=False))):
             memory = stage.remember(before, after, heard, memory, units)
             heard = stage.after(heard, units)
-        return Delivery(heard, memory, passed[-1], out)
+        return Delivery(heard, memory, out)
 
     def hear(self, decoded: Tensor, units: Units) -> Tensor:
-        """What a receiver makes of a decoded message: the same vector that `send` returns as heard."""
+        """What a receiver makes of a decoded message: the same vector that the sender has as heard."""
         heard = self._contracted(decoded)
         for stage in reversed(self.stages):
             heard = stage.after(heard, units)

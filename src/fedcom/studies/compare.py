@@ -265,7 +265,7 @@ def check_shared(table: Table, methods: Sequence[str]) -> None:
     kinds = [_method(table, label) for label in methods]
     used = {
         "uplink": any(_compresses(method) for method in kinds),
-        "downlink": any(method.feedback for method in kinds),
+        "downlink": any(method.needs_mean for method in kinds),
     }
     for section, anyone in used.items():
         if table.get(section) and not anyone:
@@ -330,7 +330,7 @@ def sections(table: Table, label: str) -> Table:
     check_sections(table, ("methods", "grid"))
     method, own = _method(table, label), dict(table.get("methods", {}).get(label, {}))
     uplink = table.get("uplink", {}) if _compresses(method) else {}
-    downlink = table.get("downlink", {}) if method.feedback else {}
+    downlink = table.get("downlink", {}) if method.needs_mean else {}
     shared = {key: value for key, value in table.get("algorithm", {}).items() if key in _keys(method)}
     drop_void({"algorithm": shared}, {"algorithm": own})
     return {

@@ -104,7 +104,7 @@ class EagerEngine:
         self.clock = clock_of(first.network, [run.draw for run in runs], n, w.device)
         self.receipts = Receipts(len(runs), m if rules.catches_up else 0, n, w.device)
         self._weights = torch.cat([run.cohort.weights for run in runs])
-        self._bills: list[Ledger] = []
+        self.bills: list[Ledger] = []
         self._strata: Strata | None = None
         self._waiting: list[tuple[slice, Waiting]] = []
         self._clients_filled = False
@@ -210,16 +210,14 @@ class EagerEngine:
 
     def play(self) -> list[Ledger]:
         """Play the round that the inputs describe; returns the bytes sent, one ledger per run."""
-        self.clock.start()
-        self.receipts.start()
         play(self)
-        down = self.receipts.stop(self.inputs.client)
-        self.clock.stop(self.inputs.client, down, *self.runs[0].cohort.steps)
-        return self._bills
+        return self.bills
 
     def begin(self) -> list[Begun]:
         """What the clients of each run start the round from."""
-        self._bills = [Ledger(self.stack.clients) for _ in self.runs]
+        self.clock.start()
+        self.receipts.start()
+        self.bills = [Ledger(self.stack.clients) for _ in self.runs]
         self._strata = self._spread() if self.runs[0].rules.links.correlated else None
         weights = self._weights[self.stack.places(self.inputs.client)]
         p, share = mean_weights(weights.reshape(len(self.runs), self.stack.sampled))
@@ -231,7 +229,7 @@ class EagerEngine:
         down = broadcast(run.rules, run.server, self._downlink(i), draw, first=self.round == 0)
         if run.rules.catches_up and self.round > 0:
             clients, sizes = self.stack.rows_of(inputs.client, i), server_bytes(run.rules, run.server)
-            self.receipts.catch_up(i, clients, *sizes, self._bills[i])
+            self.receipts.catch_up(i, clients, *sizes, self.bills[i])
         rnd = facts(inputs.eta[i], run.cohort.tau, share, inputs.coin[i])
         return Begun(draw, down, rnd, p.to(run.server.w.dtype))
 
@@ -275,16 +273,28 @@ class EagerEngine:
         """The means of each run; where clients keep state, their work waits until the means are known."""
         means, qs, self._waiting = [Mean() for _ in begun], [], []
         for done in works:
-            for bill, part in zip(self._bills, done.bills, strict=True):
+            for bill, part in zip(self.bills, done.bills, strict=True):
                 bill.merge(part)
             self.add(means, begun, done)
             qs.append(done.work.q)
-            if not self.store.empty:
-                self._waiting.append((done.rows, self.park(done.rows, done.work)))
+            self.keep(done)
             del done
-        q = torch.cat(qs).reshape(len(self.runs), self.stack.sampled)
+        return self.collected([mean.vectors for mean in means], torch.cat(qs))
+
+    def keep(self, done: Done) -> None:
+        """Let the work of some rows wait until the means are known, if clients keep anything of it."""
+        if not self.store.empty:
+            self._waiting.append((done.rows, self.park(done.rows, done.work)))
+
+    def collected(self, means: Sequence[Vectors], q: Tensor) -> list[Collected]:
+        """The mean and the q of each run.
+
+        Args:
+            q: one number per row.
+        """
+        q = q.reshape(len(self.runs), self.stack.sampled)
         q = self.runs[0].rules.coarsest_q(q, self.inputs.client)
-        return [Collected(mean.vectors, mean_q) for mean, mean_q in zip(means, q, strict=True)]
+        return [Collected(mean, own) for mean, own in zip(means, q, strict=True)]
 
     def add(self, means: Sequence[Mean], begun: Sequence[Begun], done: Done) -> None:
         """Add what some rows sent to the means of their runs."""
@@ -323,6 +333,8 @@ class EagerEngine:
         for run, answer in zip(self.runs, answers, strict=True):
             new = answer.server_side
             run.server_side = _written(run.server_side, new) if self.writes_in_place else new
+        down = self.receipts.stop(self.inputs.client)
+        self.clock.stop(self.inputs.client, down, *self.runs[0].cohort.steps)
 
     def _at_once(self, rows: int) -> list[slice]:
         """How the rows of a group are cut for work that passes over their vectors only."""
@@ -342,7 +354,7 @@ class EagerEngine:
 
     def _downlink(self, i: int) -> Channel:
         encode, meter = self.runs[i].rules.links.encode, self.receipts.meter(i)
-        return Channel("downlink", [self._bills[i]], encode, meter)
+        return Channel("downlink", [self.bills[i]], encode, meter)
 
     def _sampled(self, round_index: int) -> Tensor:
         """Where the clients of a round are among the clients of all runs, on the host."""

@@ -1,7 +1,7 @@
 """The engine of a run on several ranks: rank 0 leads, the others do as they are told.
 
-All ranks know the server's state and play the same round; each computes its own clients. A round has two
-parts with the exchange between them: what a rank's own clients do, and what all ranks make of the mean.
+All ranks know the server's state and play the same round; each computes its own clients, and they exchange
+what these did where the mean is collected.
 
 With transport "chain", the weighted sum of what clients sent goes from rank to rank, each adding its clients
 in order, so that on CPUs the bits are those of one process. With "bytes", every message travels to rank 0 and
@@ -45,7 +45,6 @@ class Own(NamedTuple):
     q: Tensor  # one number per client
     sums: Vectors  # the weighted sums of what they sent, where these are known before the exchange
     sent: Ledger  # the bytes that they sent
-    heard: Ledger  # the bytes that were sent to the clients of all ranks before they began
 
 
 class RankedEngine(EagerEngine):
@@ -184,60 +183,34 @@ class RankedEngine(EagerEngine):
         shifted = [slice(own.start + rows.start, own.start + rows.stop) for rows in groups]
         return self.groups.map(partial(self.group_work, begun), shifted)
 
-    def play(self) -> list[Ledger]:
-        """Play the round that the inputs describe; returns the bytes sent."""
-        own = self.own_part()
-        found = self.exchange(own)
-        device = self.runs[0].server.w.device
-        mean = {name: x.to(device) for name, x in mean_in(found).items()}
-        after = self.common_part(own.begun, mean, found.tensors["q"].to(device))
-        return [self.bill(own, found, after)]
+    def collect(self, begun: Sequence[Begun], works: Iterator[Done]) -> list[Collected]:
+        """The mean over the clients of all ranks."""
+        return self.hear(self.own_work(begun[0], works))
 
-    def own_part(self) -> Own:
-        """What is done before the exchange; it computes with tensors only, as `common_part` does."""
-        self.clock.start()
-        self.receipts.start()
-        begun, self._waiting = self.begin(), []
+    def own_work(self, begun: Begun, works: Iterator[Done]) -> Own:
+        """What this rank's clients did; it computes with tensors only."""
         sent, mean, own, w = Ledger(self.stack.clients), Mean(), list[Done](), self.runs[0].server.w
-        for done in self.work(begun):
+        self._waiting = []
+        for done in works:
             own.append(done)
             sent.merge(done.bills[0])
-            if not self.store.empty:
-                self._waiting.append((done.rows, self.park(done.rows, done.work)))
+            self.keep(done)
             if self.sums_first:
-                self.add([mean], begun, done)
-        q = torch.cat([w.new_empty(0), *(done.work.q for done in own)])
-        return Own(begun[0], own, q, mean.vectors, sent, self._bills[0])
+                self.add([mean], [begun], done)
+        return Own(
+            begun, own, torch.cat([w.new_empty(0), *(done.work.q for done in own)]), mean.vectors, sent
+        )
 
-    def common_part(self, begun: Begun, mean: Vectors, q: Tensor) -> Ledger:
-        """What all ranks do after the exchange; returns the bytes that the server sent.
-
-        Args:
-            mean: over the clients of all ranks.
-            q: one number per client of all ranks.
-        """
-        self._bills = [Ledger(self.stack.clients)]
-        q = self.runs[0].rules.coarsest_q(q.reshape(1, -1), self.inputs.client)[0]
-        self.finish(self.answer([begun], [Collected(mean, q)]))
-        down = self.receipts.stop(self.inputs.client)
-        self.clock.stop(self.inputs.client, down, *self.runs[0].cohort.steps)
-        return self._bills[0]
-
-    def exchange(self, own: Own) -> Parcel:
-        """The mean over the clients of all ranks, their q and the bytes they sent, on the host."""
+    def hear(self, own: Own) -> list[Collected]:
+        """Exchange what the clients of each rank did: the mean and the q of all, and the bytes they sent."""
         found = self._by_transport[self.transport](own)
         self.received += found.facts.get("received", 0)
         if (meter := self.clock.uplink_meter(slice(None))) is not None:
             meter.copy_(found.tensors["sent"])
-        return found
-
-    def bill(self, own: Own, found: Parcel, after: Ledger) -> Ledger:
-        """All bytes of a round: those sent by the clients of all ranks, and those sent to them."""
-        whole, up = Ledger(self.stack.clients), Ledger(self.stack.clients)
-        up.load(found.facts["bill"])
-        for part in (own.heard, up, after):
-            whole.merge(part)
-        return whole
+        self.bills[0].merge(_ledger(found))
+        device = self.runs[0].server.w.device
+        mean = {name: x.to(device) for name, x in mean_in(found).items()}
+        return self.collected([mean], found.tensors["q"].to(device))
 
     def _by_chain(self, own: Own) -> Parcel:
         """Each rank adds its clients to the sum and passes it on; the last one tells it to all."""
@@ -315,13 +288,17 @@ class RankedEngine(EagerEngine):
         return parcel if before is None else _joined(before, parcel)
 
 
+def _ledger(parcel: Parcel) -> Ledger:
+    """The bytes that the clients of a parcel sent."""
+    found = Ledger(parcel.facts["bill"]["clients"])
+    found.load(parcel.facts["bill"])
+    return found
+
+
 def _joined(first: Parcel, second: Parcel) -> Parcel:
     """The bytes and the q of clients of several ranks."""
-    bill = Ledger(first.facts["bill"]["clients"])
-    for parcel in (first, second):
-        part = Ledger(bill.clients)
-        part.load(parcel.facts["bill"])
-        bill.merge(part)
+    bill = _ledger(first)
+    bill.merge(_ledger(second))
     both: Vectors = {
         name: torch.cat([first.tensors[name], second.tensors[name]])
         for name in ("q", "sent")

@@ -1,31 +1,33 @@
 """Rounds on several ranks with a GPU each or shared: the two parts of a round are CUDA graphs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from fedcom.engines.base import Options
+from fedcom.engines.local.eager import Collected, Done
 from fedcom.engines.local.graph import CannotRecord, record
 from fedcom.engines.local.inputs import copy_over
-from fedcom.engines.ranks.engine import Own, RankedEngine, mean_in
+from fedcom.engines.ranks.engine import Own, RankedEngine
+from fedcom.rounds.round import play
 from fedcom.rounds.state import RunState
 from fedcom.tasks.task import Task
 from fedcom.traffic.ledger import Ledger
-from fedcom.vectors import Vectors
 
 Result = TypeVar("Result")
 _MOST = 16  # recordings; each keeps some vectors of the model's size on the GPU
 
 
 class Recorded(NamedTuple):
-    """The two parts of a round, ready to be replayed."""
+    """A round in two parts, ready to be replayed: what is done before the exchange, and after it."""
 
     own: Own
-    replay_own: Callable[[], None]
-    after: Ledger
-    replay_common: Callable[[], None]
+    heard: Ledger  # the bytes that were sent to clients before they began
+    replay_first: Callable[[], None]
+    after: Ledger  # the bytes that the server sent at the end
+    replay_second: Callable[[], None]
 
 
 class RankedGraphEngine(RankedEngine):
@@ -47,8 +49,7 @@ class RankedGraphEngine(RankedEngine):
         self._seen: set[range] = set()
         self._recorded: dict[range, Recorded] = {}
         w, names = runs[0].server.w, runs[0].rules.algorithm.uploads
-        self._mean: Vectors = {name: torch.zeros_like(w) for name in names}  # where `common_part` reads it
-        self._q = w.new_zeros(len(self.stack))
+        self.collected_here = Collected({name: torch.zeros_like(w) for name in names}, w.new_zeros(()))
         self._pool: Any = None  # the memory that all recordings share: they are replayed one after the other
 
     def record(self, function: Callable[[], Result]) -> tuple[Result, Callable[[], None]]:
@@ -65,15 +66,9 @@ class RankedGraphEngine(RankedEngine):
         if rows not in self._recorded:
             self._seen.add(rows)
             return super().play()
-        own, replay_own, after, replay_common = self._recorded[rows]
-        replay_own()
-        found = self.exchange(own)
-        for name, x in mean_in(found).items():
-            copy_over(self._mean[name], x)
-        copy_over(self._q, found.tensors["q"])
-        replay_common()
+        play(_Replay(self, self._recorded[rows]))
         self.replayed += 1
-        return [self.bill(own, found, after)]
+        return self.bills
 
     def _may_record(self, rows: range) -> bool:
         fits, room = self.groups.size >= len(rows), len(self._recorded) < _MOST
@@ -81,10 +76,51 @@ class RankedGraphEngine(RankedEngine):
 
     def _record(self, rows: range) -> None:
         try:
-            own, replay_own = self.record(self.own_part)
-            after, replay_common = self.record(partial(self.common_part, own.begun, self._mean, self._q))
+            own, replay_first = self.record(self._before_the_exchange)
+            (heard,), self.bills = self.bills, [Ledger(self.stack.clients)]
+            _, replay_second = self.record(partial(self._after_the_exchange, own))
         except CannotRecord as reason:
             self.refused = str(reason)
         else:
             # The next recording may use the memory of the clients' work again: both parts are done by then.
-            self._recorded[rows] = Recorded(own._replace(done=()), replay_own, after, replay_common)
+            own = own._replace(done=())
+            self._recorded[rows] = Recorded(own, heard, replay_first, self.bills[0], replay_second)
+
+    def _before_the_exchange(self) -> Own:
+        begun = self.begin()
+        return self.own_work(begun[0], self.work(begun))
+
+    def _after_the_exchange(self, own: Own) -> None:
+        self.finish(self.answer([own.begun], [self.collected_here]))
+
+
+class _Replay:
+    """A round of which two parts are replayed, with the exchange between them."""
+
+    def __init__(self, engine: RankedGraphEngine, recorded: Recorded) -> None:
+        self.engine, self.recorded = engine, recorded
+
+    def begin(self) -> None:
+        """What clients are sent, and their work."""
+        self.recorded.replay_first()
+        self.engine.bills = [Ledger(self.engine.stack.clients)]
+        self.engine.bills[0].merge(self.recorded.heard)
+
+    def work(self, begun: None) -> Iterator[Done]:
+        """All of it is done."""
+        return iter(())
+
+    def collect(self, begun: None, works: Iterator[Done]) -> None:
+        """The mean over the clients of all ranks, put where the second part reads it."""
+        (found,), here = self.engine.hear(self.recorded.own), self.engine.collected_here
+        for name, x in found.mean.items():
+            copy_over(here.mean[name], x)
+        copy_over(here.q, found.q)
+
+    def answer(self, begun: None, mean: None) -> None:
+        """The server's step, and what clients keep."""
+        self.recorded.replay_second()
+        self.engine.bills[0].merge(self.recorded.after)
+
+    def finish(self, answer: None) -> None:
+        """All of it is done."""
