@@ -186,16 +186,17 @@ class Algorithm:
 
     def direction(self, g: Tensor, client: Any, down: Vectors) -> Tensor:
         """What a local step subtracts eta times, given the minibatch gradient; each coordinate by itself."""
-        correction = self.correction(client, down)
-        return g if correction is None else g - correction
+        for correction in self.corrections(client, down):
+            g = g - correction
+        return g
 
-    def correction(self, client: Any, down: Vectors) -> Tensor | None:
-        """What every local step of a round takes from the gradient; None: nothing.
+    def corrections(self, client: Any, down: Vectors) -> tuple[Tensor, ...]:
+        """What every local step of a round takes from the gradient, one after the other.
 
         A method that changes its steps by this alone, and not `direction` or `local_step`, gets the quickest
-        of them: compiled loops on a CPU, kernels on a GPU.
+        of them: kernels on a GPU and, if it is one vector per client, compiled loops on a CPU.
         """
-        return None
+        return ()
 
     def upload(self, client: Any, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         """What the client means to send: D = (w - w_j)/eta, scaled to tau steps if it took another number.

@@ -45,8 +45,8 @@ class FedGATE(Algorithm):
     def init_client(self, w: Tensor) -> Any:
         return Tracker(delta=w.new_zeros(w.shape))
 
-    def correction(self, client: Tracker, down: Vectors) -> Tensor:
-        return client.delta
+    def corrections(self, client: Tracker, down: Vectors) -> tuple[Tensor, ...]:
+        return (client.delta,)
 
     @has_loop("track")
     def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:

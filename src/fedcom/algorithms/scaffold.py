@@ -53,8 +53,8 @@ class Scaffold(Algorithm):
     def broadcast(self, server: ScaffoldServer) -> Vectors:
         return {"w": server.w, "c": server.c}
 
-    def correction(self, client: Control, down: Vectors) -> Tensor:
-        return client.c - down["c"]
+    def corrections(self, client: Control, down: Vectors) -> tuple[Tensor, ...]:
+        return client.c, -down["c"]
 
     def upload(self, client: Control, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         D = super().upload(client, down, w, rnd)["D"]

@@ -1,6 +1,7 @@
 """A client's local steps and what it sends of them, quicker where the step is the plain one."""
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -48,10 +49,11 @@ def local_work(
     plain = loops.is_plain(algorithm, "local_step")
     if plain and steps.per_client is None and isinstance(oracle, OracleInPieces) and not w.is_cuda:
         new = torch.empty_like(w, memory_format=torch.contiguous_format)
-        correction = algorithm.correction(client, down) if loops.is_plain(algorithm, "direction") else None
+        corrects = loops.is_plain(algorithm, "direction")
+        loop = loops.local_step(algorithm.corrections(client, down) if corrects else (), w, rnd)
         for c in range(steps.most):
             before = w if c == 0 else new
-            _step_in_pieces(algorithm, before, client, down, oracle.at(c), rnd, new, correction)
+            _step_in_pieces(algorithm, before, client, down, oracle.at(c), rnd, new, loop)
         return loops.upload(algorithm, down, new, rnd) or algorithm.upload(client, down, new, rnd)
     walked = _walk(algorithm, w, client, down, oracle, steps, rnd) if w.is_cuda else None
     if walked is not None:
@@ -83,7 +85,9 @@ def _walk(
         every = torch.arange(steps.most, device=w.device).unsqueeze(-1)
         eta = eta * (every < steps.per_client.reshape(1, -1))
     shared = down["w"].dim() == 1
-    return oracle.walk(down["w"] if shared else w, eta.contiguous(), algorithm.correction(client, down))
+    corrections = algorithm.corrections(client, down)
+    delta = reduce(torch.add, corrections).expand(len(w), -1) if corrections else None
+    return oracle.walk(down["w"] if shared else w, eta.contiguous(), delta)
 
 
 def _step_in_pieces(
@@ -94,15 +98,15 @@ def _step_in_pieces(
     oracle: Any,
     rnd: Round,
     new: Tensor,
-    correction: Tensor | None,
+    loop: loops.Step | None,
 ) -> None:
     """Write the models after one local step to `new`, each piece while the processor's cache holds it.
 
     Args:
         new: may be w itself.
-        correction: what the step takes from the gradient, if it changes it by nothing else.
+        loop: takes a piece of the step, if there is one for the method.
     """
-    d, eta, loop = w.shape[-1], rnd.eta, loops.local_step(correction, w, rnd)
+    d, eta = w.shape[-1], rnd.eta
     for piece in oracle.pieces(w):
         if loop is not None:
             loop(w, piece, new)

@@ -3,7 +3,7 @@
 They serve float32 vectors on a CPU, and only where they have the bits of torch, which is tried once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,11 +19,11 @@ from fedcom.vectors import Piece, Vectors, descend, share_memory
 Step = Callable[[Tensor, Piece, Tensor], None]  # (w, a piece of the gradient, the models after the step)
 
 
-def local_step(correction: Tensor | None, w: Tensor, rnd: Round) -> Step | None:
-    """A loop that takes one piece of a local step with a correction of the gradient; None if it cannot."""
-    if correction is None or not _serve(w, rnd.eta):
+def local_step(corrections: Sequence[Tensor], w: Tensor, rnd: Round) -> Step | None:
+    """A loop that takes one piece of a local step with one correction of the gradient; None if it cannot."""
+    if len(corrections) != 1 or corrections[0].shape != w.shape or not _serve(w, rnd.eta):
         return None
-    delta, eta = correction.contiguous().numpy(), F(float(rnd.eta))
+    delta, eta = corrections[0].contiguous().numpy(), F(float(rnd.eta))
 
     def step(w: Tensor, piece: Piece, new: Tensor) -> None:
         rows, place = (cut.indices(size)[:2] for cut, size in zip(piece[:2], w.shape, strict=True))
