@@ -102,7 +102,7 @@ def run(
         return
     with (
         _results_folder(out, f"{config.algorithm.name}-{data_label(config)}") as out,
-        _told(f"fedcom run --resume {shlex.quote(str(out))}{_trust(config, out)}"),
+        _with_how_to_go_on(f"fedcom run --resume {shlex.quote(str(out))}{_trust(config, out)}"),
     ):
         outcome = execute(config, out, start=start, device=device, quiet=quiet)
         print(f"results in {out}")
@@ -155,7 +155,7 @@ def _trust(config: "Config", out: Path) -> str:
 
 
 @contextmanager
-def _told(again: str) -> Iterator[None]:
+def _with_how_to_go_on(again: str) -> Iterator[None]:
     """Say how to go on with a command that was stopped, or that the machine could not carry on."""
     try:
         yield
@@ -206,7 +206,7 @@ def compare_command(
         return
     task = Config.of({key: table.get(key, {}) for key in ("data", "model")})
     force = force and _earlier(None) is None  # torchrun's next attempt goes on
-    with _results_folder(out, f"compare-{data_label(task)}") as out, _told(_again(out)):
+    with _results_folder(out, f"compare-{data_label(task)}") as out, _with_how_to_go_on(_again(out)):
         found = compare(table, names, out, seeds=seeds, force=force, device=device, quiet=quiet)
         _print(comparison.render(found.table, found.target))
         print(f"table and figures in {out}")
@@ -252,7 +252,7 @@ def sweep_command(
         return
     data = data_label(Config.of({"data": table.get("data", {})}))
     force = force and _earlier(None) is None
-    with _results_folder(out, f"sweep-{data}") as out, _told(_again(out)):
+    with _results_folder(out, f"sweep-{data}") as out, _with_how_to_go_on(_again(out)):
         records = sweep.sweep(
             table, grid, names, out, seeds=seeds, last=last, force=force, device=device, quiet=quiet
         )
@@ -373,7 +373,7 @@ def reproduce_command(
 
     if out is not None:
         crash.results_go_to(out)
-    with _told(shlex.join(["fedcom", *sys.argv[1:]])):
+    with _with_how_to_go_on(shlex.join(["fedcom", *sys.argv[1:]])):
         command.run(what, small, seeds, out, device, quiet)
 
 

@@ -75,7 +75,7 @@ class Int(Codec):
         if self._loops(x, layout, draw):
             codes = cpu.integers(x, self._affine(low, step, layout), draw if self.unbiased else None)
         else:
-            z = (x - self._spread(low, layout)).div_(self._spread(step, layout))
+            z = (x - self._per_coordinate(low, layout)).div_(self._per_coordinate(step, layout))
             u = draw.dither(x.shape[-1], x.dtype) if self.unbiased else 0.5
             floor = z.floor()
             codes = (floor + (u < z.sub_(floor))).nan_to_num_(0).clamp_(0, self.top).to(torch.int32)
@@ -84,7 +84,7 @@ class Int(Codec):
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         low, step, codes = parts["low"].to(layout.dtype), parts["step"].to(layout.dtype), parts["codes"]
         if torch.compiler.is_compiling():
-            return codes * self._spread(step, layout) + self._spread(low, layout)
+            return codes * self._per_coordinate(step, layout) + self._per_coordinate(low, layout)
         if self._loops(codes, layout, draw):
             return cpu.values(codes, low, step, self.blocks(layout).sizes)
         x = codes.to(layout.dtype, copy=True)
@@ -126,7 +126,7 @@ class Int(Codec):
             return low
         return low + step * (draw.fold("zero-point").integers(2 * r + 1, low.shape[-1]) - r)
 
-    def _spread(self, scales: Tensor, layout: Layout) -> Tensor:
+    def _per_coordinate(self, scales: Tensor, layout: Layout) -> Tensor:
         """The scale of every coordinate, given one per block."""
         sizes = self.blocks(layout).sizes
         # A compiled look-up is one load; a compiled concatenation compares every coordinate to every piece.

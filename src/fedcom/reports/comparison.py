@@ -69,11 +69,11 @@ def _entry(method: str, runs: Sequence[Curve], target: float | None) -> dict[str
         "diverged_round": min(ends, default=None),
         **{status: statuses.count(status) for status in UNFINISHED},
         "final_loss": _mean(finals, "train_loss"),
-        "final_loss_spread": _spread(finals, "train_loss"),
+        "final_loss_spread": _deviation(finals, "train_loss"),
         "final_test_loss": _mean(finals, "test_loss"),
-        "final_test_loss_spread": _spread(finals, "test_loss"),
+        "final_test_loss_spread": _deviation(finals, "test_loss"),
         "final_accuracy": _mean(finals, "test_accuracy"),
-        "final_accuracy_spread": _spread(finals, "test_accuracy"),
+        "final_accuracy_spread": _deviation(finals, "test_accuracy"),
         "worst_client_accuracy": _mean(finals, "worst_client_accuracy"),
         "uplink_bytes": _mean(finals, "uplink_bytes"),
         "downlink_bytes": _mean(finals, "downlink_bytes"),
@@ -100,7 +100,7 @@ def _mean(rows: Iterable[Row], key: str) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def _spread(rows: Iterable[Row], key: str) -> float | None:
+def _deviation(rows: Iterable[Row], key: str) -> float | None:
     values = _values(rows, key)
     return statistics.stdev(values) if len(values) > 1 else None
 

@@ -378,7 +378,7 @@ class _Recorder:
             "algorithm": self.simulation.algorithm.name,
             "parameters": self.simulation.server.w.numel(),
             "target_accuracy": self.target,
-            **self._told(),
+            **self._origin_of_rates(),
         }
         content = last | milestones(self.rows, self.target) | ending
         try:
@@ -389,7 +389,7 @@ class _Recorder:
             except OSError:
                 raise full from None
 
-    def _told(self) -> dict[str, Any]:
+    def _origin_of_rates(self) -> dict[str, Any]:
         """How the rates came about, if they were not given or have changed."""
         run = self.simulation
         why = {} if run.why_rates is None else {"auto_rates": run.why_rates}

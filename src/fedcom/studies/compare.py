@@ -152,7 +152,7 @@ def _run_all(
 ) -> tuple[list[Curve], Stopped | None]:
     """The curves of all runs, or of those that were begun before a signal stopped them."""
     curves: list[Curve] = []
-    played = _spread(configs, out, device, quiet)
+    played = _shared_out(configs, out, device, quiet)
     try:
         for label, config in configs:
             title = label if seeds == 1 else f"{label} seed {config.run.seed}"
@@ -171,7 +171,7 @@ def _run_all(
     return curves, None
 
 
-def _spread(
+def _shared_out(
     configs: Sequence[tuple[str, Config | Given]], out: Path, device: str, quiet: bool
 ) -> Collection[Path]:
     """On several ranks and if there are enough runs, let each rank play whole ones; returns their folders."""

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from fedcom.algorithms import Algorithm
-from fedcom.theory.auto import Rates, path, rates, server_step
+from fedcom.theory.auto import Rates, rates, server_step, used_up
 from fedcom.theory.probes import Estimate, Probe
 
 _QUIET, _LOUD = 0.1, 1.0  # q/n: below the codec's noise hardly matters, above it is as large as the mean
@@ -52,7 +52,7 @@ def advise(probe: Probe, algorithm: Algorithm, tau: float, sampled: int) -> tupl
         x = min(best.eta * mean, 0.999)
         useful = max(1, round(math.log(0.1) / math.log(1 - x))) if x > 0 else 1
         lines.append(
-            f"{tau:g} local steps use up {100 * path(x, tau):.0f}% of the gradient along that direction. "
+            f"{tau:g} local steps use up {100 * used_up(x, tau):.0f}% of the gradient along that direction. "
             f"After {useful} it is 90%; more steps serve flatter directions only, at the price of drift."
         )
     lines.append(_codec(probe.q.value, noise, sampled))

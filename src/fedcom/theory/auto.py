@@ -28,7 +28,7 @@ MOST, LEAST = 4.0, 0.25  # gamma
 FLAT = 0.01  # a loss counts as convex if no curvature is below minus this share of the largest
 
 
-def path(x: float, tau: float) -> float:
+def used_up(x: float, tau: float) -> float:
     """How much of a client's gradient tau local steps use up, 1 - (1 - eta h)^tau, for x = eta h.
 
     Args:
@@ -58,7 +58,7 @@ def server_step(x: float, tau: float, gamma: float, noise: float = 0.0) -> float
         x: eta h.
         noise: q/n, the codec's on the mean of n clients.
     """
-    return gamma * path(x, tau) * (1 + noise)
+    return gamma * used_up(x, tau) * (1 + noise)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def rates(
         eta = 1 / ((1 + noise) * mean * (gamma or 1.0))
     elif eta is None:
         eta = min(near / own, math.inf if gamma is None else _reaching(far / gamma, tau) / mean)
-    limit = (1 / (1 + noise) if tau == 1 else far) / path(eta * mean, tau)
+    limit = (1 / (1 + noise) if tau == 1 else far) / used_up(eta * mean, tau)
     gamma = min(MOST, max(LEAST, limit)) if gamma is None else gamma
     why = (
         f"eta {_short(eta)}, gamma {_short(gamma)}: the sharpest client has {own:.3g}, the mean "

@@ -26,7 +26,7 @@ class Receipts:
     def __init__(self, runs: int, clients: int, sampled: int, device: torch.device) -> None:
         self.sent = torch.zeros(runs, 1, dtype=torch.int64, device=device)
         self.heard = self.sent.repeat(1, clients)
-        self._told = torch.zeros_like(self.sent)  # this round, to each sampled client
+        self._sent_now = torch.zeros_like(self.sent)  # this round, to each sampled client
         self._caught_up = self.sent.repeat(1, sampled)  # this round, by each of them
 
     def tensors(self) -> Vectors:
@@ -35,12 +35,12 @@ class Receipts:
 
     def start(self) -> None:
         """A round begins."""
-        self._told.zero_()
+        self._sent_now.zero_()
         self._caught_up.zero_()
 
     def meter(self, run: int) -> Tensor:
         """Where the bytes that a run's server sends to each sampled client are to be added up."""
-        return self._told[run]
+        return self._sent_now[run]
 
     def catch_up(self, run: int, clients: Tensor, first: int, model: int, ledger: Ledger) -> None:
         """Enter what the sampled clients of a run are sent so that they are where the server is.
@@ -67,7 +67,7 @@ class Receipts:
         Args:
             clients: those that took part, of all runs in order.
         """
-        self.sent += self._told
+        self.sent += self._sent_now
         if self.heard.numel():
             self.heard.scatter_(1, clients.view_as(self._caught_up), self.sent.expand_as(self._caught_up))
-        return self._told + self._caught_up
+        return self._sent_now + self._caught_up

@@ -317,10 +317,10 @@ def test_ranks_meet_at_a_given_address_or_on_the_first_machine(
 )
 def test_too_little_memory_is_not_told_as_a_lost_rank(said: str) -> None:
     for error in (RuntimeError(said), dist.DistBackendError(said), torch.OutOfMemoryError(said)):
-        with pytest.raises(torch.OutOfMemoryError) as caught, ranks._told():
+        with pytest.raises(torch.OutOfMemoryError) as caught, ranks._lost_ranks_named():
             raise error
         assert error in (caught.value, caught.value.__cause__)
         assert isinstance(out_of_memory(caught.value), OutOfMemory)
-    with pytest.raises(RankLost, match="ended or did not answer") as lost, ranks._told():
+    with pytest.raises(RankLost, match="ended or did not answer") as lost, ranks._lost_ranks_named():
         raise RuntimeError("Connection closed by peer")
     assert isinstance(lost.value.__cause__, RuntimeError)

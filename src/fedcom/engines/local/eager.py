@@ -218,7 +218,7 @@ class EagerEngine:
         self.clock.start()
         self.receipts.start()
         self.bills = [Ledger(self.stack.clients) for _ in self.runs]
-        self._strata = self._spread() if self.runs[0].rules.links.correlated else None
+        self._strata = self._strata_of_round() if self.runs[0].rules.links.correlated else None
         weights = self._weights[self.stack.places(self.inputs.client)]
         p, share = mean_weights(weights.reshape(len(self.runs), self.stack.sampled))
         return [self._begin(i, p[i], share[i]) for i in range(len(self.runs))]
@@ -346,7 +346,7 @@ class EagerEngine:
         finish = partial(client_finish, self.runs[0].rules, in_place=True)
         return self.stack.finished(finish, work, answers)
 
-    def _spread(self) -> Strata:
+    def _strata_of_round(self) -> Strata:
         """How the clients of each run spread the numbers they round with; ranks are new in every round."""
         keys, n = Draw(self.inputs.key), self.stack.sampled
         ranks = torch.cat([keys[i].fold("ranks").permutation(n) for i in range(len(self.runs))])

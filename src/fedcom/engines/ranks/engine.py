@@ -21,7 +21,7 @@ from torch import Tensor
 from fedcom.engines.base import Options
 from fedcom.engines.local.eager import Begun, Collected, Done, EagerEngine, repeatable
 from fedcom.engines.ranks.block import BlockStore
-from fedcom.engines.ranks.ranks import Parcel, on_host, together
+from fedcom.engines.ranks.ranks import Parcel, needing_all_ranks, on_host
 from fedcom.engines.state.parking import Parking
 from fedcom.engines.state.placement import ClientCounts, make_store
 from fedcom.errors import ConfigError
@@ -81,7 +81,7 @@ class RankedEngine(EagerEngine):
 
     def step(self) -> None:
         """One round."""
-        with together():
+        with needing_all_ranks():
             self.ranks.tell({"do": "step"})
             super().step()
 
@@ -118,7 +118,7 @@ class RankedEngine(EagerEngine):
         shares = [task.whole_blocks(other.block(task.clients)) for other in others]
         if task.source is not None or not any(shares):
             return None
-        with together():
+        with needing_all_ranks():
             self.ranks.tell({"do": "score"})
             found = dict[int, Scored]()
             for block in range(-(-len(task.x) // scoring.EVAL_BLOCK)):

@@ -63,13 +63,13 @@ class Ranks:
     def send(self, to: int, facts: Mapping[str, Any], tensors: Vectors | None = None) -> None:
         """Send a parcel to one rank."""
         data = _packed(facts, tensors or {})
-        with _told():
+        with _lost_ranks_named():
             dist.send(torch.tensor([len(data)]), to)
             dist.send(data, to)
 
     def receive(self, sender: int) -> Parcel:
         """Wait for a parcel from one rank."""
-        with _told():
+        with _lost_ranks_named():
             dist.recv(size := torch.empty(1, dtype=torch.int64), sender)
             dist.recv(data := torch.empty(int(size), dtype=torch.uint8), sender)
         return _unpacked(data)
@@ -77,13 +77,13 @@ class Ranks:
     def tell(self, facts: Mapping[str, Any], tensors: Vectors | None = None) -> None:
         """Send a parcel to all other ranks, which wait for it in `hear`."""
         data = _packed(facts, tensors or {})
-        with _told():
+        with _lost_ranks_named():
             dist.broadcast(torch.tensor([len(data)]), self.rank)
             dist.broadcast(data, self.rank)
 
     def hear(self, teller: int = 0) -> Parcel:
         """Wait for a parcel that a rank sends to all others."""
-        with _told():
+        with _lost_ranks_named():
             dist.broadcast(size := torch.empty(1, dtype=torch.int64), teller)
             dist.broadcast(data := torch.empty(int(size), dtype=torch.uint8), teller)
         return _unpacked(data)
@@ -93,7 +93,7 @@ class Ranks:
 
         GPUs add by nccl where each rank has one of its own, else by way of the host.
         """
-        with _told():
+        with _lost_ranks_named():
             group = _gpu_group(self) if x.is_cuda else None
             total = x if group else on_host(x)
             dist.all_reduce(total, group=group)
@@ -103,7 +103,7 @@ class Ranks:
         """Wait until all ranks have come here, however long they work by themselves."""
         others = range(1, self.size) if self.rank == 0 else range(1)
         turns: list[Any] = [dist.irecv, dist.isend]
-        with _told():
+        with _lost_ranks_named():
             for turn in turns if self.rank == 0 else reversed(turns):
                 for other in others:
                     turn(torch.zeros(1), other).wait(_FOREVER)
@@ -125,7 +125,7 @@ class Ranks:
 
 ALONE = Ranks(0, 1)
 _here = ALONE
-_together = False  # whether all ranks are doing something, or were when an error came
+_needed = False  # whether all ranks are doing something, or were when an error came
 _apart = False  # whether each rank works by itself
 _shares = 0  # how often ranks have worked by themselves
 _kept: Any = None  # where torchrun keeps what outlives its processes
@@ -147,7 +147,7 @@ def apart() -> Iterator[None]:
     """Let each rank work by itself on what it claims; at the end all wait for one another."""
     global _apart, _shares
     _shares += 1
-    with together():
+    with needing_all_ranks():
         _apart = True
         try:
             yield
@@ -158,7 +158,7 @@ def apart() -> Iterator[None]:
 
 def claim(name: str) -> bool:
     """Whether this rank is the first to claim something that ranks share out."""
-    with _told():
+    with _lost_ranks_named():
         return bool(_meeting.add(f"share-{_shares}-{name}", 1) == 1)
 
 
@@ -168,7 +168,7 @@ def join(environment: Mapping[str, str] | None = None) -> Ranks:
     found, env = find(environment), os.environ if environment is None else environment
     if found.size > 1 and _here is ALONE:
         seconds = _patience(env)
-        with _told():
+        with _lost_ranks_named():
             _meeting = _store(env, found, seconds)
             dist.init_process_group(
                 "gloo", store=_meeting, rank=found.rank, world_size=found.size, timeout=seconds
@@ -183,7 +183,7 @@ def leave() -> None:
     In the middle of something that all do together it does not: the others notice that this process ends.
     """
     global _here
-    if _here is ALONE or _together:
+    if _here is ALONE or _needed:
         return
     with suppress(RankLost):
         if _here.rank == 0:
@@ -194,12 +194,12 @@ def leave() -> None:
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def needing_all_ranks() -> Iterator[None]:
     """Do something that needs all ranks."""
-    global _together
-    _together = True
+    global _needed
+    _needed = True
     yield
-    _together = False  # not if an error ended it
+    _needed = False  # not if an error ended it
 
 
 @cache
@@ -236,13 +236,13 @@ def restarted() -> bool:
 def remember(name: str, word: str) -> None:
     """Keep a word for the processes that torchrun starts if these fail; elsewhere nothing is kept."""
     if _kept is not None:
-        with _told():
+        with _lost_ranks_named():
             _kept.set(name, word)
 
 
 def recall(name: str) -> str | None:
     """The word that processes kept which failed before; None if there is none."""
-    with _told():
+    with _lost_ranks_named():
         known = restarted() and _kept is not None and _kept.check([name])
         return _kept.get(name).decode() if known else None
 
@@ -287,7 +287,7 @@ def on_host(x: Tensor) -> Tensor:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _lost_ranks_named() -> Iterator[None]:
     """Say plainly that another process is gone or silent; too little memory is told as such."""
     try:
         yield

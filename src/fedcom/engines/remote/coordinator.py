@@ -278,7 +278,7 @@ class Coordinator:
         else:
             self.void = 0
             q, alpha = self._step(now)
-        restarted = self._mourn(now)
+        restarted = self._start_anew_if_lost(now)
         hashes = {client: now.hashes[client] for client in now.counted}
         self.faults.audit(self.round, self._session, hashes, absent, void)
         self.round += 1
@@ -532,7 +532,7 @@ class Coordinator:
         self._factors |= now.factors
         return q, torch.as_tensor(answer.rnd.alpha, dtype=torch.float64)
 
-    def _mourn(self, now: "_Open") -> bool:
+    def _start_anew_if_lost(self, now: "_Open") -> bool:
         """Let all start anew if a client has lost a state on which the others' depend; whether they do."""
         for client in now.lost:
             self.losses[client] += 1
