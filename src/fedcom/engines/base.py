@@ -7,10 +7,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedcom.engines.ranks.ranks import ALONE, Ranks
+from fedcom.engines.ranks.ranks import ALONE, Parcel, Ranks
 from fedcom.engines.state.stores import Storage
 from fedcom.rounds.state import RunState
 from fedcom.saving.series import Facts, Saved, Series
+from fedcom.tasks.task import Scored
 from fedcom.vectors import Vectors
 
 Transport = Literal["chain", "bytes", "reduce"]
@@ -78,3 +79,21 @@ class Engine(Protocol):
 
     def restore(self, saved: Saved) -> None:
         """Go on from a checkpoint of the same runs, before the first round."""
+
+    def scored(self) -> Scored | None:
+        """The scores of the training samples, if ranks share that work; None: score them here."""
+
+    def obey(self, told: Parcel) -> None:
+        """On a rank other than 0: do what rank 0 says."""
+
+
+class InOneProcess:
+    """What an engine without other ranks has of an `Engine`."""
+
+    def scored(self) -> Scored | None:
+        """None: there is nobody to share the work with."""
+        return None
+
+    def obey(self, told: Parcel) -> None:
+        """Nobody tells it anything."""
+        raise NotImplementedError

@@ -22,7 +22,6 @@ from fedcom.draws import Draw
 from fedcom.engines.base import Engine, Options, Transport
 from fedcom.engines.choice import check_engine, make_engine
 from fedcom.engines.local.eager import repeatable
-from fedcom.engines.ranks.engine import RankedEngine
 from fedcom.engines.ranks.ranks import ALONE, Ranks, job
 from fedcom.engines.results import Results
 from fedcom.engines.results import Row as Row
@@ -278,18 +277,16 @@ class Simulation:
 
     def follow(self) -> None:
         """On a rank other than 0: play this rank's part of the run until rank 0 says that all is done."""
-        engine = self.engine
-        if isinstance(engine, RankedEngine):
-            while (told := engine.ranks.hear()).facts["do"] != "end":
-                engine.obey(told)
+        ranks = self.options.ranks
+        while ranks.size > 1 and (told := ranks.hear()).facts["do"] != "end":
+            self.engine.obey(told)
 
     def row(self) -> Row:
         """The figures of the model as it stands."""
         started = time.perf_counter()
         self.check()
         with repeatable(self.options.tf32):
-            scored = self.engine.scored() if isinstance(self.engine, RankedEngine) else None
-            scores = self.task.evaluate(self.server.w, self.weights, self.metrics, scored)
+            scores = self.task.evaluate(self.server.w, self.weights, self.metrics, self.engine.scored())
         up, down = self.ledger.total("uplink"), self.ledger.total("downlink")
         gauge = self.engine.gauge(self._index)
         self._seconds += time.perf_counter() - started

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from fedcom.config import Config
-from fedcom.engines.ranks.engine import RankedEngine
+from fedcom.engines.base import Engine
 from fedcom.engines.ranks.ranks import Ranks
 from fedcom.runs import stops
 from fedcom.runs.prepare import build_task, simulation_of
@@ -18,7 +18,7 @@ def follow(ranks: Ranks, duties: Mapping[str, Duty] | None = None) -> None:
     Args:
         duties: what ranks can do by themselves, by name; see `spread`.
     """
-    engine: RankedEngine | None = None
+    engine: Engine | None = None
     tasks: dict[str, Task] = {}
     while (told := ranks.hear()).facts["do"] != "end":
         if told.facts["do"] == "prepare":
@@ -28,9 +28,7 @@ def follow(ranks: Ranks, duties: Mapping[str, Duty] | None = None) -> None:
             if key not in tasks:
                 whole = build_task(config)[0]
                 tasks = {key: whole.only(ranks.block(whole.clients))}
-            made = simulation_of(tasks[key], config, told.facts["device"]).engine
-            assert isinstance(made, RankedEngine)
-            engine = made
+            engine = simulation_of(tasks[key], config, told.facts["device"]).engine
         elif told.facts["do"] == "share":
             with stops.heeded():
                 share((duties or {})[told.facts["duty"]], told.facts["units"])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedcom.algorithms.base import Round
 from fedcom.draws import Draw, Strata
-from fedcom.engines.base import Gauge, Options
+from fedcom.engines.base import Gauge, InOneProcess, Options
 from fedcom.engines.local.gauges import Gauges
 from fedcom.engines.local.groups import Groups
 from fedcom.engines.local.inputs import Inputs
@@ -76,7 +76,7 @@ class Collected(NamedTuple):
     q: Tensor
 
 
-class EagerEngine:
+class EagerEngine(InOneProcess):
     """Plays rounds of one run, or of several runs of equal shapes in step.
 
     Args:

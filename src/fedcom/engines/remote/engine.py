@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedcom.codecs.wire import Data
-from fedcom.engines.base import Gauge
+from fedcom.engines.base import Gauge, InOneProcess
 from fedcom.engines.remote.coordinator import Coordinator
 from fedcom.engines.remote.faults import Faults
 from fedcom.engines.remote.terms import Terms
@@ -46,7 +46,7 @@ class Transport(Protocol):
         """
 
 
-class RemoteEngine:
+class RemoteEngine(InOneProcess):
     """Plays the rounds of one run with clients elsewhere.
 
     Args:
