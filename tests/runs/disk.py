@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from fedcom.saving import whole
+
 Watch = Callable[[str, Path], None]  # is told each write, flush and rename, before it is done
 
 
@@ -39,6 +41,7 @@ def watched(root: Path, watch: Watch) -> Iterator[None]:
         wrap(Path, "write_text", "write", lambda path, *_: path)
         wrap(safetensors.torch, "save_file", "write", lambda _, path, *rest: Path(path))
         wrap(Path, "mkdir", "make", lambda path, *_: path)
+        wrap(whole, "_write", "write", lambda path, *_: path)
         record = __import__("fedcom.runs.record", fromlist=["append"])
         wrap(record, "append", "write", lambda log, _: Path(log.name))
         yield

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedcom.errors import StorageError
-from fedcom.saving.whole import check_room, write_json, write_whole
+from fedcom.saving.whole import check_room, read_sealed, write_json, write_sealed, write_whole
 
 
 def test_json_holds_no_nan_and_the_old_file_stays(tmp_path: Path) -> None:
@@ -34,3 +34,16 @@ def test_too_little_room_is_told_before_anything_is_written(tmp_path: Path) -> N
     check_room(tmp_path, 1)
     with pytest.raises(StorageError, match=r"has room for .* bytes, and "):
         check_room(tmp_path, 2**60)
+
+
+def test_a_sealed_file_tells_of_any_byte_that_changed_or_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_sealed(path, b"what was written", private=True)
+    assert read_sealed(path) == b"what was written"
+    assert path.stat().st_mode & 0o777 == 0o600
+    whole = path.read_bytes()
+    for i in range(len(whole)):
+        for wrong in (whole[:i], whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :]):
+            path.write_bytes(wrong)
+            with pytest.raises(StorageError, match="it is damaged"):
+                read_sealed(path)

@@ -1,6 +1,7 @@
 """Files that are whole or not there, and one kind of error for disks that cannot take them."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from typing import Any
 from fedcom.errors import StorageError
 
 ASIDE = ".part"  # ends the name of a file that is being written
+_CHECKSUM = 32  # bytes
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -46,14 +48,38 @@ def write_json(path: Path, content: Any, private: bool = False) -> None:
         private: nobody but the owner may read it.
     """
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    write_whole(path, lambda aside: _write(aside, text.encode(), private=private))
 
-    def write(aside: Path) -> None:
-        if private:
-            aside.touch(0o600)
-            aside.chmod(0o600)
-        aside.write_text(text, encoding="utf-8")
 
-    write_whole(path, write)
+def write_sealed(path: Path, content: bytes, private: bool = False) -> None:
+    """Write a file, whole, that begins with a checksum of the rest.
+
+    Args:
+        private: nobody but the owner may read it.
+    """
+    write_whole(path, lambda aside: _write(aside, _checksum(content), content, private=private))
+
+
+def read_sealed(path: Path) -> bytes:
+    """What `write_sealed` wrote; raises StorageError if it has changed since."""
+    found = path.read_bytes()
+    checksum, content = found[:_CHECKSUM], found[_CHECKSUM:]
+    if _checksum(content) != checksum:
+        raise StorageError("it is damaged")
+    return content
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_CHECKSUM).digest()
+
+
+def _write(path: Path, *parts: bytes, private: bool) -> None:
+    if private:
+        path.touch(0o600)
+        path.chmod(0o600)
+    with path.open("wb") as file:
+        for part in parts:
+            file.write(part)
 
 
 def flush(path: Path) -> None:

@@ -17,7 +17,7 @@ from fedcom.engines.remote.coordinator import Coordinator
 from fedcom.engines.remote.messages import Envelope
 from fedcom.engines.remote.participant import Participant, StaleCall
 from fedcom.engines.remote.terms import Terms
-from fedcom.errors import ConfigError, TooFewReplies, WireError
+from fedcom.errors import ConfigError, StorageError, TooFewReplies, WireError
 from fedcom.version import VERSION
 from tests.conftest import close
 from tests.engines.remote.chaos import settled, weighted
@@ -540,3 +540,14 @@ def test_a_damaged_state_counts_as_lost(tmp_path: Path, caplog: pytest.LogCaptur
 def test_envelopes_survive_packing() -> None:
     one = Envelope(messages.UPDATE, 7, b"12345678", 1, 2, 3, 4)
     assert messages.unseal(one.seal(b"body")) == (one, b"body")
+
+
+def test_a_damaged_end_of_a_round_is_told_and_not_to_clients(tmp_path: Path) -> None:
+    """Clients would add another mean to what they keep, without a word."""
+    played, _ = deployed(small_task(torch.float64), settings(), tmp_path)
+    played.step()
+    (told,) = (tmp_path / "server").glob("*.told")
+    whole = told.read_bytes()
+    told.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(StorageError, match="clients are yet to be told it: it is damaged"):
+        played.step()

@@ -11,7 +11,7 @@ from fedcom.codecs.wire import Data
 from fedcom.engines.remote import messages
 from fedcom.engines.remote.messages import Told
 from fedcom.errors import StorageError
-from fedcom.saving.whole import disk_errors, write_json, write_whole
+from fedcom.saving.whole import disk_errors, read_sealed, write_json, write_sealed
 from fedcom.traffic.ledger import Ledger
 
 _ENDING = ".told"
@@ -63,16 +63,16 @@ class Archive:
         """Write the end of a round."""
         head = json.dumps({"share": end.told.share, "bill": end.bill.as_dict()}).encode()
         content = len(head).to_bytes(4, "little") + head + messages.joined(end.told.messages)
-        write_whole(self._path(end.told.round), lambda aside: aside.write_bytes(content))
+        write_sealed(self._path(end.told.round), content)
 
     def load(self, round_index: int) -> End:
         """The end of a round."""
         path = self._path(round_index)
         try:
-            content = memoryview(path.read_bytes())
+            content = memoryview(read_sealed(path))
             size = int.from_bytes(content[:4], "little")
             head: dict[str, Any] = json.loads(bytes(content[4 : 4 + size]))
-        except (OSError, ValueError) as error:
+        except (StorageError, OSError, ValueError) as error:
             raise StorageError(f"{path} cannot be read, but clients are yet to be told it: {error}") from None
         bill = Ledger(head["bill"]["clients"])
         bill.load(head["bill"])

@@ -1,7 +1,6 @@
 """What a participant keeps on its disk: one file per job and client, whole or not there, private."""
 
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -14,12 +13,11 @@ from torch import Tensor
 
 from fedcom.errors import StorageError
 from fedcom.rounds.round import Work
-from fedcom.saving.whole import check_room, disk_errors, write_whole
+from fedcom.saving.whole import check_room, disk_errors, read_sealed, write_sealed
 from fedcom.vectors import Vectors, apart
 
 log = logging.getLogger("fedcom")
 FORMAT = 1
-_DIGEST = 32  # bytes
 _SLACK = 2**16  # bytes of a file beside its tensors, about
 
 
@@ -95,7 +93,7 @@ class Vault:
         check_room(path.parent, sum(x.nbytes for x in tensors.values()) + _SLACK)
         own = apart([x.contiguous() for x in tensors.values()])  # a file cannot hold views of one another
         content = save(dict(zip(tensors, own, strict=True)), {"facts": json.dumps(facts)})
-        write_whole(path, lambda aside: _write(aside, content))
+        write_sealed(path, content, private=True)
 
     def load(self, job: bytes, initial: tuple[Any, Vectors]) -> Kept | None:
         """What was saved; None if there is no file, or none that is whole.
@@ -105,7 +103,7 @@ class Vault:
         """
         path = self.path(job)
         try:
-            return _kept(path.read_bytes(), initial)
+            return _kept(read_sealed(path), initial)
         except FileNotFoundError:
             return None
         except (StorageError, OSError, LookupError, ValueError) as error:
@@ -123,12 +121,6 @@ class Vault:
             self.path(job).unlink(missing_ok=True)
 
 
-def _write(path: Path, content: bytes) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(hashlib.blake2b(content, digest_size=_DIGEST).digest())
-        file.write(content)
-
-
 def _named(version: str, state: Any, memory: Vectors) -> Vectors:
     found = {f"{version}.state.{name}": x for name, x in state._asdict().items()}
     return found | {f"{version}.memory.{name}": x for name, x in memory.items()}
@@ -137,14 +129,11 @@ def _named(version: str, state: Any, memory: Vectors) -> Vectors:
 def _kept(content: bytes, initial: tuple[Any, Vectors]) -> Kept:
     from safetensors.torch import load
 
-    digest, rest = content[:_DIGEST], content[_DIGEST:]
-    if hashlib.blake2b(rest, digest_size=_DIGEST).digest() != digest:
-        raise StorageError("it is damaged")
-    size = int.from_bytes(rest[:8], "little")
-    facts = json.loads(json.loads(rest[8 : 8 + size])["__metadata__"]["facts"])
+    size = int.from_bytes(content[:8], "little")
+    facts = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["facts"])
     if facts["format"] != FORMAT:
         raise StorageError(f"it is of format {facts['format']}, not {FORMAT}")
-    tensors, (first, memory) = load(rest), initial
+    tensors, (first, memory) = load(content), initial
 
     def row(name: str, field: str) -> Tensor:
         found = tensors.get(f"{name}.{field}")
