@@ -543,7 +543,7 @@ def test_envelopes_survive_packing() -> None:
 
 
 def test_a_damaged_end_of_a_round_is_told_and_not_to_clients(tmp_path: Path) -> None:
-    """Clients would add another mean to what they keep, without a word."""
+    """The server names the file; clients could only refuse what they hear, or trust a share that is wrong."""
     played, _ = deployed(small_task(torch.float64), settings(), tmp_path)
     played.step()
     (told,) = (tmp_path / "server").glob("*.told")
