@@ -3,12 +3,12 @@
 from typing import Any
 
 from fedcom.reproduce import STUDIES, Scale
-from fedcom.reproduce.results import Results
+from fedcom.reproduce.results import StudyResults
 
 TINY = ("data.name=digits", "data.clients=10", "model.hidden=8", "run.rounds=4")
 
 
-def made_up(name: str, score: Any) -> Results:
+def made_up(name: str, score: Any) -> StudyResults:
     """Results of a study in which `score(run)` is the final accuracy of every run; 0 for a diverged one."""
     panels = STUDIES[name].plan(Scale(seeds=2))
     records = []
@@ -27,7 +27,7 @@ def made_up(name: str, score: Any) -> Results:
                 for r in (0, 5, 10)
             ]
             records.append({**run.facts, "status": "done" if accuracy else "diverged", "rows": rows})
-    return Results(panels, records, Scale(seeds=2))
+    return StudyResults(panels, records, Scale(seeds=2))
 
 
 def outcomes(name: str, score: Any) -> list[str]:

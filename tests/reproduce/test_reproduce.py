@@ -14,7 +14,7 @@ from fedcom.data.sources import SOURCES
 from fedcom.errors import ConfigError, DataError
 from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, reproduce
 from fedcom.reproduce.panels import StudyRun
-from fedcom.reproduce.results import FAILS, HOLDS, NOT_RUN, PARTLY, Results, Stat, alike, better
+from fedcom.reproduce.results import FAILS, HOLDS, NOT_RUN, PARTLY, Stat, StudyResults, alike, better
 from fedcom.reproduce.study import experiment_file
 from fedcom.reproduce.study_page import read_verdicts, verdicts_page
 from fedcom.studies import sweep
@@ -76,7 +76,7 @@ def study(judge: Any = lambda results: [], measure: Any = None) -> Study:
 
 
 def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Results] = []
+    seen: list[StudyResults] = []
     one = study(lambda results: seen.append(results) or [])  # type: ignore[func-returns-value]
     reproduce(one, Scale(seeds=1), tmp_path, "cpu", True)
     log = tmp_path / "results.jsonl"
@@ -98,7 +98,7 @@ def test_a_run_of_another_study_in_a_folder_beside_it_is_not_repeated(
 ) -> None:
     reproduce(study(), Scale(seeds=1), tmp_path / "one", "cpu", True)
     monkeypatch.setattr(sweep, "run_stack", lambda *a: pytest.fail("run again"))
-    seen: list[Results] = []
+    seen: list[StudyResults] = []
     two = study(lambda results: seen.append(results) or [])  # type: ignore[func-returns-value]
     reproduce(replace(two, name="t"), Scale(seeds=1), tmp_path / "two", "cpu", True)
     assert [r["rows"][-1]["round"] for r in seen[0].records] == [4, 4]
@@ -110,7 +110,7 @@ def test_a_refused_run_is_marked_and_tried_again(tmp_path: Path, capsys: pytest.
     def refuse(run: StudyRun, device: str, quiet: bool) -> Any:
         raise ConfigError("no such thing")
 
-    def judge(results: Results) -> list[Verdict]:
+    def judge(results: StudyResults) -> list[Verdict]:
         seen.extend(r["status"] for r in results.records)
         return [Verdict.of("c", [results.final("one", "fedavg").mean > 0], "", "")]
 
@@ -286,7 +286,7 @@ def test_committed_verdicts_are_those_of_the_studies() -> None:
 def test_figure_6_counts_highly_correlated_clients() -> None:
     panels = STUDIES["fig6"].plan(Scale(seeds=1))
 
-    def results(near: float, apart: float) -> Results:
+    def results(near: float, apart: float) -> StudyResults:
         cosine = {"authors": near, "classes": apart}
         records = [
             {
@@ -300,7 +300,7 @@ def test_figure_6_counts_highly_correlated_clients() -> None:
             for panel in panels
             for run in panel.runs(1)
         ]
-        return Results(panels, records, Scale(seeds=1))
+        return StudyResults(panels, records, Scale(seeds=1))
 
     assert [v.outcome for v in STUDIES["fig6"].judge(results(0.4, 0.0))] == [HOLDS, HOLDS]
     assert [v.outcome for v in STUDIES["fig6"].judge(results(-0.1, 0.6))] == [FAILS, FAILS]

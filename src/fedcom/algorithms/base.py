@@ -15,7 +15,7 @@ from fedcom import settings
 from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors, descend
 
-Auto = Literal["auto"]
+AutoRate = Literal["auto"]
 
 
 Line = TypeVar("Line", bound=Callable[..., Any])
@@ -108,8 +108,8 @@ class Algorithm:
         fixed: hyper-parameters that cannot be changed, and their values.
     """
 
-    eta: float | Auto = 0.05
-    gamma: float | Auto = 1.0
+    eta: float | AutoRate = 0.05
+    gamma: float | AutoRate = 1.0
     tau: int | tuple[int, ...] = 10
     epochs: int | None = None
     batch: int | Literal["full"] = 50
@@ -238,7 +238,7 @@ class Algorithm:
         """
         return client
 
-    def smoothing(self) -> float | Auto:
+    def smoothing(self) -> float | AutoRate:
         """The setting for Round.alpha: a number, or "auto" to compute it from this round's measured q."""
         return 1.0
 
@@ -260,7 +260,7 @@ class Algorithm:
         return self.unit(vector, rnd)
 
 
-def _settled(name: str, rate: float | Auto) -> float:
+def _settled(name: str, rate: float | AutoRate) -> float:
     if rate == "auto":
         raise ConfigError(f"{name} is still auto; fedcom.theory.settle makes it a number for a task")
     return rate

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedcom.algorithms.base import Algorithm, Auto, Round
+from fedcom.algorithms.base import Algorithm, AutoRate, Round
 from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors
 
@@ -33,7 +33,7 @@ class Diana(Algorithm):
     """
 
     tau: int | tuple[int, ...] = 1
-    shift_rate: float | Auto = "auto"
+    shift_rate: float | AutoRate = "auto"
 
     name: ClassVar[str] = "diana"
     uplink: ClassVar[Mapping[str, Any]] = {"name": "int", "bits": 8}
@@ -64,5 +64,5 @@ class Diana(Algorithm):
     def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
         return client._replace(h=client.h + rnd.alpha * sent["D"])
 
-    def smoothing(self) -> float | Auto:
+    def smoothing(self) -> float | AutoRate:
         return self.shift_rate

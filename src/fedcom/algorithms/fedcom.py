@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedcom.algorithms.base import Algorithm, Auto
+from fedcom.algorithms.base import Algorithm, AutoRate
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedCOM(Algorithm):
     """FedCOM: FedAvg with compressed updates and any global rate (Algorithm 1)."""
 
-    gamma: float | Auto = 4.0
+    gamma: float | AutoRate = 4.0
 
     name: ClassVar[str] = "fedcom"
     uplink: ClassVar[Mapping[str, Any]] = {"name": "int", "bits": 8}

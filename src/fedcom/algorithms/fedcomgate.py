@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedcom.algorithms.base import Auto
+from fedcom.algorithms.base import AutoRate
 from fedcom.algorithms.fedgate import FedGATE
 from fedcom.errors import ConfigError
 
@@ -22,7 +22,7 @@ class FedCOMGATE(FedGATE):
             measured in this round, which keeps coarse codecs stable (docs/decisions/damped-tracking.md).
     """
 
-    damping: float | Auto = "auto"
+    damping: float | AutoRate = "auto"
 
     name: ClassVar[str] = "fedcomgate"
     uplink: ClassVar[Mapping[str, Any]] = {"name": "int", "bits": 8}
@@ -33,5 +33,5 @@ class FedCOMGATE(FedGATE):
         if self.damping != "auto" and not 0 < self.damping <= 1:
             raise ConfigError(f'damping must be "auto" or in (0, 1]; got {self.damping}')
 
-    def smoothing(self) -> float | Auto:
+    def smoothing(self) -> float | AutoRate:
         return self.damping

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedcom.algorithms.base import Auto, Round
+from fedcom.algorithms.base import AutoRate, Round
 from fedcom.algorithms.fedcomgate import FedCOMGATE
 from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors
@@ -38,7 +38,7 @@ class FedCOMGATEExact(FedCOMGATE):
             1/(1 + q (1 - s)/s), with this round's q and s the share of clients that take part.
     """
 
-    beta: float | Auto = "auto"
+    beta: float | AutoRate = "auto"
 
     name: ClassVar[str] = "fedcomgate-exact"
     uses_meant: ClassVar[bool] = True

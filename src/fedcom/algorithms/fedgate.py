@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedcom.algorithms.base import Algorithm, Auto, Round, has_loop
+from fedcom.algorithms.base import Algorithm, AutoRate, Round, has_loop
 from fedcom.vectors import Vectors
 
 
@@ -31,7 +31,7 @@ class FedGATE(Algorithm):
     sends D + tau H instead of D.
     """
 
-    gamma: float | Auto = 4.0
+    gamma: float | AutoRate = 4.0
 
     name: ClassVar[str] = "fedgate"
     compresses: ClassVar[str | None] = "fedcomgate"

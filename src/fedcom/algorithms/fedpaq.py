@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedcom.algorithms.base import Auto
+from fedcom.algorithms.base import AutoRate
 from fedcom.algorithms.fedcom import FedCOM
 
 
@@ -11,6 +11,6 @@ from fedcom.algorithms.fedcom import FedCOM
 class FedPAQ(FedCOM):
     """FedPAQ: federated averaging of quantised updates (FedCOM with gamma 1 by default)."""
 
-    gamma: float | Auto = 1.0
+    gamma: float | AutoRate = 1.0
 
     name: ClassVar[str] = "fedpaq"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedcom.algorithms.base import Auto
+from fedcom.algorithms.base import AutoRate
 from fedcom.algorithms.fedcom import FedCOM
 
 
@@ -12,7 +12,7 @@ from fedcom.algorithms.fedcom import FedCOM
 class Qsparse(FedCOM):
     """Qsparse-local-SGD: top-k of the update, quantised, with error feedback (gamma is 1)."""
 
-    gamma: float | Auto = 1.0
+    gamma: float | AutoRate = 1.0
 
     name: ClassVar[str] = "qsparse"
     uplink: ClassVar[Mapping[str, Any]] = {

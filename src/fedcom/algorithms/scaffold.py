@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedcom.algorithms.base import Algorithm, Auto, Round
+from fedcom.algorithms.base import Algorithm, AutoRate, Round
 from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors
 
@@ -32,8 +32,8 @@ class Scaffold(Algorithm):
             this round's q, which keeps coarse codecs stable (docs/decisions/damped-tracking.md).
     """
 
-    gamma: float | Auto = 4.0
-    damping: float | Auto = "auto"
+    gamma: float | AutoRate = 4.0
+    damping: float | AutoRate = "auto"
 
     name: ClassVar[str] = "scaffold"
     tracks: ClassVar[bool] = True
@@ -69,7 +69,7 @@ class Scaffold(Algorithm):
     ) -> Control:
         return client._replace(c=client.c + rnd.alpha * sent["dc"])
 
-    def smoothing(self) -> float | Auto:
+    def smoothing(self) -> float | AutoRate:
         return self.damping
 
     def unit(self, vector: str, rnd: Round) -> float | Tensor:

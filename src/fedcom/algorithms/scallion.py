@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedcom.algorithms.base import Auto, Round
+from fedcom.algorithms.base import AutoRate, Round
 from fedcom.algorithms.scaffold import Control, Scaffold, ScaffoldServer
 from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors
@@ -33,7 +33,7 @@ class Scallion(Scaffold):
     """
 
     alpha: float = 0.1
-    damping: float | Auto = 1.0  # alpha damps already
+    damping: float | AutoRate = 1.0  # alpha damps already
 
     name: ClassVar[str] = "scallion"
     uplink: ClassVar[Mapping[str, Any]] = {"name": "int", "bits": 8}

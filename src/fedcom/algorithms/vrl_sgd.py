@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedcom.algorithms.base import Auto
+from fedcom.algorithms.base import AutoRate
 from fedcom.algorithms.fedgate import FedGATE
 
 
@@ -12,7 +12,7 @@ from fedcom.algorithms.fedgate import FedGATE
 class VRLSGD(FedGATE):
     """VRL-SGD: variance-reduced local SGD (FedGATE with gamma 1)."""
 
-    gamma: float | Auto = 1.0
+    gamma: float | AutoRate = 1.0
 
     name: ClassVar[str] = "vrl-sgd"
     fixed: ClassVar[Mapping[str, Any]] = {"gamma": 1.0}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedcom.codecs import Codec
-from fedcom.engines.base import Transport
+from fedcom.engines.base import Exchange
 from fedcom.engines.choice import AUTO, check_name
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, unknown
@@ -82,7 +82,7 @@ class RunConfig:
     encode: bool = False
     checkpoint_minutes: float = 10.0
     checkpoint_rounds: int | None = None
-    transport: Transport = "chain"
+    transport: Exchange = "chain"
     log: tuple[str, ...] | None = None
     on_divergence: Literal["stop", "backoff"] | None = None
 

@@ -14,7 +14,7 @@ from fedcom.saving.series import Facts, Saved, Series
 from fedcom.tasks.task import Scored
 from fedcom.vectors import Vectors
 
-Transport = Literal["chain", "bytes", "reduce"]
+Exchange = Literal["chain", "bytes", "reduce"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Options:
     storage: Storage = field(default_factory=Storage)
     tf32: bool = False
     ranks: Ranks = ALONE
-    transport: Transport = "chain"
+    transport: Exchange = "chain"
 
 
 class Gauge(NamedTuple):

@@ -19,7 +19,7 @@ from fedcom import vectors
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS, Codec
 from fedcom.draws import Draw
-from fedcom.engines.base import Engine, Options, Transport
+from fedcom.engines.base import Engine, Exchange, Options
 from fedcom.engines.choice import check_engine, make_engine
 from fedcom.engines.local.eager import repeatable
 from fedcom.engines.ranks.ranks import ALONE, Ranks, job
@@ -33,7 +33,7 @@ from fedcom.plain import build, pick, plain
 from fedcom.rounds.cohort import Cohort
 from fedcom.rounds.rules import Measure, Rules, relative_error
 from fedcom.rounds.state import RunState
-from fedcom.saving.kept import Kept
+from fedcom.saving.in_memory import InMemory
 from fedcom.saving.series import Series
 from fedcom.settings import at_least, convert
 from fedcom.tasks.scores import Metric
@@ -102,12 +102,12 @@ class Simulation:
         metrics: Metrics | None = None,
         measure: Measure = relative_error,
         ranks: Ranks = ALONE,
-        transport: Transport = "chain",
+        transport: Exchange = "chain",
     ) -> None:
         rounds, eval_every = at_least("rounds", rounds, 0), at_least("eval_every", eval_every, 1)
         seed, chunk = at_least("seed", seed, 0), chunk and at_least("chunk", chunk, 1)
         participation = convert(participation, float, "participation")
-        tf32, transport = convert(tf32, bool, "tf32"), convert(transport, Transport, "transport")
+        tf32, transport = convert(tf32, bool, "tf32"), convert(transport, Exchange, "transport")
         if not isinstance(task, Task):
             raise ConfigError(f"task must be a fedcom.Task, as Task.from_arrays makes; got {_kind(task)}")
         algorithm, links = algorithm_of(algorithm), links_of(links)
@@ -385,13 +385,13 @@ class Simulation:
         if wait:
             series.wait()
 
-    def keep(self) -> Kept:
+    def keep(self) -> InMemory:
         """A copy in memory of the run as it stands, for `gone_back`."""
-        kept = Kept()
+        kept = InMemory()
         self.engine.save(kept, {"seconds": self._seconds})
         return kept
 
-    def gone_back(self, kept: Kept, eta: float) -> "Simulation":
+    def gone_back(self, kept: InMemory, eta: float) -> "Simulation":
         """The same run as it stood when it was kept, with another eta from there on.
 
         What was sent since then, and the time it took, stay counted.

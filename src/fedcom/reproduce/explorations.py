@@ -5,7 +5,7 @@ from typing import Any
 
 from fedcom.reproduce.labels import labelled, settings
 from fedcom.reproduce.panels import Panel, Scale
-from fedcom.reproduce.results import Results, Stat, Verdict, as_good, better, list_of, near
+from fedcom.reproduce.results import Stat, StudyResults, Verdict, as_good, better, list_of, near
 from fedcom.reproduce.study import Study, panel
 
 MNIST, FASHION = "frontier-mnist/mnist.toml", "frontier-fashion-mnist/fashion-mnist.toml"
@@ -37,16 +37,16 @@ def plan(scale: Scale) -> list[Panel]:
     ]
 
 
-def judge(results: Results) -> list[Verdict]:
+def judge(results: StudyResults) -> list[Verdict]:
     judges = {"codecs": _codecs, "others": _others, "biased": _biased, "steps": _steps}
     return [verdict for p in results.panels for verdict in judges[p.name](results)]
 
 
-def _scores(results: Results, name: str) -> dict[str, Stat]:
+def _scores(results: StudyResults, name: str) -> dict[str, Stat]:
     return {label: results.final(name, label) for label in results.panel(name).methods}
 
 
-def _codecs(results: Results) -> list[Verdict]:
+def _codecs(results: StudyResults) -> list[Verdict]:
     scores = _scores(results, "codecs")
     verdict = Verdict.of(
         f"Unbiased codecs from a quarter of a bit on ({', '.join(FINE)}) end as high as 8 bits.",
@@ -57,7 +57,7 @@ def _codecs(results: Results) -> list[Verdict]:
     return [verdict]
 
 
-def _others(results: Results) -> list[Verdict]:
+def _others(results: StudyResults) -> list[Verdict]:
     scores = _scores(results, "others")
     alone = [better(scores[PAPER], scores[label]) for label in OTHERS[1:]]
     verdict = Verdict.of(
@@ -70,7 +70,7 @@ def _others(results: Results) -> list[Verdict]:
     return [verdict]
 
 
-def _biased(results: Results) -> list[Verdict]:
+def _biased(results: StudyResults) -> list[Verdict]:
     scores, sent = _scores(results, "biased"), "uplink_bytes"
     most = min(results.sent("biased", label, sent).mean for label in BIASED)
     verdict = Verdict.of(
@@ -85,7 +85,7 @@ def _biased(results: Results) -> list[Verdict]:
     return [verdict]
 
 
-def _steps(results: Results) -> list[Verdict]:
+def _steps(results: StudyResults) -> list[Verdict]:
     verdicts = []
     for tau in results.grid_values("steps", "tau"):
         best = {m: results.best("steps", m, tau=tau) for m in results.panel("steps").methods}
@@ -100,7 +100,7 @@ def _steps(results: Results) -> list[Verdict]:
     return verdicts
 
 
-def draw(results: Results, out: Path) -> list[str]:
+def draw(results: StudyResults, out: Path) -> list[str]:
     return []
 
 

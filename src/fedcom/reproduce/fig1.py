@@ -14,7 +14,7 @@ from fedcom.engines.simulation import Row, Simulation
 from fedcom.errors import Diverged
 from fedcom.reproduce.drawing import PlotAxes, PlotPoint, Sheet, series
 from fedcom.reproduce.panels import Panel, Scale, StudyRun
-from fedcom.reproduce.results import Results, Verdict
+from fedcom.reproduce.results import StudyResults, Verdict
 from fedcom.reproduce.study import Study, panel
 from fedcom.rounds.rules import relative_error
 from fedcom.runs.display import progress
@@ -79,7 +79,7 @@ def plan(scale: Scale) -> list[Panel]:
     return [panel("fig1/mnist.toml", scale, ("fedcomgate",))]
 
 
-def draw(results: Results, out: Path) -> list[str]:
+def draw(results: StudyResults, out: Path) -> list[str]:
     g, size, q = (_series(results, key) for key in ("G_q", "mean_square", "q"))
     falls = [a / b for a, b in map(_ends, (g, size)) if b] or [1.0]
     title = f"|G_q| falls {falls[0]:.0f}-fold, the squared update {falls[-1]:.0f}-fold"
@@ -102,7 +102,7 @@ def draw(results: Results, out: Path) -> list[str]:
     return [sheet.save(out / "fig1.png")]
 
 
-def _series(results: Results, key: str) -> list[PlotPoint]:
+def _series(results: StudyResults, key: str) -> list[PlotPoint]:
     """Round, mean and spread over seeds."""
     values: dict[int, list[float]] = {}
     for record in results.records:
@@ -118,7 +118,7 @@ def _ends(points: Sequence[PlotPoint]) -> tuple[float, float]:
     return statistics.fmean(sizes[:n]), statistics.fmean(sizes[-n:])
 
 
-def judge(results: Results) -> list[Verdict]:
+def judge(results: StudyResults) -> list[Verdict]:
     g, size = (_series(results, key) for key in ("G_q", "mean_square"))
     if len(g) < 5:
         return [Verdict.of("G_q decreases in training.", [], "The run diverged.", results.setting())]

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedcom.reproduce.drawing import Sheet, lines
 from fedcom.reproduce.panels import Panel, Scale
-from fedcom.reproduce.results import Results, Stat, Verdict, as_good, better
+from fedcom.reproduce.results import Stat, StudyResults, Verdict, as_good, better
 from fedcom.reproduce.study import Study, panel
 
 SAME = "fedcom, fedcomgate's rates"
@@ -23,11 +23,11 @@ def plan(scale: Scale) -> list[Panel]:
     ]
 
 
-def _best(results: Results, name: str, method: str) -> dict[str, Any]:
+def _best(results: StudyResults, name: str, method: str) -> dict[str, Any]:
     return results.best(name, method, "train_loss")
 
 
-def draw(results: Results, out: Path) -> list[str]:
+def draw(results: StudyResults, out: Path) -> list[str]:
     sheet = Sheet(1, len(results.panels))
     for part, p in zip(sheet.parts, results.panels, strict=True):
         title = f"{p.name.capitalize()} data: training loss"
@@ -36,12 +36,12 @@ def draw(results: Results, out: Path) -> list[str]:
     return [sheet.save(out / "fig2.png")]
 
 
-def judge(results: Results) -> list[Verdict]:
+def judge(results: StudyResults) -> list[Verdict]:
     judges = {"homogeneous": _judge_alike, "heterogeneous": _judge_apart}
     return [judges[p.name](_losses(results, p), results.setting(p.name)) for p in results.panels]
 
 
-def _losses(results: Results, p: Panel) -> dict[str, Stat]:
+def _losses(results: StudyResults, p: Panel) -> dict[str, Stat]:
     return {m: results.final(p.name, m, "train_loss", **_best(results, p.name, m)) for m in p.methods}
 
 

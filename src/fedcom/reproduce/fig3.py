@@ -8,7 +8,7 @@ from fedcom.formats import MB
 from fedcom.reports.looks import palette
 from fedcom.reproduce.drawing import Sheet, bars
 from fedcom.reproduce.panels import Panel, Scale, StudyRun
-from fedcom.reproduce.results import Results, Verdict
+from fedcom.reproduce.results import StudyResults, Verdict
 from fedcom.reproduce.study import Study, panel
 from fedcom.runs.prepare import prepare
 from fedcom.studies.compare import METHODS
@@ -39,13 +39,13 @@ def measure(run: StudyRun, device: str, quiet: bool) -> tuple[str, list[Row]]:
     return "done", rows
 
 
-def each_round(results: Results, method: str, key: str) -> float:
+def each_round(results: StudyResults, method: str, key: str) -> float:
     """Bytes per client in the second round; in the first one, clients also receive the model."""
     one, two = results.runs("cifar-10", method)[0]["rows"][-2:]
     return float(two[key] - one[key])
 
 
-def draw(results: Results, out: Path) -> list[str]:
+def draw(results: StudyResults, out: Path) -> list[str]:
     sheet, note = Sheet(1, 2), results.setting()
     up = {m: {m: each_round(results, m, "uplink_bytes") / MB} for m in METHODS}
     bars(sheet.parts[0], up, "Uplink per round and client", note, "MB", palette(METHODS))
@@ -67,7 +67,7 @@ def draw(results: Results, out: Path) -> list[str]:
     return [sheet.save(out / "fig3.png")]
 
 
-def judge(results: Results) -> list[Verdict]:
+def judge(results: StudyResults) -> list[Verdict]:
     up = {m: each_round(results, m, "uplink_bytes") for m in METHODS}
     twice, eighth = up["scaffold"] / up["fedgate"], up["scaffold"] / up["fedcomgate"]
     quarters = [up["fedavg"] / up[m] for m in ("fedpaq", "fedcomgate")]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fedcom.reproduce.drawing import Sheet, lines
 from fedcom.reproduce.panels import Panel, Scale
-from fedcom.reproduce.results import Results, Verdict, alike, as_good, better, common_target, list_of
+from fedcom.reproduce.results import StudyResults, Verdict, alike, as_good, better, common_target, list_of
 from fedcom.reproduce.study import Study, panel
 from fedcom.studies.compare import METHODS
 
@@ -18,7 +18,7 @@ def plan(scale: Scale) -> list[Panel]:
     return [panel(f"fig4/{data}.toml", scale) for data in ("mnist", "cifar-10")]
 
 
-def draw(results: Results, out: Path) -> list[str]:
+def draw(results: StudyResults, out: Path) -> list[str]:
     timed = any(TIME[0] in row for r in results.records for row in r["rows"][:1])
     views = [*VIEWS, TIME] if timed else VIEWS
     sheet = Sheet(-(-len(results.panels) * len(views) // 2), 2)
@@ -39,11 +39,11 @@ def draw(results: Results, out: Path) -> list[str]:
     return [sheet.save(out / "fig4.png")]
 
 
-def judge(results: Results) -> list[Verdict]:
+def judge(results: StudyResults) -> list[Verdict]:
     return [verdict for p in results.panels for verdict in _judge(results, p.name)]
 
 
-def _judge(results: Results, name: str) -> list[Verdict]:
+def _judge(results: StudyResults, name: str) -> list[Verdict]:
     loss = {m: results.final(name, m, "train_loss") for m in METHODS}
     score = {m: results.final(name, m) for m in METHODS}
     data, where, words = results.panel(name).config.data.name, results.setting(name), list_of(loss)

@@ -5,7 +5,7 @@ from pathlib import Path
 from fedcom.data.files import at_hand
 from fedcom.reproduce.drawing import Sheet, lines
 from fedcom.reproduce.panels import Panel, Scale
-from fedcom.reproduce.results import Results, Verdict, alike, common_target, list_of
+from fedcom.reproduce.results import StudyResults, Verdict, alike, common_target, list_of
 from fedcom.reproduce.study import Study, panel
 from fedcom.studies.compare import METHODS
 
@@ -21,7 +21,7 @@ def plan(scale: Scale) -> list[Panel]:
     return [panel(f"fig5/{authors()}.toml", scale, name="authors", tuned=False)]
 
 
-def draw(results: Results, out: Path) -> list[str]:
+def draw(results: StudyResults, out: Path) -> list[str]:
     sheet, note = Sheet(1, 2), results.setting()
     for part, y in zip(sheet.parts, ("train_loss", "test_accuracy"), strict=True):
         data = results.panels[0].config.data.name
@@ -30,7 +30,7 @@ def draw(results: Results, out: Path) -> list[str]:
     return [sheet.save(out / "fig5.png")]
 
 
-def judge(results: Results) -> list[Verdict]:
+def judge(results: StudyResults) -> list[Verdict]:
     score = {m: results.final("authors", m) for m in METHODS}
     target = common_target(score.values())
     cost = {m: results.reach("authors", m, target) for m in METHODS}

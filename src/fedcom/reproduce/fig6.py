@@ -8,7 +8,7 @@ from fedcom.engines.simulation import Row, pick_device
 from fedcom.reproduce.drawing import Sheet, heat
 from fedcom.reproduce.fig5 import authors
 from fedcom.reproduce.panels import Panel, Scale, StudyRun
-from fedcom.reproduce.results import Results, Verdict
+from fedcom.reproduce.results import StudyResults, Verdict
 from fedcom.reproduce.study import Study, panel
 from fedcom.runs.prepare import build_task
 from fedcom.tasks.similarity import similarity
@@ -34,7 +34,7 @@ def plan(scale: Scale) -> list[Panel]:
     ]
 
 
-def cosines(results: Results, name: str) -> list[list[list[float]]]:
+def cosines(results: StudyResults, name: str) -> list[list[list[float]]]:
     """The matrix of cosines of each seed."""
     return [[list(row.values())[1:] for row in record["rows"]] for record in results.runs(name)]
 
@@ -44,7 +44,7 @@ def highly_correlated(matrix: Any) -> list[int]:
     return [sum(c > HIGH for j, c in enumerate(row) if j != i) for i, row in enumerate(matrix)]
 
 
-def draw(results: Results, out: Path) -> list[str]:
+def draw(results: StudyResults, out: Path) -> list[str]:
     sheet = Sheet(1, len(results.panels))
     for part, p in zip(sheet.parts, results.panels, strict=True):
         matrix = cosines(results, p.name)[0]
@@ -60,7 +60,7 @@ def means(matrix: Any) -> list[float]:
     return [statistics.fmean(c for j, c in enumerate(row) if j != i) for i, row in enumerate(matrix)]
 
 
-def judge(results: Results) -> list[Verdict]:
+def judge(results: StudyResults) -> list[Verdict]:
     judges = {"authors": _judge_authors, "classes": _judge_classes}
     return [judges[p.name](cosines(results, p.name), results.setting(p.name)) for p in results.panels]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from fedcom.reports.looks import palette
 from fedcom.reproduce.drawing import PlotAxes, PlotPoint, Sheet, series
 from fedcom.reproduce.panels import Panel, Scale
-from fedcom.reproduce.results import Results, Stat, Verdict, list_of, margin
+from fedcom.reproduce.results import Stat, StudyResults, Verdict, list_of, margin
 from fedcom.reproduce.study import Study, panel
 from fedcom.studies.compare import METHODS
 
@@ -17,7 +17,7 @@ def plan(scale: Scale) -> list[Panel]:
     return [panel(f"fig7/{data}.toml", scale, over=ends) for data in ("mnist", "cifar-10")]
 
 
-def draw(results: Results, out: Path) -> list[str]:
+def draw(results: StudyResults, out: Path) -> list[str]:
     sheet = Sheet(1, len(results.panels))
     for part, p in zip(sheet.parts, results.panels, strict=True):
         points: dict[str, list[PlotPoint]] = {m: [] for m in METHODS}
@@ -31,12 +31,12 @@ def draw(results: Results, out: Path) -> list[str]:
     return [sheet.save(out / "fig7.png")]
 
 
-def accuracy(results: Results, name: str, method: str, share: float) -> Stat:
+def accuracy(results: StudyResults, name: str, method: str, share: float) -> Stat:
     """The accuracy of a method if this share of the clients takes part, at its best gamma."""
     return results.final(name, method, **results.best(name, method, participation=share))
 
 
-def drop(results: Results, name: str, method: str) -> Stat:
+def drop(results: StudyResults, name: str, method: str) -> Stat:
     """The accuracy a method loses from full to least participation; 0 if it diverges even at full."""
     shares = results.grid_values(name, "participation")
     full, least = (accuracy(results, name, method, k).values for k in (max(shares), min(shares)))
@@ -45,7 +45,7 @@ def drop(results: Results, name: str, method: str) -> Stat:
     return Stat(tuple(lost), "drop of accuracy", "all")
 
 
-def judge(results: Results) -> list[Verdict]:
+def judge(results: StudyResults) -> list[Verdict]:
     return [verdict for p in results.panels for verdict in _judge(results, p.name)]
 
 
@@ -54,7 +54,7 @@ def _more(a: Stat, b: Stat) -> bool:
     return b.mean < a.mean and a.mean - b.mean > max(margin(a, b), 0.003)
 
 
-def _judge(results: Results, name: str) -> list[Verdict]:
+def _judge(results: StudyResults, name: str) -> list[Verdict]:
     drops = {m: drop(results, name, m) for m in METHODS}
     least = min(results.grid_values(name, "participation"))
     data, where = results.panel(name).config.data.name, results.setting(name)

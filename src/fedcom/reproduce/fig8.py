@@ -8,7 +8,7 @@ from fedcom.codecs import TopK
 from fedcom.reports.looks import COLOURS
 from fedcom.reproduce.drawing import PlotAxes, PlotPoint, Sheet, series
 from fedcom.reproduce.panels import Panel, Scale
-from fedcom.reproduce.results import Results, Stat, Verdict, better, list_of
+from fedcom.reproduce.results import Stat, StudyResults, Verdict, better, list_of
 from fedcom.reproduce.study import Study, panel
 
 RATIOS = (0.1, 0.25, 0.5)  # C_r: bytes of the message over bytes of the dense one
@@ -46,7 +46,7 @@ def plan(scale: Scale) -> list[Panel]:
     ]
 
 
-def draw(results: Results, out: Path) -> list[str]:
+def draw(results: StudyResults, out: Path) -> list[str]:
     sheet, hues = Sheet(1, len(results.panels)), ("#b03a00", "#009e73", "#6f6f6f")
     colours = {**dict(zip(MEMORIES.values(), hues, strict=True)), "FedGATE": COLOURS[BASE]}
     for part, p in zip(sheet.parts, results.panels, strict=True):
@@ -80,11 +80,11 @@ def _point(x: float, score: Stat) -> PlotPoint:
     return x, 100 * score.mean, 100 * score.spread
 
 
-def judge(results: Results) -> list[Verdict]:
+def judge(results: StudyResults) -> list[Verdict]:
     return [verdict for p in results.panels for verdict in _judge(results, p.name)]
 
 
-def _judge(results: Results, name: str) -> list[Verdict]:
+def _judge(results: StudyResults, name: str) -> list[Verdict]:
     base, base_loss = results.final(name, BASE), results.final(name, BASE, "train_loss")
     data, where, verdicts = results.panel(name).config.data.name, results.setting(name), []
     for rule, words in MEMORIES.items():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedcom.reproduce.drawing import Sheet, lines
 from fedcom.reproduce.panels import Panel, Scale
-from fedcom.reproduce.results import Results, Stat, Verdict, better, list_of
+from fedcom.reproduce.results import Stat, StudyResults, Verdict, better, list_of
 from fedcom.reproduce.study import Study, panel
 from fedcom.runs.curve import Curve
 
@@ -16,7 +16,7 @@ def plan(scale: Scale) -> list[Panel]:
     return [panel("fig9/noise.toml", scale, (METHOD, DAMPED)), panel("fig9/tau.toml", scale, (METHOD,))]
 
 
-def draw(results: Results, out: Path) -> list[str]:
+def draw(results: StudyResults, out: Path) -> list[str]:
     views = [
         ("noise", METHOD, "zero_point_noise", "Noise"),
         ("noise", DAMPED, "zero_point_noise", "Noise, damped"),
@@ -35,7 +35,7 @@ def draw(results: Results, out: Path) -> list[str]:
     return [sheet.save(out / "fig9.png")]
 
 
-def _losses(results: Results, name: str, method: str, key: str) -> dict[str, Stat]:
+def _losses(results: StudyResults, name: str, method: str, key: str) -> dict[str, Stat]:
     word = "tau" if key == "tau" else "noise"
     return {
         f"{word} {value}": results.final(name, method, "train_loss", **{key: value})
@@ -43,12 +43,12 @@ def _losses(results: Results, name: str, method: str, key: str) -> dict[str, Sta
     }
 
 
-def judge(results: Results) -> list[Verdict]:
+def judge(results: StudyResults) -> list[Verdict]:
     judges = {"noise": _judge_noise, "tau": _judge_steps}
     return [verdict for p in results.panels for verdict in judges[p.name](results)]
 
 
-def _judge_noise(results: Results) -> list[Verdict]:
+def _judge_noise(results: StudyResults) -> list[Verdict]:
     verdicts = []
     for method, words in ((METHOD, "undamped, as in the paper"), (DAMPED, "with damped tracking")):
         losses = _losses(results, "noise", method, "zero_point_noise")
@@ -65,7 +65,7 @@ def _judge_noise(results: Results) -> list[Verdict]:
     return verdicts
 
 
-def _judge_steps(results: Results) -> list[Verdict]:
+def _judge_steps(results: StudyResults) -> list[Verdict]:
     losses = _losses(results, "tau", METHOD, "tau")
     verdict = Verdict.of(
         "Under the same noise more local steps give a lower loss after as many rounds (at each step up "

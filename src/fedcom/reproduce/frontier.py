@@ -12,7 +12,7 @@ from fedcom.reproduce.drawing import Dot, Sheet, scatter
 from fedcom.reproduce.labels import labelled, settings
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.rates import AROUND
-from fedcom.reproduce.results import Results, Stat, Verdict, better, list_of, near
+from fedcom.reproduce.results import Stat, StudyResults, Verdict, better, list_of, near
 from fedcom.reproduce.study import Study, panel
 from fedcom.studies.compare import METHODS
 
@@ -69,7 +69,7 @@ def front(points: dict[str, tuple[float, float]]) -> list[str]:
     return found
 
 
-def points_of(results: Results, name: str, keys: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+def points_of(results: StudyResults, name: str, keys: tuple[str, ...]) -> dict[str, tuple[float, float]]:
     """Bytes sent and final accuracy of every point that did not diverge, means over seeds.
 
     Args:
@@ -84,13 +84,13 @@ def points_of(results: Results, name: str, keys: tuple[str, ...]) -> dict[str, t
     }
 
 
-def times_fewer(results: Results, name: str, label: str, keys: tuple[str, ...]) -> float | None:
+def times_fewer(results: StudyResults, name: str, label: str, keys: tuple[str, ...]) -> float | None:
     """How many times fewer bytes than SCAFFOLD a point sends; None if one of them diverged."""
     points = points_of(results, name, keys)
     return points[BASE][0] / points[label][0] if {BASE, label} <= set(points) else None
 
 
-def finding(results: Results, name: str, label: str, keys: tuple[str, ...]) -> str:
+def finding(results: StudyResults, name: str, label: str, keys: tuple[str, ...]) -> str:
     """What a point reaches and sends beside SCAFFOLD, in words."""
     score, base = (results.final(name, each) for each in (label, BASE))
     times = times_fewer(results, name, label, keys)
@@ -99,7 +99,7 @@ def finding(results: Results, name: str, label: str, keys: tuple[str, ...]) -> s
     return f"{label}: {score} with 1/{times:,.0f} of the bytes of {BASE} ({base})"
 
 
-def table(results: Results, name: str) -> list[dict[str, Any]]:
+def table(results: StudyResults, name: str) -> list[dict[str, Any]]:
     """One line per point of a panel: its rates, accuracy in %, megabytes, and times fewer than SCAFFOLD."""
     lines, axes = [], {"up": UP, "total": TOTAL}
     points = {words: points_of(results, name, keys) for words, keys in axes.items()}
@@ -121,11 +121,11 @@ def table(results: Results, name: str) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: line["up_MB"] or 0.0, reverse=True)
 
 
-def draw(results: Results, out: Path) -> list[str]:
+def draw(results: StudyResults, out: Path) -> list[str]:
     return [_draw(results, p.name, out) for p in results.panels]
 
 
-def _draw(results: Results, name: str, out: Path) -> str:
+def _draw(results: StudyResults, name: str, out: Path) -> str:
     sheet, axes = Sheet(1, 2, (7.4, 5.6)), {"all bytes, up and down": TOTAL, "bytes up": UP}
     for part, (words, keys) in zip(sheet.parts, axes.items(), strict=True):
         points = points_of(results, name, keys)
@@ -152,13 +152,13 @@ def _draw(results: Results, name: str, out: Path) -> str:
     return sheet.save(out / f"{name.replace(data, 'frontier')}.png")
 
 
-def judge(results: Results) -> list[Verdict]:
+def judge(results: StudyResults) -> list[Verdict]:
     harder = [p.name for p in results.panels if p.name not in POINTS]
     main = [verdict for p in results.panels if p.name in POINTS for verdict in _judge_main(results, p.name)]
     return main + [_judge_harder(results, name) for name in harder]
 
 
-def _judge_main(results: Results, name: str) -> list[Verdict]:
+def _judge_main(results: StudyResults, name: str) -> list[Verdict]:
     """The verdicts on the panel with all points."""
     return [
         _judge_bytes(results, name, OURS, UP, 2000, "uplink bytes"),
@@ -169,7 +169,7 @@ def _judge_main(results: Results, name: str) -> list[Verdict]:
 
 
 def _judge_bytes(
-    results: Results, name: str, label: str, keys: tuple[str, ...], times: float, words: str
+    results: StudyResults, name: str, label: str, keys: tuple[str, ...], times: float, words: str
 ) -> Verdict:
     """Whether a point is as accurate as SCAFFOLD at a fraction of its bytes."""
     close = near(results.final(name, label), results.final(name, BASE), NEAR)
@@ -181,7 +181,7 @@ def _judge_bytes(
     )
 
 
-def _judge_coarse(results: Results, name: str) -> Verdict:
+def _judge_coarse(results: StudyResults, name: str) -> Verdict:
     """Whether exact tracking is better than FedCOMGATE with codecs far below a bit."""
     pairs = [[results.final(name, f"{method} {codec}") for method in ("exact", PAPER)] for codec in COARSE]
     numbers = [
@@ -196,7 +196,7 @@ def _judge_coarse(results: Results, name: str) -> Verdict:
     )
 
 
-def _judge_rivals(results: Results, name: str) -> Verdict:
+def _judge_rivals(results: StudyResults, name: str) -> Verdict:
     """Whether no other method is both cheaper and better than a point of exact tracking."""
     beaten = {words: beats(results, name, keys) for words, keys in (("up", UP), ("in total", TOTAL))}
     numbers = [f"{words}: {', '.join(pairs) or 'none'}" for words, pairs in beaten.items()]
@@ -209,7 +209,7 @@ def _judge_rivals(results: Results, name: str) -> Verdict:
     )
 
 
-def beats(results: Results, name: str, keys: tuple[str, ...]) -> list[str]:
+def beats(results: StudyResults, name: str, keys: tuple[str, ...]) -> list[str]:
     """Which other method beats which point of exact tracking, in bytes and in accuracy, one sentence each."""
     points = points_of(results, name, keys)
     ours = [label for label in points if label.startswith("exact")]
@@ -223,7 +223,7 @@ def beats(results: Results, name: str, keys: tuple[str, ...]) -> list[str]:
     ]
 
 
-def _judge_harder(results: Results, name: str) -> Verdict:
+def _judge_harder(results: StudyResults, name: str) -> Verdict:
     """Whether exact tracking holds with one class per client, or when few clients take part."""
     sampled = name.endswith("sampled")
     base, label = ("fedgate", "exact rotated ¼") if sampled else (BASE, "exact rotated 0.1")

@@ -123,7 +123,7 @@ def alike(a: Stat, b: Stat) -> bool:
 
 
 @dataclass(frozen=True)
-class Results:
+class StudyResults:
     """The records of a study, to be looked up by panel, method and point of the grid.
 
     In the methods below, `panel` and `method` are names, and `point` gives values of the grid by keys without
@@ -202,7 +202,7 @@ def without_sections(point: Mapping[str, Any]) -> dict[str, Any]:
     return {key.rpartition(".")[2]: value for key, value in point.items()}
 
 
-def _names(results: Results) -> list[str]:
+def _names(results: StudyResults) -> list[str]:
     return [p.name for p in results.panels]
 
 

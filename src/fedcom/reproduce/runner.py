@@ -14,7 +14,7 @@ from fedcom.errors import ConfigError, DataError
 from fedcom.reports.comparison import write_csv
 from fedcom.reproduce import study_page
 from fedcom.reproduce.panels import Panel, Scale, StudyRun
-from fedcom.reproduce.results import NOT_RUN, Results, Verdict
+from fedcom.reproduce.results import NOT_RUN, StudyResults, Verdict
 from fedcom.reproduce.study import Study
 from fedcom.runs.folder import claim
 from fedcom.runs.record import CHECKPOINTS, append, device_name, mend_end, open_log
@@ -57,7 +57,7 @@ def reproduce(
         return publish(study, results, lost, out)
 
 
-def publish(study: Study, results: Results, lost: Sequence[Verdict], out: Path) -> list[Verdict]:
+def publish(study: Study, results: StudyResults, lost: Sequence[Verdict], out: Path) -> list[Verdict]:
     """Draw and judge a study's results; write its images, verdicts and page; return all verdicts.
 
     Args:
@@ -73,16 +73,16 @@ def publish(study: Study, results: Results, lost: Sequence[Verdict], out: Path) 
 
 def results_of(
     panels: Sequence[Panel], records: Sequence[sweep.Record], scale: Scale, missing: Mapping[str, DataError]
-) -> Results:
+) -> StudyResults:
     """The results without the panels that have no run for want of data."""
     known = {r["panel"] for r in records if r["panel"] not in missing or r["status"] != sweep.FAILED}
     if not known:
         raise next(iter(missing.values()))
     kept, lost = ([p for p in panels if (p.name in known) == has_runs] for has_runs in (True, False))
-    return Results(kept, [r for r in records if r["panel"] in known], scale, lost)
+    return StudyResults(kept, [r for r in records if r["panel"] in known], scale, lost)
 
 
-def _not_run(results: Results, name: str, error: DataError) -> Verdict:
+def _not_run(results: StudyResults, name: str, error: DataError) -> Verdict:
     runs = "Some of its runs are" if results.has(name) else "It is"
     numbers = f"{runs} missing for want of data: {error}."
     return Verdict(f"What is claimed of the panel {name}.", NOT_RUN, numbers, results.setting(name))

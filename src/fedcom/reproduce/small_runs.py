@@ -13,7 +13,7 @@ import torch
 from fedcom.runs.display import progress
 
 
-class Job(Protocol):
+class SmallRun(Protocol):
     """Something to measure, which can be sent to another process."""
 
     @property
@@ -24,7 +24,7 @@ class Job(Protocol):
         """What was found, as plain data."""
 
 
-J = TypeVar("J", bound=Job)
+J = TypeVar("J", bound=SmallRun)
 
 
 def measure_all(

@@ -10,7 +10,7 @@ from fedcom.config.experiments import PLACES
 from fedcom.engines.simulation import Row
 from fedcom.errors import ConfigError
 from fedcom.reproduce.panels import Panel, Scale, StudyRun
-from fedcom.reproduce.results import Results, Verdict
+from fedcom.reproduce.results import StudyResults, Verdict
 from fedcom.studies.compare import METHODS
 
 # Methods that have no tuned rates of their own start from those of another.
@@ -46,11 +46,11 @@ class Study:
     title: str
     claims: tuple[str, ...]
     plan: Callable[[Scale], list[Panel]]
-    draw: Callable[[Results, Path], list[str]]
-    judge: Callable[[Results], list[Verdict]]
+    draw: Callable[[StudyResults, Path], list[str]]
+    judge: Callable[[StudyResults], list[Verdict]]
     measure: MeasureRun | None = None
     notes: str = ""
-    table: Callable[[Results, str], list[dict[str, Any]]] | None = None
+    table: Callable[[StudyResults, str], list[dict[str, Any]]] | None = None
 
 
 def experiment_file(name: str) -> Path:

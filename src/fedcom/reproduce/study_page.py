@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 from fedcom.formats import megabytes, significant
 from fedcom.reports.markdown import markdown_table
 from fedcom.reproduce.panels import Scale
-from fedcom.reproduce.results import MARKS, RULE, Results, Verdict, without_sections
+from fedcom.reproduce.results import MARKS, RULE, StudyResults, Verdict, without_sections
 
 if TYPE_CHECKING:
     from fedcom.reproduce.study import Study
 
 
-def study_page(study: "Study", results: Results, verdicts: Sequence[Verdict], images: Sequence[str]) -> str:
+def study_page(
+    study: "Study", results: StudyResults, verdicts: Sequence[Verdict], images: Sequence[str]
+) -> str:
     """The page of a study: claims, settings, command, figures, verdicts and numbers.
 
     Args:
@@ -52,13 +54,13 @@ def _line(verdict: Mapping[str, str]) -> str:
     return f"- {MARKS[v['outcome']]} **{v['outcome']}**: {v['claim']} {v['numbers']} ({v['setting']})"
 
 
-def _heading(results: Results, name: str) -> str:
+def _heading(results: StudyResults, name: str) -> str:
     """The setting of a panel, after its name if there are others and the setting does not begin with it."""
     words = results.setting(name)
     return words if len(results.panels) == 1 or words.startswith(f"{name},") else f"{name}: {words}"
 
 
-def _untuned(results: Results) -> list[str]:
+def _untuned(results: StudyResults) -> list[str]:
     """One sentence per panel with labels that were not tuned."""
     return [
         f"Not tuned in panel {p.name}, so at the rates of their methods: {'; '.join(p.untuned)}."
@@ -67,7 +69,7 @@ def _untuned(results: Results) -> list[str]:
     ]
 
 
-def _tables(table: Callable[[Results, str], list[dict[str, Any]]], results: Results) -> list[str]:
+def _tables(table: Callable[[StudyResults, str], list[dict[str, Any]]], results: StudyResults) -> list[str]:
     """The study's own table of each panel."""
     parts = ["## Measured"]
     for panel in results.panels:
@@ -81,7 +83,7 @@ def _tables(table: Callable[[Results, str], list[dict[str, Any]]], results: Resu
     return parts
 
 
-def _measured(results: Results) -> list[str]:
+def _measured(results: StudyResults) -> list[str]:
     """One table per panel: the final scores and bytes of each method at each point of the grid."""
     scored = any("train_loss" in row for record in results.records for row in record["rows"])
     parts = ["## Measured"] if scored else []
@@ -101,7 +103,7 @@ def _measured(results: Results) -> list[str]:
     return parts
 
 
-def _cells(results: Results, panel: str, method: str, point: Mapping[str, Any]) -> list[str]:
+def _cells(results: StudyResults, panel: str, method: str, point: Mapping[str, Any]) -> list[str]:
     loss, accuracy = (results.final(panel, method, key, **point) for key in ("train_loss", "test_accuracy"))
     return [
         str(loss),
@@ -110,7 +112,7 @@ def _cells(results: Results, panel: str, method: str, point: Mapping[str, Any]) 
     ]
 
 
-def _bytes(results: Results, panel: str, method: str, key: str, point: Mapping[str, Any]) -> str:
+def _bytes(results: StudyResults, panel: str, method: str, key: str, point: Mapping[str, Any]) -> str:
     return megabytes(results.sent(panel, method, key, **point).mean)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedcom.config import Table
 from fedcom.reproduce.drawing import RAMP, PlotAxes, PlotPoint, Sheet, series
 from fedcom.reproduce.panels import Panel, Scale
-from fedcom.reproduce.results import Results, Stat, Verdict, better
+from fedcom.reproduce.results import Stat, StudyResults, Verdict, better
 from fedcom.reproduce.study import Study, panel
 
 WITHOUT, WITH = "fedavg", "fedgate"
@@ -35,17 +35,17 @@ def plan(scale: Scale) -> list[Panel]:
     return panels
 
 
-def best(results: Results, name: str, method: str, tau: int) -> Stat:
+def best(results: StudyResults, name: str, method: str, tau: int) -> Stat:
     """The accuracy of a method in a panel at its best eta."""
     return results.final(name, method, **results.best(name, method, tau=tau))
 
 
-def setting(results: Results) -> str:
+def setting(results: StudyResults) -> str:
     """The task without its partition, in words."""
     return results.setting("iid").replace(" iid", "")
 
 
-def gains(results: Results, tau: int) -> dict[str, tuple[Stat, Stat]]:
+def gains(results: StudyResults, tau: int) -> dict[str, tuple[Stat, Stat]]:
     """The accuracy with tracking and without, by panel."""
     return {
         p.name: (best(results, p.name, WITH, tau), best(results, p.name, WITHOUT, tau))
@@ -53,7 +53,7 @@ def gains(results: Results, tau: int) -> dict[str, tuple[Stat, Stat]]:
     }
 
 
-def draw(results: Results, out: Path) -> list[str]:
+def draw(results: StudyResults, out: Path) -> list[str]:
     sheet = Sheet(1, 1)
     points: dict[str, list[PlotPoint]] = {p.name: [] for p in results.panels}
     for tau in results.grid_values(results.panels[0].name, "tau"):
@@ -78,7 +78,7 @@ def _limits(points: Sequence[PlotPoint]) -> tuple[float, float] | None:
     return min(ends) - pad, max(ends) + pad
 
 
-def judge(results: Results) -> list[Verdict]:
+def judge(results: StudyResults) -> list[Verdict]:
     verdicts = []
     if results.missing:  # each claim is about all panels
         return []

@@ -30,7 +30,7 @@ _SCALAR = "q"  # the name in the ledger of the measured q, which travels where d
 _FIRST = "first model"  # the name in the ledger of what the clients of the first round begin from
 _UNCOMPRESSED = Identity()
 
-Rows = Tensor | slice  # of some clients, among those that are computed at once
+SomeRows = Tensor | slice  # of some clients, among those that are computed at once
 B = TypeVar("B")
 W = TypeVar("W")
 M = TypeVar("M")
@@ -208,7 +208,7 @@ def _own_path(rules: Rules, given: "Assignment | Senders") -> Round:
 def _send_up(rules: Rules, name: str, clients: Tensor, channel: Channel, draw: Draw, x: Tensor) -> Tensor:
     """Send one vector per client to the server, each by the codec of its client's budget."""
 
-    def send(x: Tensor, codec: Codec, draw: Draw, rows: Rows) -> Tensor:
+    def send(x: Tensor, codec: Codec, draw: Draw, rows: SomeRows) -> Tensor:
         return channel.send(name, x, rules.layout, codec, draw, rows=rows)
 
     return _by_budget(rules, clients, x, draw, send)
@@ -217,14 +217,18 @@ def _send_up(rules: Rules, name: str, clients: Tensor, channel: Channel, draw: D
 def _send_q(rules: Rules, vector: str, clients: Tensor, channel: Channel, draw: Draw, q: Tensor) -> Tensor:
     """Send the measured q of each client to the server, beside the vector that it just sent."""
 
-    def send(q: Tensor, codec: Codec, draw: Draw, rows: Rows) -> Tensor:
+    def send(q: Tensor, codec: Codec, draw: Draw, rows: SomeRows) -> Tensor:
         return _send_scalar(q, vector, codec, channel, draw, rows=rows)
 
     return _by_budget(rules, clients, q, draw, send)
 
 
 def _by_budget(
-    rules: Rules, clients: Tensor, x: Tensor, draw: Draw, send: Callable[[Tensor, Codec, Draw, Rows], Tensor]
+    rules: Rules,
+    clients: Tensor,
+    x: Tensor,
+    draw: Draw,
+    send: Callable[[Tensor, Codec, Draw, SomeRows], Tensor],
 ) -> Tensor:
     """What is heard of the clients' rows, those with the same codec sent at once."""
     heard = torch.empty_like(x)
@@ -242,7 +246,7 @@ def _send_scalar(
     channel: Channel,
     draw: Draw,
     receivers: int = 1,
-    rows: Rows = slice(None),
+    rows: SomeRows = slice(None),
 ) -> Tensor:
     """Send one number per message: inside a message of a compact codec, else in a message of its own.
 

@@ -15,7 +15,7 @@ from fedcom.formats import is_number
 from fedcom.imports import optional
 
 
-class Tracker(Protocol):
+class RunTracker(Protocol):
     """A callback that has something to finish."""
 
     def __call__(self, row: Row) -> None:
@@ -163,8 +163,8 @@ class WandB:
 class _Later:
     """A tracker that is made when the first row comes: a run that is refused leaves nothing."""
 
-    def __init__(self, make: Callable[[], Tracker]) -> None:
-        self._make, self._made = make, list[Tracker]()
+    def __init__(self, make: Callable[[], RunTracker]) -> None:
+        self._make, self._made = make, list[RunTracker]()
 
     def __call__(self, row: Row) -> None:
         if not self._made:
@@ -190,20 +190,20 @@ def check_installed(names: Iterable[str]) -> None:
 @contextmanager
 def opened(
     names: Sequence[str], out: Path, label: str, settings: Mapping[str, Any] | None
-) -> Iterator[list[Tracker]]:
+) -> Iterator[list[RunTracker]]:
     """The trackers that run.log names, for a run in a folder; they are closed at the end.
 
     Args:
         label: of the run.
         settings: by section and key.
     """
-    makers: dict[str, Callable[[], Tracker]] = {
+    makers: dict[str, Callable[[], RunTracker]] = {
         "csv": lambda: Csv(out / "metrics.csv"),
         "tensorboard": lambda: TensorBoard(out / "tensorboard"),
         "mlflow": lambda: MLflow(name=label, settings=settings),
         "wandb": lambda: WandB(name=label, settings=settings, folder=out),
     }
-    trackers: list[Tracker] = [_Later(makers[name]) for name in names]
+    trackers: list[RunTracker] = [_Later(makers[name]) for name in names]
     try:
         yield trackers
     finally:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from fedcom.engines.simulation import Row, Simulation
 from fedcom.errors import ConfigError, Diverged
-from fedcom.saving.kept import Kept
+from fedcom.saving.in_memory import InMemory
 
 OnDivergence = Literal["stop", "backoff"]
 BLOWN = 3.0  # times the first loss
@@ -26,7 +26,7 @@ class Watch:
             raise ConfigError("run.on_divergence=backoff plays in one process; use stop on several ranks")
         self.rule = rule
         self._first: float | None = None
-        self._copies: list[Kept] = []
+        self._copies: list[InMemory] = []
         self._failed_at = -1
 
     def begin(self, rows: Sequence[Row], simulation: Simulation) -> None:

@@ -34,7 +34,7 @@ _OURS = re.compile(rf"\d{{8}}(\.json|(-rows-\d+)?\.safetensors)({re.escape(ASIDE
 
 T = TypeVar("T")
 Facts = Mapping[str, Any]  # what JSON can hold
-Entry = dict[str, Any]  # a file in a manifest
+FileEntry = dict[str, Any]  # a file in a manifest
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Series:
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         check_room(self.folder, len(clients) * rows.width + sum(x.nbytes for x in tensors.values()))
-        parts: list[Future[Entry]] = []
+        parts: list[Future[FileEntry]] = []
         for some in torch.split(clients, max(1, _PART // max(1, rows.width))) if len(clients) else ():
             fields = {f"field-{k}": field for k, field in enumerate(rows.take(some))}
             path = self.folder / f"{number:08d}-rows-{len(parts)}.safetensors"
@@ -148,8 +148,8 @@ class Series:
         number: int,
         facts: dict[str, Any],
         tensors: Vectors,
-        older: list[Entry],
-        parts: list[Future[Entry]],
+        older: list[FileEntry],
+        parts: list[Future[FileEntry]],
     ) -> None:
         """Write the tensors and the manifest after the rows; then delete what only older checkpoints need."""
         rows = older + [part.result() for part in parts]
@@ -178,7 +178,7 @@ class Series:
             if _OURS.fullmatch(path.name) and path.name not in needed:
                 path.unlink(missing_ok=True)
 
-    def _rows(self, parts: list[Entry]) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    def _rows(self, parts: list[FileEntry]) -> Iterator[tuple[Tensor, list[Tensor]]]:
         seen = torch.empty(0, dtype=torch.int64)
         for part in reversed(parts):
             found = _load(self.folder / part["file"])
@@ -188,7 +188,7 @@ class Series:
             seen = torch.cat([seen, clients[fresh]])
 
 
-def _write(path: Path, tensors: Vectors) -> Entry:
+def _write(path: Path, tensors: Vectors) -> FileEntry:
     """Write a safetensors file; returns its entry in the manifest."""
     from safetensors.torch import save_file
 

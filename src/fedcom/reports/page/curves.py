@@ -23,7 +23,6 @@ Y = {
     "train_loss": ("Loss", *UNITS["train_loss"]),
     "worst_client_accuracy": ("Worst tenth", "training accuracy, worst tenth of clients (%)", 100.0),
 }
-Rows = Sequence[Row]
 MOST = 600  # points per curve
 
 
@@ -40,7 +39,7 @@ def curves(runs: Sequence[SavedRun]) -> dict[str, Any]:
     lines = []
     for method, group in by_method(run.curve for run in runs).items():
         done = [curve.rows for curve in group if curve.status == "done"]
-        parts: list[tuple[str, list[Rows], int | None]] = [("done", done, None)] if done else []
+        parts: list[tuple[str, list[Sequence[Row]], int | None]] = [("done", done, None)] if done else []
         parts += [(curve.status, [curve.rows], curve.seed) for curve in group if curve.status != "done"]
         for status, rows, seed in parts:
             views = {y: view for y in Y if (view := _view(rows, y))}
@@ -51,7 +50,7 @@ def curves(runs: Sequence[SavedRun]) -> dict[str, Any]:
     return {"x": axes[0], "y": axes[1], "methods": methods, "lines": lines}
 
 
-def _view(runs: Sequence[Rows], y: str) -> dict[str, list[float | None]]:
+def _view(runs: Sequence[Sequence[Row]], y: str) -> dict[str, list[float | None]]:
     """The mean, lowest and highest of one measure over seeds, and the values of every x axis."""
     scored = [[row for row in rows if is_number(row.get(y))] for rows in runs]
     scored = [rows for rows in scored if rows]
@@ -67,13 +66,13 @@ def _view(runs: Sequence[Rows], y: str) -> dict[str, list[float | None]]:
     return {key: _plain(numbers) for key, numbers in view.items() if np.isfinite(numbers).any()}
 
 
-def _held(rows: Rows, key: str, grid: Array) -> Array:
+def _held(rows: Sequence[Row], key: str, grid: Array) -> Array:
     """The values of a key at some rounds; a run that stopped early keeps its last value."""
     values: Array = np.interp(grid, [row["round"] for row in rows], [row[key] for row in rows])
     return values
 
 
-def _reached(rows: Rows, key: str, grid: Array) -> Array:
+def _reached(rows: Sequence[Row], key: str, grid: Array) -> Array:
     """The values of an x axis at some rounds; NaN after the run has stopped."""
     if not rows:
         return np.full(len(grid), np.nan)

@@ -7,7 +7,7 @@ from fedcom.saving.series import ClientRows, Facts, Saved, Series
 from fedcom.vectors import Vectors
 
 
-class Kept(Series):
+class InMemory(Series):
     """One checkpoint, kept in memory instead of a folder."""
 
     def __init__(self) -> None:
