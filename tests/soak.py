@@ -269,7 +269,7 @@ def main(minutes: float = 60, seed: int = 0) -> int:
         temporary.mkdir()
         os.environ["TMPDIR"] = str(temporary)  # of the processes that are started
         soak.play()
-        left = [str(path.relative_to(temporary)) for path in temporary.rglob("*")]
+        left = [str(path.relative_to(temporary)) for path in temporary.rglob("*") if path.is_file()]
         left = [name for name in left if not name.startswith("pymp-")]  # of the process that forks
         for what, found in ("temporary files", left), ("shared memory", set(os.listdir("/dev/shm")) - shared):
             if found:
