@@ -21,7 +21,7 @@ from benchmarks.contenders import fedcom_task
 from benchmarks.jobs import JOBS, Job
 
 import fedcom
-from fedcom.engines.simulation import stack_runs
+from fedcom.engines.stacks import stack_runs
 
 ETAS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08)
 SEEDS = range(3)

@@ -15,7 +15,7 @@ from fedcom import ConfigError, FedCOM, FedCOMGATE, Int, Links, Qsgd, Scaffold, 
 from fedcom.codecs import CODECS, Auto, Codec, Dithered, LowRank
 from fedcom.config import Config, read
 from fedcom.draws import Draw, Strata
-from fedcom.engines.simulation import stack_runs
+from fedcom.engines.stacks import stack_runs
 from fedcom.vectors import Layout
 from tests.codecs.cases import LONG, gaussian, label, same
 from tests.codecs.test_statistics import excess

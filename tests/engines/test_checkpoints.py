@@ -26,7 +26,7 @@ from fedcom import (
     TopK,
 )
 from fedcom.engines.base import Engine
-from fedcom.engines.simulation import stack_runs
+from fedcom.engines.stacks import stack_runs
 from fedcom.errors import StorageError
 from fedcom.saving.series import Series
 from tests.conftest import mlp_task, quadratic_task

@@ -12,7 +12,7 @@ from fedcom.algorithms.base import Round
 from fedcom.codecs import Identity, Int, Rotated, TopK
 from fedcom.codecs.kernels import cpu
 from fedcom.codecs.kernels.jit import COMPILED
-from fedcom.engines.simulation import stack_runs
+from fedcom.engines.stacks import stack_runs
 from fedcom.rounds import local, loops
 from fedcom.vectors import handfuls
 

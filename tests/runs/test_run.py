@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedcom.config import Config, read
-from fedcom.engines.simulation import Row
+from fedcom.engines.results import Row
 from fedcom.errors import ConfigError, DataError, Diverged
 from fedcom.runs import prepare as preparing
 from fedcom.runs.prepare import prepare

@@ -24,7 +24,7 @@ from fedcom.codecs import (
     Rotated,
     TopK,
 )
-from fedcom.engines.simulation import stack_runs
+from fedcom.engines.stacks import stack_runs
 from fedcom.traffic.ledger import Direction
 from tests.codecs.cases import label
 from tests.conftest import after

@@ -16,7 +16,7 @@ from fedcom.codecs import Codec, Dithered, Int, Rotated
 from fedcom.config import Config, read
 from fedcom.draws import Draw
 from fedcom.engines.local.eager import Rehearsal
-from fedcom.engines.simulation import stack_runs
+from fedcom.engines.stacks import stack_runs
 from fedcom.errors import ConfigError
 from fedcom.formats import duration
 from fedcom.reports.comparison import compare_table, markdown, render

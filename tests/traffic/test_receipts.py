@@ -13,7 +13,7 @@ from fedcom import Algorithm, Diana, FedAvg, FedCOMGATE, FedGATE, Links, Network
 from fedcom.codecs import Codec, Dithered, Identity, Int, Peaks
 from fedcom.config import Config, read
 from fedcom.engines.local.eager import Rehearsal
-from fedcom.engines.simulation import stack_runs
+from fedcom.engines.stacks import stack_runs
 from fedcom.errors import ConfigError
 from fedcom.rounds.round import play
 from fedcom.runs.prepare import prepare

@@ -2,11 +2,10 @@
 
 import copy
 import math
-import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -16,20 +15,29 @@ import torch
 from torch import Tensor, nn
 
 from fedcom import vectors
-from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.codecs import CODECS, Codec
+from fedcom.algorithms import Algorithm
+from fedcom.codecs import Codec
 from fedcom.draws import Draw
+from fedcom.engines.arguments import (
+    Callbacks,
+    Metrics,
+    algorithm_of,
+    callbacks_of,
+    links_of,
+    metrics_of,
+    pick_device,
+)
 from fedcom.engines.base import Engine, Exchange, Options
 from fedcom.engines.choice import check_engine, make_engine
+from fedcom.engines.description import arguments_in, described
 from fedcom.engines.local.eager import repeatable
-from fedcom.engines.ranks.ranks import ALONE, Ranks, job
+from fedcom.engines.ranks.ranks import ALONE, Ranks
 from fedcom.engines.results import Results
 from fedcom.engines.results import Row as Row
-from fedcom.engines.state.placement import ClientCounts, clients_that_fit, plan_store
+from fedcom.engines.state.placement import ClientCounts, plan_store
 from fedcom.engines.state.stores import Storage
 from fedcom.errors import ConfigError, Diverged, NotFinite, StorageError
 from fedcom.formats import html_table, size
-from fedcom.plain import build, pick, plain
 from fedcom.rounds.cohort import Cohort
 from fedcom.rounds.rules import Measure, Rules, relative_error
 from fedcom.rounds.state import RunState
@@ -40,20 +48,11 @@ from fedcom.tasks.scores import Metric
 from fedcom.tasks.task import Task
 from fedcom.theory import settle
 from fedcom.traffic.ledger import Ledger
-from fedcom.traffic.links import Links, codec_of
+from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network
 from fedcom.vectors import Vectors
 
-Callback = Callable[[Row], object]
-Callbacks = Callback | Sequence[Callback]
-Metrics = Mapping[str, Metric] | Sequence[Metric] | Metric
 _LOWEST_SHARE = 0.01  # of eta, below which decay is warned of
-ROW_KEYS = (  # what rows may hold besides the user's metrics
-    *("round", "train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse"),
-    *("uplink_bytes", "downlink_bytes", "uplink_bytes_total", "downlink_bytes_total"),
-    *("q", "damping", "seconds", "modelled_seconds"),
-)
-_SAVED = ("rounds", "participation", "seed", "eval_every", "chunk", "engine", "tf32")  # in a checkpoint
 _GROWN = 20.0  # times the first loss, of which a run warns
 _CHECK_EVERY = 16  # rounds on a GPU between two checks whether the model is finite
 
@@ -135,29 +134,33 @@ class Simulation:
         self.backoffs: list[dict[str, Any]] = []  # each time the run went back: from and to which round, eta
         self.notes: Mapping[str, Any] = {}  # of the checkpoint that the run goes on from
         self.results, self.metrics, self._warned = Results(), metrics_of(metrics), False
-        self._check_metrics()
-        self._arguments: dict[str, Any] = {
-            "links": links,
+        if self.metrics and not len(self.task.test_x):
+            raise ConfigError("metrics are measured on the test set; give the task one, as in test_x, test_y")
+        self.settings: dict[str, Any] = {
             "rounds": rounds,
             "participation": participation,
             "seed": seed,
             "eval_every": eval_every,
-            "device": device,
             "chunk": chunk,
             "engine": engine,
             "tf32": tf32,
-            "storage": storage,
-            "network": network,
-            "metrics": metrics,
+        }
+        self._others: dict[str, Any] = {
+            "device": device,
+            "metrics": self.metrics,
             "measure": measure,
             "ranks": ranks,
             "transport": transport,
         }
-        self.settings: dict[str, Any] = {key: self._arguments[key] for key in _SAVED}
+
+    def _saved(self) -> dict[str, Any]:
+        """The arguments that a checkpoint keeps."""
+        kept = {"algorithm": self.algorithm, "links": self.rules.links, **self.settings}
+        return {**kept, "storage": self.options.storage, "network": self.state.network}
 
     def replaced(self, **changes: Any) -> "Simulation":
         """The same run before its first round, with some arguments changed."""
-        return Simulation(**{"task": self.task, "algorithm": self.algorithm, **self._arguments, **changes})
+        return Simulation(self.task, **{**self._saved(), **self._others, **changes})
 
     def __repr__(self) -> str:
         done = self.round if "engine" in vars(self) else 0  # which takes time to make
@@ -253,16 +256,16 @@ class Simulation:
         Args:
             on_round: called after each round with the number of rounds done.
         """
-        while True:
-            if self.round % self.eval_every == 0 or self.round == self.rounds:
-                row = self.row()
-                self.results.add(row)
-                yield row
-                self._warn_of_growth(row)
-            if self.round >= self.rounds:
-                return
-            self.step()
-            on_round(self.round)
+        for _, row in in_step({0: self}, self._evaluates, on_round):
+            if isinstance(row, Diverged):
+                raise row
+            self.results.add(row)
+            yield row
+            self._warn_of_growth(row)
+
+    def _evaluates(self, done: int) -> bool:
+        """Whether there is a row of the round."""
+        return done % self.eval_every == 0 or done == self.rounds
 
     def _warn_of_growth(self, row: Row) -> None:
         """Warn once if the training loss is many times what it was."""
@@ -305,6 +308,12 @@ class Simulation:
             **self._backed_off(),
         }
 
+    def _row_or_end(self) -> Row | Diverged:
+        try:
+            return self.row()
+        except Diverged as error:
+            return error
+
     def _backed_off(self) -> Row:
         """What a row says of a run that went back: how often, and the eta of the round."""
         if not self.backoffs:
@@ -318,26 +327,8 @@ class Simulation:
 
     def step(self) -> None:
         """One round."""
-        started = time.perf_counter()
-        try:
-            self.engine.step()
-        except NotFinite as error:
-            raise self._diverged(self.round + 1) from error
-        if self.server.w.device.type == "cpu" or self.round % _CHECK_EVERY == 0:
-            self.check()
-        self._seconds += time.perf_counter() - started
-
-    def _check_metrics(self) -> None:
-        """Refuse metrics that have no data, no function or the name of a figure that rows have anyway."""
-        if self.metrics and not len(self.task.test_x):
-            raise ConfigError("metrics are measured on the test set; give the task one, as in test_x, test_y")
-        for name, function in self.metrics.items():
-            if not callable(function):
-                raise ConfigError(
-                    f"metric {name!r} must be a function of outputs and targets; got {function!r}"
-                )
-            if name in ROW_KEYS:
-                raise ConfigError(f"rows have a {name!r} already; give your metric another name")
+        for diverged in _step({0: self}).values():
+            raise diverged
 
     def check(self) -> None:
         """Raise Diverged if the model is no longer finite."""
@@ -381,7 +372,7 @@ class Simulation:
             raise ConfigError("a run that is played in step with others cannot be saved by itself")
         series = self._saves.setdefault(Path(path), Series(Path(path)))
         told = {"notes": dict(notes), **({"backoffs": self.backoffs} if self.backoffs else {})}
-        self.engine.save(series, {"simulation": self._description(), "seconds": self._seconds, **told})
+        self.engine.save(series, {"simulation": described(self._saved()), "seconds": self._seconds, **told})
         if wait:
             series.wait()
 
@@ -450,34 +441,12 @@ class Simulation:
         if saved is None:
             raise StorageError(f"{path} holds no whole checkpoint; `Simulation.save` writes one")
         kept = saved.facts["simulation"]
-        settings = kept["settings"] | ({} if rounds is None else {"rounds": rounds})
-        codecs = {} if links else {way: pick(CODECS, kept["codecs"][way], way) for way in kept["codecs"]}
-        simulation = cls(
-            task,
-            algorithm or pick(ALGORITHMS, kept["algorithm"], "algorithm"),
-            links or build(Links, {**kept["links"], **codecs}, "links"),
-            device=device,
-            storage=build(Storage, kept["storage"], "storage"),
-            network=kept["network"] and build(Network, kept["network"], "network"),
-            metrics=metrics,
-            measure=measure,
-            **settings,
-        )
+        changes = {"rounds": rounds, "algorithm": algorithm, "links": links}
+        given = {name: value for name, value in changes.items() if value is not None}
+        arguments = arguments_in(kept, given) | {"device": device, "metrics": metrics, "measure": measure}
+        simulation = cls(task, **arguments)
         simulation.restore(path)
         return simulation
-
-    def _description(self) -> dict[str, Any]:
-        """What `load` needs to make this run again, except its task, as plain data."""
-        links, network, storage = self.rules.links, self.state.network, self.options.storage
-        codecs = {way: plain(getattr(links, way), CODECS) for way in ("uplink", "downlink")}
-        return {
-            "algorithm": plain(self.algorithm, ALGORITHMS),
-            "codecs": codecs,
-            "links": {f.name: getattr(links, f.name) for f in fields(links) if f.name not in codecs},
-            "storage": {**asdict(storage), "folder": storage.folder and str(storage.folder)},
-            "network": network and asdict(network),
-            "settings": self.settings,
-        }
 
     def __getstate__(self) -> Any:
         raise TypeError(
@@ -492,54 +461,52 @@ class Simulation:
         )
 
 
-def algorithm_of(given: object) -> Algorithm:
-    """The method that a name, a class or an instance stands for."""
-    made = ALGORITHMS[given] if isinstance(given, str) else given
-    made = made() if isinstance(made, type) and issubclass(made, Algorithm) else made
-    if not isinstance(made, Algorithm):
-        raise ConfigError(
-            f"algorithm must be a method, as in fedcom.FedCOMGATE(eta=0.05), or its name; got {given!r}"
-        )
-    return made
+def in_step(
+    runs: Mapping[int, Simulation],
+    due: Callable[[int], bool],
+    on_round: Callable[[int], object] = lambda index: None,
+) -> Iterator[tuple[int, Row | Diverged]]:
+    """Play runs that share an engine to their end: the loop over rounds, whoever plays.
+
+    Yields each row with the number of its run, and the error that ends a run early; the others go on.
+
+    Args:
+        due: whether rows are to be measured after that many rounds.
+        on_round: called after each round with the number of rounds done.
+    """
+    alive = dict(runs)
+    while alive:
+        first = next(iter(alive.values()))
+        engine = first.engine
+        for i, run in list(alive.items()) if due(engine.round) else []:
+            row = run._row_or_end()
+            if isinstance(row, Diverged):
+                del alive[i]
+            yield i, row
+        if engine.round >= first.rounds:
+            return
+        for i, end in _step(alive).items():
+            del alive[i]
+            yield i, end
+        if alive:
+            on_round(engine.round)
 
 
-def links_of(given: object) -> Links | None:
-    """The links that a codec, its class or its name stands for."""
-    made = codec_of(given)
-    made = Links(made) if isinstance(made, Codec) else made
-    if made is not None and not isinstance(made, Links):
-        raise ConfigError(
-            f"links must be fedcom.Links, as in fedcom.Links(fedcom.Int(bits=4)), or a codec or its name; "
-            f"got {given!r}"
-        )
-    return made
-
-
-def metrics_of(given: Metrics | None) -> dict[str, Metric]:
-    """The metrics by name; functions that are given without one have their own."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    found: dict[str, Metric] = {}
-    given = [given] if callable(given) else given or ()
-    if not isinstance(given, Sequence):
-        raise ConfigError(f"metrics must be functions by name, or a list of functions; got {given!r}")
-    for function in given:
-        name = getattr(function, "__name__", type(function).__name__)
-        if name in found:
-            raise ConfigError(f"two metrics are called {name}; give a mapping from names to functions")
-        found[name] = function
-    return found
-
-
-def callbacks_of(given: Callbacks) -> list[Callback]:
-    """The callbacks as a list, also if there is only one; refuses what cannot be called."""
-    if not callable(given) and not isinstance(given, Sequence):
-        raise ConfigError(f"callbacks must be functions of a row, or one; got {given!r}")
-    found = [given] if callable(given) else list(given)
-    for callback in found:
-        if not callable(callback):
-            raise ConfigError(f"a callback must be a function of a row; got {callback!r}")
-    return found
+def _step(runs: Mapping[int, Simulation]) -> dict[int, Diverged]:
+    """Play one round of runs that share an engine; returns what ended some of them."""
+    started, (first, *others) = time.perf_counter(), runs.values()
+    ended = dict[int, Diverged]()
+    try:
+        first.engine.step()
+        if not others and (first.server.w.device.type == "cpu" or first.round % _CHECK_EVERY == 0):
+            first.check()
+    except NotFinite:
+        ended = {i: run._diverged(run.round + 1) for i, run in runs.items()}
+    except Diverged as error:
+        ended = dict.fromkeys(runs, error)
+    for run in runs.values():
+        run._seconds += time.perf_counter() - started
+    return ended
 
 
 def _warn_of_decay(algorithm: Algorithm, rounds: int) -> None:
@@ -557,60 +524,6 @@ _ADVICE = (
     "try a smaller eta, with a larger gamma to keep their product, or damping (fedcomgate: damping=auto), "
     "or a finer codec"
 )
-
-
-def stack_runs(simulations: Sequence[Simulation]) -> Engine:
-    """Let new runs of equal shapes be played in step, as one stack; returns the engine that plays them."""
-    first = simulations[0]
-    if len(simulations) > 1 and not all(map(_stackable, simulations)):
-        raise ConfigError(
-            "runs cannot be played in step if clients differ in local steps or budgets, samples are drawn or "
-            "messages are encoded; play each run by itself"
-        )
-    if len({simulation.state.network for simulation in simulations}) > 1:
-        raise ConfigError("runs played in step must share one network; play each run by itself")
-    task = Task.stacked([simulation.task for simulation in simulations])
-    options = replace(first.options, chunk=len(simulations) * first.rules.sampled)
-    engine = make_engine(first.engine_name, [run.state for run in simulations], task, options)
-    for i, simulation in enumerate(simulations):
-        simulation.join(engine, i)
-    return engine
-
-
-def runs_that_fit(simulation: Simulation) -> int:
-    """How many runs like this one fit into a GPU's memory; 1 on a CPU, where stacking gains nothing."""
-    w = simulation.server.w
-    fit = clients_that_fit(simulation.task, simulation.algorithm, w) if w.is_cuda else 0
-    return max(1, fit // simulation.rules.sampled) if _stackable(simulation) else 1
-
-
-def _stackable(simulation: Simulation) -> bool:
-    """Whether other seeds give tensors of the same shapes; not if clients differ in steps or codecs."""
-    links, steps = simulation.rules.links, simulation.state.cohort.steps
-    unequal_steps = steps.per_client is not None or simulation.algorithm.epochs is not None
-    drawn = simulation.task.source is not None
-    return not (unequal_steps or drawn or links.encode or links.budgets is not None)
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of a name; auto: the GPU if there is one; on several ranks, a rank's own GPU."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", str(name))
-    if match is None:
-        raise ConfigError(f"device must be auto, cpu, cuda or one GPU, such as cuda:1; got {name!r}")
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if match[0] != "cpu" and int(match[1] or 0) >= gpus:
-        seen = f"only cuda:0 to cuda:{gpus - 1}" if gpus > 1 else "only cuda:0" if gpus else "no GPU"
-        raise ConfigError(
-            f"device={name}, but torch sees {seen}; use device=cpu or auto, or one that it sees"
-        )
-    if match[0] == "cuda" and job().size > 1:
-        torch.cuda.set_device(job().own_gpu())
-        return job().own_gpu()
-    if match[1]:
-        torch.cuda.set_device(int(match[1]))  # graphs and kernels are recorded on the current device
-    return torch.device(match[0])
 
 
 def _kind(thing: object) -> str:

@@ -15,7 +15,7 @@ from fedcom.data.synthetic import LAID_OUT, population
 from fedcom.draws import Draw
 from fedcom.engines.ranks.ranks import here
 from fedcom.engines.remote.terms import Terms
-from fedcom.engines.simulation import Simulation, pick_device
+from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import short_name
 from fedcom.rounds.cohort import sample_size
@@ -25,7 +25,6 @@ from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.suitable import copied, initialised
 from fedcom.tasks.task import Task
-from fedcom.theory import settle
 
 C = TypeVar("C", Config, Given)
 
@@ -65,14 +64,9 @@ def simulation_of(
         raise ConfigError(
             "on several ranks compare and sweep need a config; give Simulation its ranks instead"
         )
-    task = task.to(pick_device(device))
-    algorithm, why = settle(task, config.algorithm, config.links, run.participation, run.seed)
-    config = replace(config, algorithm=algorithm)
-    if ranks.size > 1 and ranks.rank == 0:
-        ranks.tell({"do": "prepare", "config": config.table(), "device": pick_device(device).type})
     simulation = Simulation(
         task,
-        algorithm,
+        config.algorithm,
         config.links,
         rounds=run.rounds,
         participation=run.participation,
@@ -89,7 +83,9 @@ def simulation_of(
         ranks=ranks,
         transport=run.transport,
     )
-    simulation.why_rates = why
+    if ranks.size > 1 and ranks.rank == 0:
+        settled = replace(config, algorithm=simulation.algorithm)
+        ranks.tell({"do": "prepare", "config": settled.table(), "device": simulation.server.w.device.type})
     return simulation
 
 

@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import sys
-import time
 import tomllib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +24,11 @@ import torch
 from fedcom.algorithms import ALGORITHMS
 from fedcom.codecs import CODECS
 from fedcom.config import Table, dumps
+from fedcom.engines.arguments import Callbacks, callbacks_of
 from fedcom.engines.local.eager import repeatable
 from fedcom.engines.remote.faults import AUDIT
-from fedcom.engines.simulation import Callbacks, Row, Simulation, callbacks_of
+from fedcom.engines.results import Row
+from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError, Diverged, OutOfMemory, Stopped, StorageError, flag
 from fedcom.plain import plain
 from fedcom.redaction import own_command, redacted
@@ -37,6 +38,7 @@ from fedcom.runs.curve import Curve, milestones
 from fedcom.runs.display import progress
 from fedcom.runs.folder import claim, clear
 from fedcom.runs.watch import OnDivergence, Watch
+from fedcom.saving.timer import SaveTimer
 from fedcom.saving.whole import disk_errors, flush, write_json, write_text, write_whole
 from fedcom.tasks.similarity import chosen_clients, similarity
 from fedcom.version import VERSION
@@ -182,8 +184,7 @@ class _Recorder:
         self.label = label or simulation.algorithm.name
         self.rows: list[Row] = []
         self._crc = 0  # of their lines
-        self._minutes, self._rounds = every
-        self._saved_at, self._saved_round = time.monotonic(), 0
+        self._timer = SaveTimer(*every)
         self._any_saved, self._quiet = False, False
         self.watch = Watch("stop", simulation)
 
@@ -238,7 +239,7 @@ class _Recorder:
         if self._any_saved:
             self.rows, lost = self._rows_before(self.simulation.round)
         self._write_config()  # only now, as it is no longer refused: settings may have changed
-        self._saved_round = self.simulation.round
+        self._timer.restart(self.simulation.round)
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         this = {"round": self.simulation.round, "at": now, **({"lost_rows": lost} if lost else {})}
         resumed = {"resumed": [*known.get("resumed", []), this]}
@@ -306,7 +307,7 @@ class _Recorder:
                 if stopped.between_rounds:
                     self._save()
                 raise
-            if self._any_saved or self._due():
+            if self._any_saved or self._timer.due(self.simulation.round):
                 self._save()
 
     def _play_on(self, callbacks: Sequence[Callable[[Row], object]], on_round: Callable[[int], None]) -> bool:
@@ -333,7 +334,7 @@ class _Recorder:
             print(f"fedcom: {self.label}: {diverged}; {back}", file=sys.stderr)
         self._write_rows([row for row in self.rows if row["round"] < self.simulation.round])
         clear(self.out, (CHECKPOINTS,))  # they may be of later rounds
-        self._saved_round = self.simulation.round
+        self._timer.restart(self.simulation.round)
         if self._any_saved:
             self._save()
 
@@ -341,22 +342,18 @@ class _Recorder:
         def on_round(done: int) -> None:
             show(done)
             stops.check()
-            if done < self.simulation.rounds and self._due():
+            if done < self.simulation.rounds and self._timer.due(done):
                 self._save(wait=False)
 
         return on_round
-
-    def _due(self) -> bool:
-        by_rounds = self._rounds and self.simulation.round - self._saved_round >= self._rounds
-        by_time = self._minutes and time.monotonic() - self._saved_at >= 60 * self._minutes
-        return bool(by_rounds or by_time)
 
     def _save(self, wait: bool = True) -> None:
         with disk_errors(self.out):
             flush(self.out / "metrics.jsonl")  # a checkpoint counts on the rows before it
         notes = {"rows": len(self.rows), "crc32": self._crc}
         self.simulation.save(self.out / CHECKPOINTS, wait=wait, notes=notes)
-        self._saved_at, self._saved_round, self._any_saved = time.monotonic(), self.simulation.round, True
+        self._timer.restart(self.simulation.round)
+        self._any_saved = True
 
     def _write_results(self) -> None:
         """Write the ledger, the accuracy by client and by class, and the model."""

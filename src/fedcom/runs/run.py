@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedcom.config import Config
-from fedcom.engines.simulation import Row
+from fedcom.engines.results import Row
 from fedcom.runs.given import Given
 from fedcom.runs.prepare import prepare
 from fedcom.runs.record import Outcome, Start, record

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from fedcom.engines.simulation import Row, Simulation
+from fedcom.engines.results import Row
+from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError, Diverged
 from fedcom.saving.in_memory import InMemory
 

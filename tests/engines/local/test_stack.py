@@ -14,7 +14,7 @@ from fedcom.codecs import Auto, Dithered, Int, LowRank, Peaks, RandK, Rotated, T
 from fedcom.engines.local.eager import EagerEngine, Rehearsal
 from fedcom.engines.local.groups import Groups
 from fedcom.engines.local.threads import map_on_threads
-from fedcom.engines.simulation import runs_that_fit, stack_runs
+from fedcom.engines.stacks import runs_that_fit, stack_runs
 from fedcom.errors import ConfigError, Diverged
 from fedcom.rounds.round import play
 from tests.conftest import after, mlp_task

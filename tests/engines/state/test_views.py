@@ -17,7 +17,7 @@ from fedcom.algorithms.base import Round
 from fedcom.algorithms.fedgate import Tracker
 from fedcom.engines.local.compiled import _in_place
 from fedcom.engines.local.eager import _written
-from fedcom.engines.simulation import stack_runs
+from fedcom.engines.stacks import stack_runs
 from fedcom.rounds.rules import ServerSide
 from fedcom.vectors import apart, overwrite
 from tests.engines.remote.clients import Perfect, deployed, participants

@@ -1,0 +1,46 @@
+"""Runs of equal shapes, played in step as one stack."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedcom.engines.base import Engine
+from fedcom.engines.choice import make_engine
+from fedcom.engines.simulation import Simulation
+from fedcom.engines.state.placement import clients_that_fit
+from fedcom.errors import ConfigError
+from fedcom.tasks.task import Task
+
+
+def stack_runs(simulations: Sequence[Simulation]) -> Engine:
+    """Let new runs of equal shapes be played in step, as one stack; returns the engine that plays them."""
+    first = simulations[0]
+    if len(simulations) == 1:
+        return first.engine
+    if not all(map(_stackable, simulations)):
+        raise ConfigError(
+            "runs cannot be played in step if clients differ in local steps or budgets, samples are drawn or "
+            "messages are encoded; play each run by itself"
+        )
+    if len({simulation.state.network for simulation in simulations}) > 1:
+        raise ConfigError("runs played in step must share one network; play each run by itself")
+    task = Task.stacked([simulation.task for simulation in simulations])
+    options = replace(first.options, chunk=len(simulations) * first.rules.sampled)
+    engine = make_engine(first.engine_name, [run.state for run in simulations], task, options)
+    for i, simulation in enumerate(simulations):
+        simulation.join(engine, i)
+    return engine
+
+
+def runs_that_fit(simulation: Simulation) -> int:
+    """How many runs like this one fit into a GPU's memory; 1 on a CPU, where stacking gains nothing."""
+    w = simulation.server.w
+    fit = clients_that_fit(simulation.task, simulation.algorithm, w) if w.is_cuda else 0
+    return max(1, fit // simulation.rules.sampled) if _stackable(simulation) else 1
+
+
+def _stackable(simulation: Simulation) -> bool:
+    """Whether other seeds give tensors of the same shapes; not if clients differ in steps or codecs."""
+    links, steps = simulation.rules.links, simulation.state.cohort.steps
+    unequal_steps = steps.per_client is not None or simulation.algorithm.epochs is not None
+    drawn = simulation.task.source is not None
+    return not (unequal_steps or drawn or links.encode or links.budgets is not None)

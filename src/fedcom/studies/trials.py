@@ -1,0 +1,153 @@
+"""What a study tries: methods at the points of a grid, each with some seeds."""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fedcom.config import Config, Table
+from fedcom.config.values import parse
+from fedcom.errors import ConfigError, nearest, unknown
+from fedcom.runs.given import Given
+from fedcom.studies.compare import check_once, check_shared, method_keys, variant
+
+_SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run", "network")
+_STACKED = {"algorithm": ("eta", "gamma"), "run": ("seed",)}  # settings that may differ in one stack
+T = TypeVar("T", bound="Trial")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep: a method at one point of the grid, with one seed.
+
+    Args:
+        method: the name of a method, or a label under [methods].
+        point: pairs of a key of the grid and its value, such as ("eta", 0.05).
+        config: the settings of this run.
+    """
+
+    method: str
+    point: tuple[tuple[str, Any], ...]
+    seed: int
+    config: Config | Given
+
+    @property
+    def key(self) -> str:
+        """The text that identifies this trial in results.jsonl."""
+        return json.dumps([self.method, self.point, self.seed])
+
+    @property
+    def digest(self) -> str:
+        """A hash of all its settings; trials with the same hash have the same rows."""
+        return hashlib.sha256(json.dumps(self.config.table(), default=str).encode()).hexdigest()[:16]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The part of its record that says which trial it is."""
+        return {"key": self.key, "method": self.method, "point": dict(self.point), "seed": self.seed}
+
+    @property
+    def words(self) -> str:
+        """Its point of the grid, in words."""
+        return ", ".join(f"{key} {value}" for key, value in self.point) or "no point"
+
+    @property
+    def title(self) -> str:
+        """Its name in the progress display."""
+        return self.method
+
+    @property
+    def shape(self) -> str:
+        """All settings that runs of one stack must share, as text."""
+        table = self.config.table()
+        for section, keys in _STACKED.items():
+            table[section] = {k: v for k, v in table[section].items() if k not in keys}
+        return json.dumps([self.method, table], default=str)
+
+
+def stacks(trials: Iterable[T]) -> list[list[T]]:
+    """The trials grouped by shape; each group can be computed as one stack."""
+    ordered = sorted(trials, key=lambda t: t.shape)
+    return [list(group) for _, group in itertools.groupby(ordered, key=lambda t: t.shape)]
+
+
+def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
+    """Every combination of a grid's values, each as pairs of key and value.
+
+    Args:
+        grid: values or lists of values: {"eta": [0.1, 0.2], "uplink": {"bits": [2, 4]}}. A key without a
+            section is a hyper-parameter of the algorithm.
+    """
+    values = lists(grid)
+    if not values:
+        raise ConfigError("a sweep needs a grid, as in grid.eta=0.02,0.05,0.1 or grid.uplink.bits=1,2")
+    return [tuple(zip(values, some, strict=True)) for some in itertools.product(*values.values())]
+
+
+def lists(grid: Table) -> dict[str, list[Any]]:
+    """The values of each key of a grid; see `points`."""
+    flat = {
+        f"{name}.{key}" if isinstance(values, dict) else name: inner
+        for name, values in grid.items()
+        for key, inner in (values.items() if isinstance(values, dict) else [("", values)])
+    }
+    for name, values in grid.items():
+        if isinstance(values, dict) and name not in _SECTIONS:
+            raise unknown("section of the grid", name, _SECTIONS)
+    found = {key: _values(own) for key, own in flat.items()}
+    for key, own in found.items():
+        if any(own.count(value) > 1 for value in own):
+            raise ConfigError(f"grid.{key} has a value twice: {own}; leave one out")
+    return found
+
+
+def _values(own: Any) -> list[Any]:
+    """A grid's values of one key; words may be among them, as in auto,0.1 or int,rotated."""
+    if isinstance(own, str) and "," in own:
+        return [parse(word.strip()) for word in own.split(",") if word.strip()]
+    return list(own) if isinstance(own, list | tuple) else [own]
+
+
+def trials_of(
+    table: Table, tried: Sequence[tuple[tuple[str, Any], ...]], methods: Sequence[str], seeds: int
+) -> Iterator[Trial]:
+    """Every method at every point with every seed; keys that a method does not have are dropped for it.
+
+    Args:
+        table: the settings of a config file, by section.
+        tried: the points of a grid; see `points`.
+        methods: names of methods, or labels under [methods].
+        seeds: how many seeds per point, from run.seed on.
+    """
+    first = Config.of({"run": table.get("run", {})}).run.seed
+    check_once(methods)
+    known = {method: method_keys(table, method) for method in methods}
+    check_shared(table, methods)
+    every = set().union(*known.values())
+    for key, _ in tried[0]:
+        if "." not in key and key not in every:
+            raise ConfigError(f"none of the methods has a key {key!r} to sweep; {nearest(key, every)}")
+    for method in methods:
+        own = {tuple((k, v) for k, v in point if "." in k or k in known[method]): None for point in tried}
+        for point, seed in itertools.product(own, range(first, first + seeds)):
+            yield Trial(method, point, seed, variant(_at(table, method, point, seed), method))
+
+
+def _at(table: Table, method: str, point: Sequence[tuple[str, Any]], seed: int) -> Table:
+    """The settings of one trial: those of the config with the values of the point put in."""
+    own: Table = dict(table.get("methods", {}).get(method, {}))
+    run: Table = {**table.get("run", {}), "seed": seed}
+    rest = dict(table)
+    for name, value in point:
+        section, _, key = name.rpartition(".")
+        if section in ("uplink", "downlink"):
+            own[section] = {**own.get(section, {}), key: value}
+        elif section in ("", "algorithm"):
+            own[key] = value
+        elif section == "run":
+            run[key] = value
+        else:
+            rest[section] = {**rest.get(section, {}), key: value}
+    return {**rest, "run": run, "methods": {**table.get("methods", {}), method: own}}
