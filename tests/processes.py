@@ -28,14 +28,18 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ports = count()
 
 
-def free_ports(many: int) -> list[int]:
+def free_ports(many: int, lasting: bool = False) -> list[int]:
     """Ports of this machine that nobody listens on.
 
     They lie below those that the system gives to connections, and other processes choose from other ones.
+
+    Args:
+        lasting: for processes that are killed and started again on the same ports; no others get those.
     """
     found: list[int] = []
+    first, some = (35, 15) if lasting else (0, 35)
     while len(found) < many:
-        port = 10_000 + os.getpid() % 400 * 50 + next(_ports) % 50
+        port = 10_000 + os.getpid() % 400 * 50 + first + next(_ports) % some
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             found.append(port)
     return found

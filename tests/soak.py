@@ -108,7 +108,8 @@ class Soak:
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
-            threads[0].join(60)
+            for thread in threads:
+                thread.join(30)
             left = max(0.0, self.end - time.monotonic()) / 60
             print(f"{left:5.1f} minutes left  {dict(self.counts)}  {self._memory()}", flush=True)
         for life in self.lives:

@@ -31,7 +31,7 @@ class Federation:
         self, folder: Path, nodes: int, superlink: Sequence[str] = ("--insecure",), apps: bool = True
     ) -> None:
         self.folder, self.processes = folder, dict[str, subprocess.Popen[bytes]]()
-        self.port, *self.node_ports = free_ports(nodes + 1)
+        self.port, *self.node_ports = free_ports(nodes + 1, lasting=True)
         self.pids = folder / "pids"
         self.pids.mkdir(parents=True)
         place = folder / "z"  # names of sockets must be short

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -129,6 +130,17 @@ def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
     assert [end.code for end in ends] == [7, 7]
     assert "fedcom: another process of this run ended or did not answer" in ends[0].err
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["status"] == "failed"
+
+
+def test_a_port_of_another_program_is_told_and_nobody_waits_for_ever(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:  # takes connections, and never says a word
+        port = str(other.getsockname()[1])
+        run = ("run", *SMALL, "run.rounds=2", "-q", "--out", "a")
+        with by_hand(tmp_path, 2, *run, timeout=3, environment={"MASTER_PORT": port}) as commands:
+            leader, follower = (command.result() for command in commands)
+    assert (leader.code, follower.code) == (2, 7)
+    assert leader.err == f"fedcom: another program listens on port {port}; choose another MASTER_PORT\n"
+    assert f"127.0.0.1:{port} takes connections but is not where" in follower.err
 
 
 def test_when_rank_0_is_killed_the_others_end_too(tmp_path: Path) -> None:

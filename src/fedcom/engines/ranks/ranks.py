@@ -6,11 +6,13 @@ import re
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import torch
@@ -259,7 +261,7 @@ def _store(env: Mapping[str, str], ranks: Ranks, seconds: timedelta) -> Any:
     address, port = meeting_place(env)
     if address is not None:
         torchrun_serves = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        server = c10d.TCPStore(address, port, ranks.size, ranks.rank == 0 and not torchrun_serves, seconds)
+        server = _server(address, port, ranks, ranks.rank == 0 and not torchrun_serves, seconds)
         _kept = c10d.PrefixStore("fedcom", server) if torchrun_serves else None
         return c10d.PrefixStore(f"fedcom-{attempt}", server)
     job = next((env[name] for name in _JOBS if name in env), None)
@@ -270,6 +272,33 @@ def _store(env: Mapping[str, str], ranks: Ranks, seconds: timedelta) -> Any:
         )
     name = "".join(letter if letter.isalnum() else "-" for letter in f"{job}-{env.get('SLURM_STEP_ID', '')}")
     return c10d.FileStore(str(Path(tempfile.gettempdir()) / f"fedcom-{os.getuid()}-{name}"), ranks.size)
+
+
+def _server(address: str, port: int, ranks: Ranks, serves: bool, seconds: timedelta) -> Any:
+    """The server where ranks meet, on rank 0 unless torchrun has one.
+
+    torch waits for ever for one that takes a connection and says nothing, so a thread waits for it.
+    """
+    found: Future[Any] = Future()
+
+    def connect() -> None:
+        try:
+            found.set_result(c10d.TCPStore(address, port, ranks.size, serves, seconds))
+        except RuntimeError as error:
+            found.set_exception(error)
+
+    Thread(target=connect, daemon=True).start()
+    try:
+        return found.result(seconds.total_seconds() + 1)  # torch's own words come first, if it has any
+    except TimeoutError:
+        raise RankLost(
+            f"{address}:{port} takes connections but is not where the processes of this run meet: another "
+            "program may listen there; choose another MASTER_PORT"
+        ) from None
+    except RuntimeError as error:
+        if serves and "EADDRINUSE" in str(error):
+            raise ConfigError(f"another program listens on port {port}; choose another MASTER_PORT") from None
+        raise
 
 
 def meeting_place(env: Mapping[str, str]) -> tuple[str | None, int]:
