@@ -1,7 +1,7 @@
 """Frozen dataclasses from plain tables, every key and type checked, and back."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from fedcom.errors import ConfigError, nearest
@@ -34,7 +34,9 @@ def pick(registry: Registry[type[T]], table: Mapping[str, Any], section: str) ->
 
 def plain(thing: Any, registry: Registry[Any]) -> dict[str, Any]:
     """A registered dataclass as a table with its name first."""
-    return {"name": registry.name_of(type(thing)), **asdict(thing)}
+    parts = {f.name: value for f in fields(thing) if is_dataclass(value := getattr(thing, f.name))}
+    named = {key: {"name": part.name, **asdict(part)} for key, part in parts.items()}
+    return {"name": registry.name_of(type(thing)), **asdict(thing), **named}
 
 
 def keys(cls: type) -> list[str]:

@@ -74,10 +74,15 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _near(value: Any, hint: Any) -> Any:
-    """A value converted to a type if that is harmless: 5 to (5,), 100.0 to 100; else the value itself."""
+    """A value converted to a type if that is harmless: 5 to (5,), 100.0 to 100; else the value itself.
+
+    A class with a function `of_plain` makes itself from names and tables.
+    """
     if get_origin(hint) is tuple:
         items = value if isinstance(value, list | tuple) else [value]
         return tuple(_near(item, get_args(hint)[0]) for item in items)
+    if hasattr(hint, "of_plain"):
+        return hint.of_plain(value)
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
     return value

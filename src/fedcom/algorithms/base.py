@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 from torch import Tensor
 
 from fedcom import settings
+from fedcom.algorithms.optimisers import SGD, ServerOptimiser
 from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors, descend
 
@@ -93,6 +94,7 @@ class Algorithm:
             4e-5 of what it was.
         weights: of the clients in the mean: "uniform", whatever their sizes, or by "size" of their data.
         weight_decay: this times w is added to every gradient.
+        server: how the server steps along the direction of a round: an optimiser, or its name.
         option: what the server sends. "I": only the mean, and clients repeat the server's step; those that
             missed rounds catch up. "II": its vectors. None: I for methods that need the mean if all clients
             take part or the downlink is lossy, else II.
@@ -116,6 +118,7 @@ class Algorithm:
     decay: float = 0.99
     weights: Literal["uniform", "size"] = "uniform"
     weight_decay: float = 0.0
+    server: ServerOptimiser = SGD()
     option: Literal["I", "II"] | None = None
 
     name: ClassVar[str]
@@ -206,9 +209,17 @@ class Algorithm:
         """
         return {"D": rnd.tau * (down["w"] - w) / rnd.path}
 
+    def server_direction(self, server: Any, mean: Vectors, rnd: Round) -> Tensor:
+        """Along which the server steps, as clients heard it; in the units of D."""
+        return mean["D"]
+
     def server_step(self, server: Any, mean: Vectors, rnd: Round) -> Any:
-        """The server's state after the round; mean is that of what the server heard."""
-        return server._replace(w=server.w - rnd.eta * self.global_rate * mean["D"])
+        """The server's state after the round; mean is that of what the server heard.
+
+        With another optimiser than SGD its w is not used: that one steps along `server_direction`.
+        """
+        step = rnd.eta * self.global_rate * self.server_direction(server, mean, rnd)
+        return server._replace(w=server.w - step)
 
     def reply(self, server: Any, mean: Vectors, rnd: Round) -> Vectors:
         """What the server sends down after a round through a lossy downlink: by default the mean.

@@ -57,8 +57,11 @@ class Diana(Algorithm):
         g = super().upload(client, down, w, rnd)["D"]
         return {"D": g - client.h}
 
+    def server_direction(self, server: DianaServer, mean: Vectors, rnd: Round) -> Tensor:
+        return server.h + mean["D"]
+
     def server_step(self, server: DianaServer, mean: Vectors, rnd: Round) -> DianaServer:
-        server = super().server_step(server, {"D": server.h + mean["D"]}, rnd)
+        server = super().server_step(server, mean, rnd)
         return server._replace(h=server.h + rnd.alpha * rnd.share * mean["D"])
 
     def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:

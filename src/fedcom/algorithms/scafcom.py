@@ -61,6 +61,9 @@ class Scafcom(Scaffold):
         v = g if self.beta == 1 else (1 - self.beta) * client.v + self.beta * g
         return {"d": v - client.c}
 
+    def server_direction(self, server: ScaffoldServer, mean: Vectors, rnd: Round) -> Tensor:
+        return rnd.tau * (server.c + rnd.alpha * mean["d"])
+
     def server_step(self, server: ScaffoldServer, mean: Vectors, rnd: Round) -> ScaffoldServer:
         d = rnd.alpha * mean["d"]
         w = server.w - rnd.eta * self.global_rate * rnd.tau * (server.c + d)

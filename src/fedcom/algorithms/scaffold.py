@@ -60,6 +60,9 @@ class Scaffold(Algorithm):
         D = super().upload(client, down, w, rnd)["D"]
         return {"D": D, "dc": D / rnd.tau - down["c"]}
 
+    def server_direction(self, server: ScaffoldServer, mean: Vectors, rnd: Round) -> Tensor:
+        return mean["D"]
+
     def server_step(self, server: ScaffoldServer, mean: Vectors, rnd: Round) -> ScaffoldServer:
         server = super().server_step(server, mean, rnd)
         return server._replace(c=server.c + rnd.alpha * rnd.share * mean["dc"])

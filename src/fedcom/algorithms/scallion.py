@@ -49,6 +49,9 @@ class Scallion(Scaffold):
         D = super().upload(client, down, w, rnd)["D"]
         return {"d": self.alpha * (D / rnd.tau - down["c"])}
 
+    def server_direction(self, server: ScaffoldServer, mean: Vectors, rnd: Round) -> Tensor:
+        return rnd.tau * (server.c + mean["d"])
+
     def server_step(self, server: ScaffoldServer, mean: Vectors, rnd: Round) -> ScaffoldServer:
         w = server.w - rnd.eta * self.global_rate * rnd.tau * (server.c + mean["d"])
         return server._replace(w=w, c=server.c + rnd.share * mean["d"])

@@ -56,6 +56,13 @@ def moved(algorithm: Algorithm, w: Tensor, after: Any) -> Tensor:
     return after  # type: ignore[no-any-return]
 
 
+def direction(algorithm: Algorithm, w: Tensor, found: Any) -> Tensor:
+    """What server_direction returned: a vector like the model."""
+    if _others(algorithm):
+        _check(algorithm, "server_direction", "a vector like the model", w, found)
+    return found  # type: ignore[no-any-return]
+
+
 def uploaded(algorithm: Algorithm, w: Tensor, vectors: Any) -> Vectors:
     """What upload returned: the vectors that `uploads` names, in its order, each with one row per client.
 

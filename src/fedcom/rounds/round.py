@@ -111,12 +111,13 @@ def broadcast(
     }
 
 
-def server_bytes(rules: Rules, server: Any) -> tuple[int, int]:
+def server_bytes(rules: Rules, server_side: ServerSide) -> tuple[int, int]:
     """The bytes of the first model, and of all that a client which repeats the server's step must have."""
     fields, algorithm = _UNCOMPRESSED.fields(rules.layout), rules.algorithm
     vector = _UNCOMPRESSED.format.HEADER + sum(field.nbytes for field in fields)
-    first = len(algorithm.broadcast(server)) * vector if rules.first_seed is None else SEED_BYTES
-    return first, len(algorithm.replica(server)) * vector
+    sent = algorithm.broadcast(server_side.state)
+    first = len(sent) * vector if rules.first_seed is None else SEED_BYTES
+    return first, len(rules.replica(server_side)) * vector
 
 
 class Assignment(NamedTuple):
@@ -317,7 +318,7 @@ def server_work(
         draw: the round's key.
         receivers: how many hear each message; None: all clients of the round.
     """
-    algorithm, (state, memory), heard, q_down = rules.algorithm, server_side, mean, None
+    algorithm, (state, memory, _), heard, q_down = rules.algorithm, server_side, mean, None
     receivers = receivers or rules.sampled
     if rules.sends_mean_down:
         reply = algorithm.reply(state, mean, rnd) if rules.corrects_downlink else mean
@@ -331,10 +332,10 @@ def server_work(
     q = tell(q) if rules.sends_q else q
     q_down = None if q_down is None else tell(q_down)
     rnd = rnd._replace(alpha=rules.alpha(q, q_down), q=q if rules.sends_q else 0.0)
-    state = returned.stepped(algorithm, "server_step", state, algorithm.server_step(state, heard, rnd))
+    after = rules.server_step(server_side, heard, rnd)
     if rules.corrects_downlink:
-        state = algorithm.settle_server(state, mean, heard, rnd)
-    return Answer(ServerSide(state, memory), heard, rnd)
+        after = after._replace(state=algorithm.settle_server(after.state, mean, heard, rnd))
+    return Answer(after._replace(memory=memory), heard, rnd)
 
 
 def client_hears(rules: Rules, rnd: Round, w: Tensor, inbox: Inbox, draw: Draw) -> tuple[Vectors, Round]:

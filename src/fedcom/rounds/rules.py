@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.algorithms.base import Round
+from fedcom.algorithms.optimisers import SGD
 from fedcom.errors import ConfigError
 from fedcom.rounds import returned, stages
 from fedcom.rounds.stages import Pipeline, Units
@@ -38,6 +39,19 @@ class ServerSide(NamedTuple):
 
     state: Any  # the algorithm's
     memory: Vectors  # what a lossy downlink dropped, by vector
+    moments: Vectors  # what its optimiser keeps, by name
+
+    def tensors(self) -> Vectors:
+        """All of it, by name."""
+        parts = {"memory": self.memory, "moment": self.moments}
+        found = {f"{part}.{name}": x for part, held in parts.items() for name, x in held.items()}
+        return self.state._asdict() | found
+
+    def with_tensors(self, found: Vectors) -> "ServerSide":
+        """The same with other tensors, by the names that `tensors` has."""
+        state = type(self.state)(*(found[name] for name in self.state._fields))
+        memory = {name: found[f"memory.{name}"] for name in self.memory}
+        return ServerSide(state, memory, {name: found[f"moment.{name}"] for name in self.moments})
 
 
 @dataclass(frozen=True)
@@ -183,11 +197,44 @@ class Rules:
         return float(self._kept.min()) if self.uplink.needs_contraction else 1.0
 
     def init_server(self, w: Tensor) -> ServerSide:
-        """What the server keeps before round 0: the algorithm's state, and empty memories."""
+        """What the server keeps before round 0: the algorithm's state, empty memories and first moments."""
         remembered = self.algorithm.uploads if self.sends_mean_down and self.downlink.remembers else ()
         state = returned.begun(self.algorithm, "init_server", self.algorithm.init_server(w), ("w",))
         state = type(state)(*apart(state))  # engines write it tensor by tensor
-        return ServerSide(state, {name: torch.zeros_like(w) for name in remembered})
+        memory = {name: torch.zeros_like(w) for name in remembered}
+        return ServerSide(state, memory, self.algorithm.server.init(state.w))
+
+    def server_step(self, side: ServerSide, mean: Vectors, rnd: Round) -> ServerSide:
+        """What the server keeps after its step, but for the memory.
+
+        Args:
+            mean: of what the server heard, as clients hear it.
+        """
+        algorithm, before = self.algorithm, side.state
+        state = returned.stepped(algorithm, "server_step", before, algorithm.server_step(before, mean, rnd))
+        if not side.moments:
+            return side._replace(state=state)
+        direction = algorithm.server_direction(before, mean, rnd)
+        direction = returned.direction(algorithm, before.w, direction)
+        rates = rnd.eta, algorithm.global_rate
+        w, moments = algorithm.server.step(before.w, side.moments, direction, *rates)
+        return side._replace(state=state._replace(w=w), moments=moments)
+
+    def replica(self, side: ServerSide) -> Vectors:
+        """The vectors that clients need to repeat the server's step, by name."""
+        moments = {f"server {name}": x for name, x in side.moments.items()}
+        return {**self.algorithm.replica(side.state), **moments}
+
+    def replicated(self, vectors: Vectors) -> ServerSide:
+        """What clients that repeat the server's step know of it.
+
+        Args:
+            vectors: as in a replica, or in a broadcast of the first round.
+        """
+        side = self.init_server(vectors["w"])
+        known = {name: x for name, x in vectors.items() if name in side.state._fields}
+        moments = {name: vectors.get(f"server {name}", x) for name, x in side.moments.items()}
+        return side._replace(state=side.state._replace(**known), moments=moments)
 
     def init_client(self, w: Tensor) -> tuple[Any, Vectors]:
         """What a client keeps before it first takes part: the algorithm's state, and empty memories."""
@@ -224,6 +271,11 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
         raise takes_no_codec(a, f"got uplink {links.uplink.name!r}")
     if a.compresses is not None and memory != "none":
         raise takes_no_codec(a, f"got uplink.memory {memory!r}")
+    if not (isinstance(a.server, SGD) or names_direction(a)):
+        raise ConfigError(
+            f"{a.name} has a server_step of its own and does not say along which direction it steps, so "
+            f"server {a.server.name} cannot take its place; give it a server_direction, or use server sgd"
+        )
     if n < fewest(a):
         raise ConfigError(
             f"{a.name} tracks differences between clients and needs two per round; got {n} of {m}"
@@ -246,6 +298,15 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
         )
     if not isinstance(a.tau, int) and len(a.tau) != m:
         raise ConfigError(f"tau needs one number, or one per client ({m}); got {len(a.tau)}")
+
+
+def names_direction(algorithm: Algorithm) -> bool:
+    """Whether the class that last changed a method's server_step, or a later one, names its direction."""
+    step, direction = (
+        next(kind for kind in type(algorithm).__mro__ if name in vars(kind))
+        for name in ("server_step", "server_direction")
+    )
+    return issubclass(direction, step)
 
 
 def takes_no_codec(algorithm: Algorithm, got: str) -> ConfigError:

@@ -187,9 +187,7 @@ class EagerEngine(InOneProcess):
         """All tensors that are kept between rounds, by name, except what clients keep."""
         found = self.gauges.tensors() | self.clock.tensors() | self.receipts.tensors()
         for i, run in enumerate(self.runs):
-            state, memory = run.server_side
-            found |= {f"server-{i}.{name}": x for name, x in state._asdict().items()}
-            found |= {f"server-{i}.memory.{name}": x for name, x in memory.items()}
+            found |= {f"server-{i}.{name}": x for name, x in run.server_side.tensors().items()}
         return found
 
     def rows_since(self, since: int | None) -> ClientRows:
@@ -228,7 +226,7 @@ class EagerEngine(InOneProcess):
         draw = Draw(inputs.key[i])
         down = broadcast(run.rules, run.server, self._downlink(i), draw, first=self.round == 0)
         if run.rules.catches_up and self.round > 0:
-            clients, sizes = self.stack.rows_of(inputs.client, i), server_bytes(run.rules, run.server)
+            clients, sizes = self.stack.rows_of(inputs.client, i), server_bytes(run.rules, run.server_side)
             self.receipts.catch_up(i, clients, *sizes, self.bills[i])
         rnd = facts(inputs.eta[i], run.cohort.tau, share, inputs.coin[i])
         return Begun(draw, down, rnd, p.to(run.server.w.dtype))
@@ -421,5 +419,6 @@ def repeatable(tf32: bool) -> Iterator[None]:
 
 def _written(old: ServerSide, new: ServerSide) -> ServerSide:
     """The new one, written into the old one's tensors."""
-    overwrite([*old.state, *(old.memory[name] for name in new.memory)], [*new.state, *new.memory.values()])
+    before, after = old.tensors(), new.tensors()
+    overwrite([before[name] for name in after], list(after.values()))
     return old

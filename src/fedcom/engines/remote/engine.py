@@ -15,7 +15,6 @@ from fedcom.engines.remote.coordinator import Coordinator
 from fedcom.engines.remote.faults import Faults
 from fedcom.engines.remote.terms import Terms
 from fedcom.errors import ConfigError, TooFewReplies
-from fedcom.rounds.rules import ServerSide
 from fedcom.rounds.state import RunState
 from fedcom.saving.series import ClientRows, Facts, Saved, Series
 from fedcom.vectors import Vectors
@@ -138,17 +137,12 @@ class RemoteEngine(InOneProcess):
         self.coordinator.restore(books, saved.tensors)
         self._figures = books["figures"]
         run.ledger.load(books["ledgers"][0])
-        state, memory = run.server_side
-        server = type(state)(*(saved.tensors[f"server.{name}"] for name in state._fields))
-        run.server_side = ServerSide(
-            server, {name: saved.tensors[f"server.memory.{name}"] for name in memory}
-        )
+        side = run.server_side
+        run.server_side = side.with_tensors({name: saved.tensors[f"server.{name}"] for name in side.tensors()})
 
     def _tensors(self) -> Vectors:
-        state, memory = self.runs[0].server_side
-        found = self.coordinator.tensors()
-        found |= {f"server.{name}": x for name, x in state._asdict().items()}
-        return found | {f"server.memory.{name}": x for name, x in memory.items()}
+        side = self.runs[0].server_side
+        return self.coordinator.tensors() | {f"server.{name}": x for name, x in side.tensors().items()}
 
 
 def _no_rows(since: int | None) -> ClientRows:

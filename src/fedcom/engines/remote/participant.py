@@ -166,22 +166,23 @@ class Participant:
 
     def _down(self, call: Call, kept: Kept) -> tuple[Vectors, Kept]:
         """The vectors to begin the round from; and what the client keeps, the server's replica renewed."""
-        rules, algorithm, start = self.run.rules, self.run.rules.algorithm, self.run.server
+        rules, algorithm, start = self.run.rules, self.run.rules.algorithm, self.run.server_side
         if not rules.clients_repeat_step:
-            return self._model(call, algorithm.broadcast(start)), kept
+            return self._model(call, algorithm.broadcast(start.state)), kept
         if call.model != messages.NO_MODEL:
-            sent = algorithm.replica(start) if call.model == messages.REPLICA else algorithm.broadcast(start)
+            whole = call.model == messages.REPLICA
+            sent = rules.replica(start) if whole else algorithm.broadcast(start.state)
             base, vectors = call.base, self._model(call, sent)
         elif kept.replica is None or not call.base <= kept.replica[0] <= call.envelope.round:
             raise _Lost
         else:
             base, vectors = kept.replica
-        server = algorithm.init_server(vectors["w"])._replace(**vectors)
+        server = rules.replicated(vectors)
         for told in call.told:
             if base <= told.round < call.envelope.round:
-                server = algorithm.server_step(server, *self._heard(told))
-        replica = (call.envelope.round, algorithm.replica(server))
-        return algorithm.broadcast(server), kept._replace(replica=replica)
+                server = rules.server_step(server, *self._heard(told))
+        replica = (call.envelope.round, rules.replica(server))
+        return algorithm.broadcast(server.state), kept._replace(replica=replica)
 
     def _model(self, call: Call, names: Iterable[str]) -> Vectors:
         """The vectors that a call brings, by name."""
