@@ -7,6 +7,7 @@ from fedcom.algorithms.fedcom import FedCOM
 from fedcom.algorithms.fedcomgate import FedCOMGATE
 from fedcom.algorithms.fedcomgate_exact import FedCOMGATEExact
 from fedcom.algorithms.fedgate import FedGATE
+from fedcom.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedcom.algorithms.fedpaq import FedPAQ
 from fedcom.algorithms.local_sgd import LocalSGD
 from fedcom.algorithms.qsparse import Qsparse
@@ -20,6 +21,10 @@ from fedcom.registry import Registry, derived_from
 _FAMILY = (
     LocalSGD,
     FedAvg,
+    FedAvgM,
+    FedAdam,
+    FedYogi,
+    FedAdagrad,
     FedPAQ,
     FedCOM,
     FedGATE,
@@ -42,12 +47,16 @@ __all__ = [
     "VRLSGD",
     "Algorithm",
     "Diana",
+    "FedAdagrad",
+    "FedAdam",
     "FedAvg",
+    "FedAvgM",
     "FedCOM",
     "FedCOMGATE",
     "FedCOMGATEExact",
     "FedGATE",
     "FedPAQ",
+    "FedYogi",
     "LocalSGD",
     "Qsparse",
     "Scafcom",

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 from torch import Tensor
 
 from fedcom import settings
-from fedcom.algorithms.optimisers import SGD, ServerOptimiser
+from fedcom.algorithms.optimisers import PLAIN, ServerOptimiser
 from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors, descend
 
@@ -118,7 +118,7 @@ class Algorithm:
     decay: float = 0.99
     weights: Literal["uniform", "size"] = "uniform"
     weight_decay: float = 0.0
-    server: ServerOptimiser = SGD()
+    server: ServerOptimiser = PLAIN
     option: Literal["I", "II"] | None = None
 
     name: ClassVar[str]

@@ -6,8 +6,8 @@ means the same with and without it, and a codec's noise is averaged with them:
 
     v <- mu v + (1 - mu) d,   w <- w - eta gamma v
 
-The adaptive ones (Reddi et al., 2021, Algorithm 2) see the change Delta = eta d that clients made to the model
-and have a rate of their own; eta scales Delta alone, and gamma is not used:
+The adaptive ones (Reddi et al., 2021, Algorithm 2) see the change Delta = eta d that clients made to the
+model, and have a rate of their own; gamma is not used:
 
     m <- beta1 m + (1 - beta1) Delta,   w <- w - rate m / (sqrt(v) + tau)
 
@@ -172,6 +172,7 @@ class Yogi(Adam):
         return v - (1 - self.beta2) * square * torch.sign(v - square)
 
 
+PLAIN = SGD()
 OPTIMISERS: Registry[type[ServerOptimiser]] = Registry(
     "server optimiser",
     "fedcom.server_optimisers",

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fedcom.algorithms import Algorithm
+from fedcom.algorithms.base import Round
 from fedcom.errors import ConfigError
 from fedcom.formats import described
 from fedcom.vectors import Vectors
@@ -56,11 +57,12 @@ def moved(algorithm: Algorithm, w: Tensor, after: Any) -> Tensor:
     return after  # type: ignore[no-any-return]
 
 
-def direction(algorithm: Algorithm, w: Tensor, found: Any) -> Tensor:
-    """What server_direction returned: a vector like the model."""
+def direction(algorithm: Algorithm, server: Any, mean: Vectors, rnd: Round) -> Tensor:
+    """What server_direction returns: a vector like the model."""
+    found = algorithm.server_direction(server, mean, rnd)
     if _others(algorithm):
-        _check(algorithm, "server_direction", "a vector like the model", w, found)
-    return found  # type: ignore[no-any-return]
+        _check(algorithm, "server_direction", "a vector like the model", server.w, found)
+    return found
 
 
 def uploaded(algorithm: Algorithm, w: Tensor, vectors: Any) -> Vectors:

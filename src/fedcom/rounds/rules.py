@@ -211,11 +211,10 @@ class Rules:
             mean: of what the server heard, as clients hear it.
         """
         algorithm, before = self.algorithm, side.state
+        direction = returned.direction(algorithm, before, mean, rnd) if side.moments else None
         state = returned.stepped(algorithm, "server_step", before, algorithm.server_step(before, mean, rnd))
-        if not side.moments:
+        if direction is None:
             return side._replace(state=state)
-        direction = algorithm.server_direction(before, mean, rnd)
-        direction = returned.direction(algorithm, before.w, direction)
         rates = rnd.eta, algorithm.global_rate
         w, moments = algorithm.server.step(before.w, side.moments, direction, *rates)
         return side._replace(state=state._replace(w=w), moments=moments)

@@ -138,7 +138,9 @@ class RemoteEngine(InOneProcess):
         self._figures = books["figures"]
         run.ledger.load(books["ledgers"][0])
         side = run.server_side
-        run.server_side = side.with_tensors({name: saved.tensors[f"server.{name}"] for name in side.tensors()})
+        run.server_side = side.with_tensors(
+            {name: saved.tensors[f"server.{name}"] for name in side.tensors()}
+        )
 
     def _tensors(self) -> Vectors:
         side = self.runs[0].server_side
