@@ -253,6 +253,20 @@ class Algorithm:
         """The setting for Round.alpha: a number, or "auto" to compute it from this round's measured q."""
         return 1.0
 
+    def fastest_tracking(self, share: float | Tensor) -> float | Tensor:
+        """The most that Round.alpha may be, where it is "auto": tracking must be slower than momentum.
+
+        With momentum mu the server goes on by itself for 1/(1 - mu) rounds, and corrections that follow each
+        round at once drive an oscillation (docs/decisions/server-momentum.md).
+
+        Args:
+            share: of the clients that take part in a round; the others' corrections rest.
+        """
+        if not (self.tracks and self.server.kept):
+            return 1.0
+        limit = (1 - self.server.kept) / (2 * share)
+        return limit.clamp(max=1.0) if isinstance(limit, Tensor) else min(1.0, limit)
+
     def unit(self, vector: str, rnd: Round) -> float | Tensor:
         """The factor that turns an uploaded vector into the model's units, in which norms are bounded.
 

@@ -14,6 +14,7 @@ record, in which only the mean over clients is noisy (docs/decisions/exact-track
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedcom.algorithms.base import AutoRate, Round
@@ -35,7 +36,8 @@ class FedCOMGATEExact(FedCOMGATE):
 
     Args:
         beta: how far delta moves towards the difference measured in this round. "auto":
-            1/(1 + q (1 - s)/s), with this round's q and s the share of clients that take part.
+            1/(1 + q (1 - s)/s), with this round's q and s the share of clients that take part; with momentum
+            at the server at most `fastest_tracking`.
     """
 
     beta: float | AutoRate = "auto"
@@ -69,4 +71,5 @@ class FedCOMGATEExact(FedCOMGATE):
         q, s = rnd.q, rnd.share
         if isinstance(q, Tensor) and isinstance(s, Tensor):
             s = s.to(q.dtype)  # as it is in a stack of runs, for the same bits
-        return 1 / (1 + q * (1 - s) / s)
+        beta, most = 1 / (1 + q * (1 - s) / s), self.fastest_tracking(s)
+        return torch.minimum(*map(torch.as_tensor, (beta, most))) if self.server.kept else beta

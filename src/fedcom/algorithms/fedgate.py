@@ -52,6 +52,9 @@ class FedGATE(Algorithm):
     def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
         return client._replace(delta=client.delta + rnd.alpha * (sent["D"] - mean["D"]) / rnd.tau)
 
+    def smoothing(self) -> float | AutoRate:
+        return "auto"
+
     def reply(self, server: TrackingServer, mean: Vectors, rnd: Round) -> Vectors:
         return {"D": mean["D"] + rnd.tau * server.H}
 

@@ -33,12 +33,10 @@ class ServerOptimiser:
 
     Attributes:
         name: what a config calls it.
-        averages: whether steps are means over rounds, so that noise and lags of one round live on.
         uses_gamma: whether gamma scales its step.
     """
 
     name: ClassVar[str]
-    averages: ClassVar[bool] = True
     uses_gamma: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -56,6 +54,11 @@ class ServerOptimiser:
         table = {"name": given} if isinstance(given, str) else given
         return pick(OPTIMISERS, table, "server") if isinstance(table, dict) else given
 
+    @property
+    def kept(self) -> float:
+        """The share of the earlier directions in a step: mu, or beta1; 0: each round stands for itself."""
+        return 0.0
+
     def init(self, w: Tensor) -> Vectors:
         """The moments before round 0, by name; w gives the shape."""
         return {}
@@ -72,7 +75,6 @@ class SGD(ServerOptimiser):
     """The step as the method has it: eta gamma times the direction."""
 
     name: ClassVar[str] = "sgd"
-    averages: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,10 @@ class Momentum(ServerOptimiser):
     momentum: float = 0.9
 
     name: ClassVar[str] = "momentum"
+
+    @property
+    def kept(self) -> float:
+        return self.momentum
 
     def init(self, w: Tensor) -> Vectors:
         return {"momentum": torch.zeros_like(w)}
@@ -126,6 +132,10 @@ class Adagrad(ServerOptimiser):
 
     name: ClassVar[str] = "adagrad"
     uses_gamma: ClassVar[bool] = False
+
+    @property
+    def kept(self) -> float:
+        return self.beta1
 
     def init(self, w: Tensor) -> Vectors:
         return {"momentum": torch.zeros_like(w), "square": torch.full_like(w, self.tau**2)}

@@ -45,7 +45,7 @@ class ServerSide(NamedTuple):
         """All of it, by name."""
         parts = {"memory": self.memory, "moment": self.moments}
         found = {f"{part}.{name}": x for part, held in parts.items() for name, x in held.items()}
-        return self.state._asdict() | found
+        return {**self.state._asdict(), **found}
 
     def with_tensors(self, found: Vectors) -> "ServerSide":
         """The same with other tensors, by the names that `tensors` has."""
@@ -182,9 +182,17 @@ class Rules:
                 round must be less than what it drops.
         """
         if self.damps and not self.links.uplink.lossless:
-            return 1 / (1 + q) if q_down is None else 1 / (1 + q + q_down)
-        alpha = self._undamped()
-        return alpha if q_down is None else alpha / (1 + q_down)
+            alpha = 1 / (1 + q) if q_down is None else 1 / (1 + q + q_down)
+            return alpha if self._fastest == 1 else alpha.clamp(max=self._fastest)
+        undamped = min(self._undamped(), self._fastest)
+        return undamped if q_down is None else undamped / (1 + q_down)
+
+    @cached_property
+    def _fastest(self) -> float:
+        """The most that alpha may be, where the method leaves it to us."""
+        if self.algorithm.smoothing() != "auto":
+            return 1.0
+        return float(self.algorithm.fastest_tracking(self.sampled / self.clients))
 
     def _undamped(self) -> float:
         """How far tracking or shifts move where the measured q does not decide it."""
