@@ -264,8 +264,7 @@ class Algorithm:
         """
         if not (self.tracks and self.server.kept):
             return 1.0
-        limit = (1 - self.server.kept) / (2 * share)
-        return limit.clamp(max=1.0) if isinstance(limit, Tensor) else min(1.0, limit)
+        return (1 - self.server.kept) / (1 + share)
 
     def unit(self, vector: str, rnd: Round) -> float | Tensor:
         """The factor that turns an uploaded vector into the model's units, in which norms are bounded.
