@@ -1,6 +1,5 @@
 """What a participant keeps on its disk: one file per job and client, whole or not there, private."""
 
-import fcntl
 import json
 import logging
 import os
@@ -57,12 +56,14 @@ class Vault:
     @contextmanager
     def locked(self, job: bytes) -> Iterator[None]:
         """Hold the file of a job: a call that comes while another is being answered waits."""
+        from filelock import lock_descriptor
+
         path = self.path(job)
         with disk_errors(self.folder):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock_descriptor(descriptor)
             yield
         finally:
             os.close(descriptor)
