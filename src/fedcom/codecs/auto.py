@@ -8,15 +8,15 @@ At the lowest rates peaks is the only candidate, and messages are compact, witho
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedcom.codecs import compact, peaks
-from fedcom.codecs.base import Codec, Parts, Sizes
+from fedcom.codecs.base import Codec, Parts, Sizes, nested, parts_of
 from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.entropy_coded import LOWEST_RATE, EntropyCoded
 from fedcom.codecs.lowrank import LowRank
@@ -69,9 +69,6 @@ class Auto(EntropyCoded):
     def exact_size(self) -> bool:
         return self._only_peaks
 
-    def at(self, bits: float) -> Self | None:
-        return replace(self, bits=bits, q=None) if self.has_rate(bits) else None
-
     def variance(self, layout: Layout) -> float:
         return self.q or min(codec.variance(layout) for codec in self.candidates(layout))
 
@@ -107,10 +104,9 @@ class Auto(EntropyCoded):
         for i, codec in enumerate(codecs):
             rows = (choice == i).squeeze(-1)
             if _unseen(choice):
-                parts |= {f"{i} {name}": part for name, part in codec.compress(x, layout, draw).items()}
+                parts |= nested(i, codec.compress(x, layout, draw))
             elif rows.any():
-                chosen = codec.compress(x[rows], layout, draw[rows])
-                parts |= {f"{i} {name}": part for name, part in chosen.items()}
+                parts |= nested(i, codec.compress(x[rows], layout, draw[rows]))
         return parts
 
     def _error(self, codec: Codec, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
@@ -143,10 +139,10 @@ class Auto(EntropyCoded):
         for i, codec in enumerate(self.candidates(layout)):
             rows = choice == i
             if _unseen(parts["choice"]):
-                heard = codec.expand(_parts_of(parts, i), layout, draw)
+                heard = codec.expand(parts_of(i, parts), layout, draw)
                 x = torch.where(rows.unsqueeze(-1), heard, x)
             elif rows.any():
-                x[rows] = codec.expand(_parts_of(parts, i), layout, draw[rows])
+                x[rows] = codec.expand(parts_of(i, parts), layout, draw[rows])
         return x
 
     def refuse_not_finite(self, parts: Parts, layout: Layout) -> None:
@@ -160,7 +156,7 @@ class Auto(EntropyCoded):
     def _chosen(self, parts: Parts, layout: Layout) -> tuple[Codec, Parts]:
         """The codec that was chosen for a single message, and its parts."""
         i = int(parts["choice"])
-        return self.candidates(layout)[i], {name: part[0] for name, part in _parts_of(parts, i).items()}
+        return self.candidates(layout)[i], {name: part[0] for name, part in parts_of(i, parts).items()}
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
         codecs = self.candidates(layout)
@@ -168,15 +164,14 @@ class Auto(EntropyCoded):
             body = memoryview(b"\0" + body)
         if len(body) < 1 or body[0] >= len(codecs):
             raise WireError(f"an auto message names one of {len(codecs)} codecs; got {bytes(body[:1])!r}")
-        chosen = codecs[body[0]].unpack(body[1:], layout)
-        named = {f"{body[0]} {name}": part.unsqueeze(0) for name, part in chosen.items()}
-        return named | {"choice": torch.tensor([body[0]])}
+        chosen = {name: part.unsqueeze(0) for name, part in codecs[body[0]].unpack(body[1:], layout).items()}
+        return nested(body[0], chosen) | {"choice": torch.tensor([body[0]])}
 
     def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
         choice = parts["choice"].squeeze(-1)
         items: Sizes = {"header": self.format.HEADER, **self.format.sizes(self.fields(layout))}
         for i, codec in enumerate(self.candidates(layout)):
-            sizes = codec.itemise(chosen, layout) if (chosen := _parts_of(parts, i)) else {}
+            sizes = codec.itemise(chosen, layout) if (chosen := parts_of(i, parts)) else {}
             for part, size in sizes.items():
                 if part != "header":
                     own = torch.zeros_like(choice)
@@ -190,13 +185,8 @@ class Auto(EntropyCoded):
 
 
 def _unseen(choice: Tensor) -> bool:
-    """Whether to make all candidates' parts of all rows: on a GPU, where a look at the choice is a wait."""
+    """Whether to compress every row by every candidate: on a GPU, as to see the choice would be to wait."""
     return choice.is_cuda and choice.dim() == 2
-
-
-def _parts_of(parts: Parts, i: int) -> Parts:
-    """The parts of candidate number i."""
-    return {name.removeprefix(f"{i} "): part for name, part in parts.items() if name.startswith(f"{i} ")}
 
 
 def _affords(codec: LowRank, layout: Layout) -> bool:

@@ -77,8 +77,10 @@ def split(
         raise ConfigError(f"alpha must be positive and finite; got {alpha}")
     if groups is not None and len(groups) != len(y):
         raise DataError(f"there are {len(groups)} group ids for {len(y)} samples; give one per sample")
+    if count is None and name != "natural":
+        raise ConfigError(f"partition {name!r} needs the number of clients; set clients")
     if count is None:
-        count = _count_groups(name, groups)
+        count = len(torch.unique(_authors(groups)))
     if not 1 <= count <= len(y):
         raise ConfigError(f"clients must be from 1 to the number of samples, {len(y)}; got {count}")
     found = function(SplitRequest(y, groups, count, draw, classes_per_client, alpha))
@@ -169,13 +171,6 @@ def _count(clients: int | str | None) -> int | None:
         return None
     number: int = convert(int(clients) if str(clients).isdecimal() else clients, int, "clients")
     return number
-
-
-def _count_groups(name: str, groups: Tensor | None) -> int:
-    """How many authors there are: the number of clients if none is given."""
-    if name != "natural":
-        raise ConfigError(f"partition {name!r} needs the number of clients; set clients")
-    return len(torch.unique(_authors(groups)))
 
 
 def _authors(groups: Tensor | None) -> Tensor:

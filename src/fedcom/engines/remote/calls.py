@@ -26,7 +26,7 @@ class Calls:
     """Makes calls, and keeps the ends of rounds that clients are yet to be told.
 
     Args:
-        run: at its start, or as it was at its start.
+        run: before its first round; a checkpoint is restored later.
 
     Attributes:
         ends: the rounds whose end is in the archive, and the bytes of its messages.
@@ -50,7 +50,7 @@ class Calls:
         self.ends[end.told.round] = end.nbytes
 
     def prune(self, round_index: int) -> None:
-        """Delete ends of rounds that nobody is to be told, nor was at the checkpoint before."""
+        """Delete the ends of rounds that no client is still to be told, now or by the last checkpoint."""
         owed = set(self.clients.counted[self.clients.owed].tolist())
         self.since = self._worth_telling() if self.run.rules.clients_repeat_step else round_index
         needed = {r for r in self.ends if r in owed or r >= self.since}
@@ -59,7 +59,7 @@ class Calls:
         self._spared = needed
 
     def _worth_telling(self) -> int:
-        """The first round from which on all ends together are not longer than the model."""
+        """The first round since which the ends of all rounds are together not longer than the model."""
         _, room = server_bytes(self.run.rules, self.run.server)
         for r in sorted((r for r in self.ends if r >= self.since), reverse=True):
             room -= self.ends[r]
