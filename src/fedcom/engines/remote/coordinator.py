@@ -52,7 +52,6 @@ class Closed(NamedTuple):
     q: Tensor
     alpha: Tensor
     void: bool  # too few were heard, and nothing changed
-    restarted: bool  # a client had lost its state, and all start anew
 
 
 class Coordinator:
@@ -248,11 +247,11 @@ class Coordinator:
         else:
             self.void = 0
             q, alpha = self._step(now)
-        restarted = self._start_anew_if_lost(now)
+        self._start_anew_if_lost(now)
         hashes = {client: now.hashes[client] for client in now.counted}
         self.faults.audit(self.round, self._session, hashes, absent, void)
         self.round += 1
-        return Closed(() if void else tuple(now.counted), q, alpha, void, restarted)
+        return Closed(() if void else tuple(now.counted), q, alpha, void)
 
     def _step(self, now: OpenRound) -> tuple[Tensor, Tensor]:
         """The server's step; the end of the round goes to the archive."""
@@ -274,8 +273,8 @@ class Coordinator:
         self.clients.owe(now)
         return q, torch.as_tensor(answer.rnd.alpha, dtype=torch.float64)
 
-    def _start_anew_if_lost(self, now: OpenRound) -> bool:
-        """Let all start anew if a client has lost a state on which the others' depend; whether they do."""
+    def _start_anew_if_lost(self, now: OpenRound) -> None:
+        """Let all start anew if a client has lost a state on which the others' depend."""
         restarts = bool(now.lost) and self._coupled
         self.generation += restarts
         self.clients.lose(now, self.generation)
@@ -283,4 +282,3 @@ class Coordinator:
             state, memory = self.run.server_side
             self.run.server_side = ServerSide(self.run.rules.init_server(state.w).state, memory)
             self.clients.known.fill_(FORGOTTEN)
-        return restarts

@@ -148,6 +148,7 @@ def _kept(content: bytes, initial: tuple[Any, Vectors]) -> Kept:
 
     state, kept_memory = version("committed")
     pending, replica = facts["pending"], facts["replica"]
+    told = _below("pending.meant.", tensors), _below("pending.sent.", tensors)
     return Kept(
         facts["committed"],
         facts["generation"],
@@ -155,13 +156,8 @@ def _kept(content: bytes, initial: tuple[Any, Vectors]) -> Kept:
         state,
         kept_memory,
         None if replica is None else (replica, _below("replica.", tensors)),
-        None if pending is None else Pending(pending, _work(version("pending"), tensors)),
+        None if pending is None else Pending(pending, Work(*version("pending"), *told, tensors["pending.q"])),
     )
-
-
-def _work(version: tuple[Any, Vectors], tensors: Vectors) -> Work:
-    meant, sent = _below("pending.meant.", tensors), _below("pending.sent.", tensors)
-    return Work(*version, meant, sent, tensors["pending.q"])
 
 
 def _below(prefix: str, tensors: Vectors) -> Vectors:
