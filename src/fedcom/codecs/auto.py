@@ -103,7 +103,7 @@ class Auto(EntropyCoded):
         parts: Parts = {"choice": choice}
         for i, codec in enumerate(codecs):
             rows = (choice == i).squeeze(-1)
-            if _unseen(choice):
+            if _makes_all(choice):
                 parts |= nested(i, codec.compress(x, layout, draw))
             elif rows.any():
                 parts |= nested(i, codec.compress(x[rows], layout, draw[rows]))
@@ -138,7 +138,7 @@ class Auto(EntropyCoded):
         x = torch.empty((*choice.shape, layout.size), dtype=layout.dtype, device=choice.device)
         for i, codec in enumerate(self.candidates(layout)):
             rows = choice == i
-            if _unseen(parts["choice"]):
+            if _makes_all(parts["choice"]):
                 heard = codec.expand(parts_of(i, parts), layout, draw)
                 x = torch.where(rows.unsqueeze(-1), heard, x)
             elif rows.any():
@@ -175,7 +175,7 @@ class Auto(EntropyCoded):
             for part, size in sizes.items():
                 if part != "header":
                     own = torch.zeros_like(choice)
-                    if _unseen(parts["choice"]):
+                    if _makes_all(parts["choice"]):
                         own = torch.where(choice == i, size, own)
                     else:
                         own[choice == i] = size
@@ -184,7 +184,7 @@ class Auto(EntropyCoded):
         return items
 
 
-def _unseen(choice: Tensor) -> bool:
+def _makes_all(choice: Tensor) -> bool:
     """Whether to compress every row by every candidate: on a GPU, as to see the choice would be to wait."""
     return choice.is_cuda and choice.dim() == 2
 

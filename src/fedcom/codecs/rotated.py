@@ -81,8 +81,9 @@ class Rotated(EntropyCoded):
         return trellis.for_rate(bits) if served else uniform.for_rate(bits)
 
     def tables(self, layout: Layout) -> bytes:
-        numbers = (table.double().numpy() for table in self.quantiser(layout).tables)
-        return b"".join(table.astype("<f8").tobytes() for table in numbers)
+        quantiser = self.quantiser(layout)
+        numbers = torch.cat([quantiser.centres, quantiser.coder.frequencies.double()]).numpy()
+        return numbers.astype("<f8").tobytes()
 
     def fields(self, layout: Layout) -> list[Field]:
         return [_SCALE]

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from fedcom.codecs.coding import normal
 from fedcom.codecs.kernels.jit import placed
-from fedcom.codecs.wire import Field
-from fedcom.errors import WireError
+from fedcom.codecs.wire import Field, check_length
 
 BITS = (1, 2, 3, 4)
 _SETTLED = 1e-12  # the search ends when no level moves by more than this
@@ -28,6 +27,7 @@ class FixedWidthCoder:
     bits: int
 
     low: ClassVar[int] = 0
+    frequencies: ClassVar[Tensor] = torch.empty(0)  # it needs none
 
     def pack(self, codes: Tensor) -> bytes:
         """The bytes of one vector of codes."""
@@ -35,8 +35,7 @@ class FixedWidthCoder:
 
     def unpack(self, body: memoryview, n: int) -> Tensor:
         """The n codes in a message's bytes."""
-        if len(body) != self._field(n).nbytes:
-            raise WireError(f"{n} codes of {self.bits} bits cannot have {len(body)} bytes")
+        check_length(body, self._field(n).nbytes)
         return self._field(n).unpack(body).to(torch.int32)
 
     def nbytes(self, codes: Tensor, exact: bool = True) -> int:
@@ -59,11 +58,6 @@ class LloydMax:
     centres: Tensor
     coder: FixedWidthCoder
     q: float
-
-    @property
-    def tables(self) -> tuple[Tensor, ...]:
-        """What sender and receiver must agree on."""
-        return (self.centres,)
 
     def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
         """The codes of Gaussian vectors, given their standard deviations."""

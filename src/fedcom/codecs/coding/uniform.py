@@ -33,11 +33,6 @@ class Uniform(NamedTuple):
     rate: float
     q: float
 
-    @property
-    def tables(self) -> tuple[Tensor, ...]:
-        """What sender and receiver must agree on."""
-        return self.centres, self.coder.frequencies
-
     def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
         """The codes of Gaussian vectors, given their standard deviations."""
         step = (sigma * self.step).to(y.dtype)

@@ -11,7 +11,7 @@ from fedcom.engines.remote.open_round import OpenRound
 from fedcom.engines.remote.terms import Terms
 from fedcom.vectors import Vectors
 
-FORGOTTEN = -2  # the replica of a client that can only be sent the model
+FORGOTTEN = -2  # a client with it must be sent the whole model
 _LONG = 10.0  # a vector that is so many times as long as the median of its round is named
 
 
@@ -24,7 +24,8 @@ class Clients:
 
     Attributes:
         counted: the last round in which each client was counted; NEVER: in none.
-        known: the round at whose beginning each client had the server's vectors; NEVER, or FORGOTTEN.
+        known: the round at whose beginning each client had the server's vectors; NEVER: in none; FORGOTTEN:
+            nobody knows what it has.
         owed: which clients are still to be told the end of the round in which they were last counted.
         losses: how often each client has said that its state is lost.
         keys: of the node that each client is; not of clients that were never counted.
