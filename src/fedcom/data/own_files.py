@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcom.data.dataset import Dataset, from_arrays
+from fedcom.data.dataset import Dataset, from_arrays, numbered
 from fedcom.data.files import array_header, refuse_too_large
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError, nearest
@@ -96,7 +96,7 @@ def _numbered(y: NDArray[Any], test_y: Any, path: Path) -> tuple[Any, Any]:
     elif both.ndim != 1:
         raise DataError(f"the labels of {path} have shape {list(both.shape)}; give one per row")
     else:
-        numbers = np.unique(both.astype(str) if both.dtype.kind in "OSUT" else both, return_inverse=True)[1]
+        numbers = numbered(both)
     return numbers[: len(y)], None if test_y is None else numbers[len(y) :]
 
 

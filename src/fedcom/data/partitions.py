@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedcom.data.dataset import numbered
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import Registry, function_of
@@ -97,7 +98,7 @@ def _given(parts: Any, clients: int | None, samples: int) -> list[Tensor]:
                 f"a partition that gives the client of each sample needs {samples} whole numbers or names; "
                 f"got {owners.dtype} of shape {list(owners.shape)}"
             )
-        ids = np.unique(owners.astype(str) if owners.dtype.kind in "OSUT" else owners, return_inverse=True)[1]
+        ids = numbered(owners)
         parts = [np.flatnonzero(ids == client) for client in range(int(ids.max()) + 1)]
     found = indices(parts, samples)
     if clients not in (None, len(found)):

@@ -133,7 +133,7 @@ class Coordinator:
         return self.calls.of(self._open, self._envelope)
 
     def _envelope(self, client: int) -> Envelope:
-        """That of a client's call."""
+        """The envelope of the call for a client."""
         about = (self._agreement, self.job, self._session, self.round, self.generation, client)
         return Envelope(messages.CALL, *about)
 
