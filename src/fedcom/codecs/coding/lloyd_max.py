@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedcom.codecs.coding import normal
 from fedcom.codecs.kernels.jit import placed
-from fedcom.codecs.wire import Field, check_length
+from fedcom.codecs.wire import Field
+from fedcom.errors import WireError
 
 BITS = (1, 2, 3, 4)
 _SETTLED = 1e-12  # the search ends when no level moves by more than this
@@ -35,7 +36,8 @@ class FixedWidthCoder:
 
     def unpack(self, body: memoryview, n: int) -> Tensor:
         """The n codes in a message's bytes."""
-        check_length(body, self._field(n).nbytes)
+        if len(body) != self._field(n).nbytes:
+            raise WireError(f"{n} codes of {self.bits} bits cannot have {len(body)} bytes")
         return self._field(n).unpack(body).to(torch.int32)
 
     def nbytes(self, codes: Tensor, exact: bool = True) -> int:
