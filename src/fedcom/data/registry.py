@@ -16,7 +16,7 @@ from fedcom.data.dataset import Arrays, Dataset, from_arrays, images
 from fedcom.data.femnist import read_femnist
 from fedcom.data.files import Found, locate
 from fedcom.data.idx import parse_idx
-from fedcom.data.synthetic import synthetic
+from fedcom.data.synthetic import Synthetic
 from fedcom.draws import Draw
 from fedcom.errors import DataError
 from fedcom.imports import optional
@@ -134,7 +134,7 @@ def _femnist(request: Request) -> Dataset:
 def _synthetic(request: Request) -> Dataset:
     """Synthetic(alpha, beta) of FedProx: 60 features in 10 classes, generated, 30 clients by default."""
     clients = 30 if request.clients is None else request.clients
-    return synthetic(clients, request.alpha, request.beta, request.seed)
+    return Synthetic(request.alpha, request.beta, request.seed).dataset(clients)
 
 
 _BUILTIN: dict[str, Loader] = {

@@ -11,7 +11,7 @@ from torch.nn.functional import mse_loss
 from fedcom.config import Config, DataConfig
 from fedcom.data import DATASETS, PARTITIONS, Dataset, load, split
 from fedcom.data.own_files import read_own
-from fedcom.data.synthetic import LAID_OUT, population
+from fedcom.data.synthetic import LAID_OUT, Synthetic
 from fedcom.draws import Draw
 from fedcom.engines.ranks.ranks import here
 from fedcom.engines.remote.terms import Terms
@@ -153,7 +153,7 @@ def _drawn_task(config: Config) -> tuple[Task, Config]:
     c = config.data
     if c.validation is not None:
         raise ConfigError("data.validation holds out samples that are there; data.lazy draws them as needed")
-    people = population(c.clients or 30, c.alpha, c.beta, config.run.seed)
+    people = Synthetic(c.alpha, c.beta, config.run.seed).population(c.clients or 30)
     filled = replace(c, name=people.data.name, partition="natural", clients=len(people.sizes), lazy=True)
     return Task.drawn(_objective(config, people.data), people), replace(config, data=filled)
 

@@ -33,8 +33,8 @@ class Links:
             to it before memory and codec. None: no limit.
         encode: make the real bytes of every message and decode them, instead of only counting them.
         budgets: the uplink's bits per coordinate, one number per client; None: as the codec is set.
-        correlated: spread the numbers that the clients of a round round with evenly over them. Each message
-            is as long and as random as without, but in the mean the errors cancel in part.
+        correlated: spread the random numbers by which clients round evenly over the clients of a round. Each
+            message is as long and as random as without, but in the mean the errors cancel in part.
     """
 
     uplink: Codec

@@ -146,7 +146,7 @@ class RemoteEngine(InOneProcess):
 
     def _tensors(self) -> Vectors:
         state, memory = self.runs[0].server_side
-        found = self.coordinator.tensors()
+        found = self.coordinator.clients.tensors()
         found |= {f"server.{name}": x for name, x in state._asdict().items()}
         return found | {f"server.memory.{name}": x for name, x in memory.items()}
 
