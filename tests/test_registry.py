@@ -15,11 +15,12 @@ from fedcom import cli
 from fedcom.algorithms import ALGORITHMS, FedAvg, FedCOM
 from fedcom.codecs import CODECS, OTHERS_IDS, Codec, Int
 from fedcom.config import Config, read
+from fedcom.config.methods import variant
 from fedcom.data import DATASETS, PARTITIONS, Request, SplitRequest, load
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import Broken, Entry, Registry, describe, function_of, short_name
 from fedcom.runs.prepare import build_task
-from fedcom.studies.compare import compare, variant
+from fedcom.studies.compare import compare
 from fedcom.tasks.models import MODELS
 from tests.plugins import CODEC, DATA, METHOD, MODEL, PARTS, offer
 

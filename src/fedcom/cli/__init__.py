@@ -84,10 +84,10 @@ def run(
     trust: Trust = False,
 ) -> None:
     """Run one method. Without arguments: FedCOMGATE on digits, two classes per client."""
+    from fedcom.config.methods import alone
     from fedcom.runs.prepare import data_label
     from fedcom.runs.record import Start
     from fedcom.runs.run import execute
-    from fedcom.studies.compare import alone
 
     start: Start = "over" if force else "new"
     if resume is not None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.config import Table, dumps
+from fedcom.config.methods import method_keys
 from fedcom.errors import ConfigError, unknown
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.study import method_rates, panel, rates_in
 from fedcom.studies import sweep, sweep_report
-from fedcom.studies.compare import method_keys
 from fedcom.studies.tune import LAST, SHARE, VALIDATION, RunTrials, around, tune_one
 from fedcom.tasks.task import Task
 

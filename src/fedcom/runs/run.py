@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
-from fedcom.config import Config
+from fedcom.config import Config, RunSettings
 from fedcom.engines.simulation import Row
 from fedcom.runs.given import Given
 from fedcom.runs.prepare import prepare
@@ -12,7 +13,7 @@ from fedcom.runs.record import Outcome, Start, record
 
 
 def execute(
-    config: Config | Given,
+    config: RunSettings,
     out: Path,
     *,
     start: Start = "new",
@@ -26,11 +27,12 @@ def execute(
     Args:
         device: "auto", "cpu", "cuda" or "cuda:1".
     """
-    if isinstance(config, Given):
-        simulation, table = prepare(config, device)[0], None
-    else:
+    table = None
+    if isinstance(config, Config):
         simulation, config = prepare(config, device)
         table = config.table()
+    else:
+        simulation = prepare(cast(Given, config), device)[0]
     label = label or config.algorithm.name
     if simulation.why_rates is not None and not quiet:
         print(f"fedcom: {label}: auto rates: {simulation.why_rates}", file=sys.stderr)

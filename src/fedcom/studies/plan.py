@@ -17,6 +17,7 @@ import numpy as np
 from fedcom.algorithms import Algorithm
 from fedcom.codecs import CODECS, Codec
 from fedcom.config import Config, Table, dumps
+from fedcom.config.methods import variant
 from fedcom.draws import Draw
 from fedcom.engines.simulation import Row
 from fedcom.errors import ConfigError, flag
@@ -27,7 +28,6 @@ from fedcom.runs.run import execute
 from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json, write_text
 from fedcom.studies import sweep
-from fedcom.studies.compare import variant
 from fedcom.studies.tune import SEED, VALIDATION, TuningRun
 from fedcom.tasks.task import Task
 from fedcom.theory import Constants, settle, theorem

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedcom.config import Config, RunConfig, Table
+from fedcom.config.methods import check_once, check_shared, method_keys, variant
 from fedcom.config.values import parse
 from fedcom.engines.ranks.ranks import here, job
 from fedcom.engines.simulation import Row, Simulation, pick_device, runs_that_fit, stack_runs
@@ -42,7 +43,6 @@ from fedcom.runs.spread import Unit, spread, worth_spreading
 from fedcom.runs.status import TRIALS
 from fedcom.saving.series import Series
 from fedcom.saving.whole import write_json, write_text
-from fedcom.studies.compare import check_once, check_shared, method_keys, variant
 from fedcom.tasks.task import Task
 
 FILES = (

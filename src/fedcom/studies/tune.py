@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.config import Config, Table, dumps
+from fedcom.config.methods import method_keys, variant
 from fedcom.engines.simulation import pick_device
 from fedcom.errors import ConfigError, flag, nearest
 from fedcom.formats import counted
@@ -23,7 +24,6 @@ from fedcom.runs.prepare import build_task
 from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json, write_text
 from fedcom.studies import sweep, sweep_report
-from fedcom.studies.compare import method_keys, variant
 from fedcom.tasks.task import Task
 from fedcom.theory import settle
 
