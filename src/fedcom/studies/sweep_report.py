@@ -41,7 +41,8 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
         scored = [entry for entry in own if entry["score"] is not None]
         if scored:
             best = max(scored, key=lambda entry: entry["score"])
-            best |= {"best": True, "edges": _edges(best, own)}
+            tried = {key: [entry["point"][key] for entry in own] for key in best["point"]}
+            best |= {"best": True, "edges": edges_of(best["point"], tried)}
     return table
 
 
@@ -126,11 +127,11 @@ def _entry(method: str, runs: Sequence[Record], means: Sequence[str]) -> dict[st
     return entry
 
 
-def _edges(best: PointSummary, entries: Sequence[PointSummary]) -> list[str]:
-    """The keys whose value at the best point is the smallest or largest of those tried."""
-    tried = {key: {entry["point"][key] for entry in entries} for key in best["point"]}
-    ranges = {k: v for k, v in tried.items() if len(v) > 1 and all(isinstance(x, int | float) for x in v)}
-    return [key for key, values in ranges.items() if best["point"][key] in (min(values), max(values))]
+def edges_of(point: Mapping[str, Any], tried: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The keys whose value at a point is the smallest or largest of those tried, if these are numbers."""
+    numbers = {k: v for k, v in tried.items() if all(isinstance(value, int | float) for value in v)}
+    ends = {key: (min(values), max(values)) for key, values in numbers.items() if len({*values}) > 1}
+    return [key for key, end in ends.items() if point[key] in end]
 
 
 def figure(table: Sequence[PointSummary], made: "Figure | None" = None) -> "Figure":

@@ -6,18 +6,20 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcom.algorithms import Algorithm
 from fedcom.config import RunConfig, Table, check_sections, read
+from fedcom.config.methods import check_keys, keys_of
 from fedcom.engines.results import Results, frame
 from fedcom.engines.simulation import Metrics, Simulation, algorithm_of, links_of, metrics_of
 from fedcom.errors import ConfigError, nearest
 from fedcom.formats import MB, counted
+from fedcom.plain import keys
 from fedcom.reports import page
 from fedcom.reports.figures import UNITS, chart, strokes_of
 from fedcom.reports.page.collect import CollectedRuns, SavedSweep, collect, unsaved
@@ -145,9 +147,8 @@ def compare(
         "target_accuracy": target,
     }
     seeds = _how_many(seeds)
-    scratch = tempfile.TemporaryDirectory(prefix="fedcom-") if out is None else None
-    place = Path(scratch.name if scratch is not None else str(out))
-    try:
+    with ExitStack() as scratch:
+        place = _folder(out, scratch)
         if not isinstance(task, Task) and not callable(task):
             table = _table(task, asked, {"network": network, "metrics": metrics})
             names = comparing.labels(table) if methods is None else _names(methods)
@@ -163,12 +164,7 @@ def compare(
             found = comparing.play(runs, place, plan, words, force, device, quiet)
         if found.stopped is not None:
             raise found.stopped
-    except BaseException:
-        if scratch is not None:
-            scratch.cleanup()
-        raise
-    if scratch is not None:
-        weakref.finalize(found, scratch.cleanup)
+        weakref.finalize(found, scratch.pop_all().close)
     return found
 
 
@@ -205,7 +201,8 @@ def sweep(
     """
     asked = {"rounds": rounds, "participation": participation, "eval_every": eval_every, "seed": seed}
     points, seeds = sweeping.points(_nested(grid)), _how_many(seeds)
-    with _folder(out) as place:
+    with ExitStack() as scratch:
+        place = _folder(out, scratch)
         if not isinstance(task, Task) and not callable(task):
             table = _table(task, asked, {"network": network, "metrics": metrics})
             records = sweeping.sweep(
@@ -319,16 +316,9 @@ def _curves(what: Any) -> list[Curve]:
     )
 
 
-def _folder(out: str | Path | None) -> AbstractContextManager[Path]:
-    """The folder that is given, or one that is deleted when it is left."""
-    if out is not None:
-        return nullcontext(Path(out))
-    return _Scratch()
-
-
-class _Scratch(tempfile.TemporaryDirectory[str]):
-    def __enter__(self) -> Path:  # type: ignore[override]
-        return Path(super().__enter__())
+def _folder(out: str | Path | None, scratch: ExitStack) -> Path:
+    """The folder that is given, or a temporary one, which goes when `scratch` is closed."""
+    return Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix="fedcom-")) if out is None else out)
 
 
 def _table(config: str | Path | Table, asked: Mapping[str, Any], idle: Mapping[str, Any]) -> Table:
@@ -430,11 +420,8 @@ def _trials(
     runs: Sequence[tuple[str, Given]], points: Sequence[tuple[tuple[str, Any], ...]]
 ) -> list[sweeping.Trial]:
     """Every run at every point of the grid that differs for it."""
-    known = {label: {f.name for f in fields(run.algorithm)} - {*run.algorithm.fixed} for label, run in runs}
-    every = set().union(*known.values())
-    for key, _ in points[0]:
-        if "." not in key and key not in every:
-            raise ConfigError(f"none of the methods has a key {key!r} to sweep; {nearest(key, every)}")
+    known = {label: keys_of(run.algorithm) for label, run in runs}
+    check_keys((key for key, _ in points[0]), set().union(*known.values()), "to sweep")
     trials = []
     for (label, run), point in itertools.product(runs, points):
         own = tuple((key, value) for key, value in point if "." in key or key in known[label])
@@ -444,29 +431,19 @@ def _trials(
 
 def _at(label: str, run: Given, point: Sequence[tuple[str, Any]]) -> Given:
     """A run with the values of a point put in."""
-    changed = {
-        "": run.algorithm,
-        "algorithm": run.algorithm,
-        "uplink": run.links.uplink,
-        "downlink": run.links.downlink,
-        "run": run.run,
-    }
-    made: dict[str, Any] = {}
+    links = run.links
+    parts: dict[str, Any] = {"algorithm": run.algorithm, "run": run.run}
+    parts |= {"uplink": links.uplink, "downlink": links.downlink}
     for name, value in point:
         section, _, key = name.rpartition(".")
-        if section not in changed:
+        section = section or "algorithm"
+        if section not in parts:
             raise ConfigError(
                 f"a grid on a task is of hyper-parameters, uplink, downlink and run; got {name!r}"
             )
-        section = section or "algorithm"
-        known = [f.name for f in fields(changed[section])]  # type: ignore[arg-type]
+        known = keys(type(parts[section]))
         if key not in known:
             raise ConfigError(f"{label} has no {name!r}; {nearest(key, known)}")
-        made[section] = replace(made.get(section, changed[section]), **{key: value})
-    ways = {way: made[way] for way in ("uplink", "downlink") if way in made}
-    return replace(
-        run,
-        algorithm=made.get("algorithm", run.algorithm),
-        links=replace(run.links, **ways),
-        run=made.get("run", run.run),
-    )
+        parts[section] = replace(parts[section], **{key: value})
+    links = replace(links, uplink=parts["uplink"], downlink=parts["downlink"])
+    return replace(run, algorithm=parts["algorithm"], links=links, run=parts["run"])

@@ -24,7 +24,7 @@ from fedcom.saving.whole import write_json, write_text
 from fedcom.studies import sweep
 from fedcom.studies.plan.continued import REACHED, predict
 from fedcom.studies.plan.prediction import Cost, Goal, Prediction
-from fedcom.studies.tune import SEED, VALIDATION, TuningRun
+from fedcom.studies.tune import SEED, VALIDATION, TuningRun, held_out
 from fedcom.tasks.task import Task
 from fedcom.theory import settle
 
@@ -68,9 +68,8 @@ class Pilots:
         """What some candidates are predicted to need."""
         seed = run_of(self.table).seed + SEED
         run = {**self.table.get("run", {}), "rounds": rounds, "eval_every": max(1, rounds // POINTS)}
-        here = {**self.table, "data": {"validation": VALIDATION, **self.table.get("data", {})}}
         trials = [
-            TuningRun(label, (), s, variant({**here, "run": {**run, "seed": s}}, label))
+            TuningRun(label, (), s, variant(held_out({**self.table, "run": run}, s), label))
             for label in labels
             for s in range(seed, seed + SEEDS)
         ]
