@@ -133,7 +133,7 @@ class Registry(Mapping[str, T]):
         return thing
 
     def vet(self, thing: Any) -> None:
-        """Raise ConfigError on something that could not be added: not of this kind, or in another's place."""
+        """Raise ConfigError on something that could not be added: not of this kind, or its name is taken."""
         if not any(thing is entry.thing for entry in self._known.values()):
             with self._blaming(getattr(thing, "name", str(thing)), "not registered"):
                 self._check(thing)
@@ -196,7 +196,7 @@ class Registry(Mapping[str, T]):
         return thing if own else self._admit(name, thing, f"module {name}")
 
     def _resolve(self, text: str) -> Any:
-        """What package.module:Name means; the name may be that of something within a class, with dots."""
+        """What package.module:Name means; Name may have dots, for something within a class."""
         module, _, path = text.partition(":")
         if not names_code(text):
             raise ConfigError(f"{text!r} is not of the form package.module:Name, such as mine:Fast")
@@ -220,7 +220,7 @@ class Registry(Mapping[str, T]):
         return True
 
     def _admit(self, key: str, thing: Any, source: str) -> T:
-        """Remember a newcomer, once it is seen to be of this kind and to take the place of no other."""
+        """Remember a newcomer, after checking that it is of this kind and that its name is free."""
         with self._blaming(key, source):
             thing = self._adapt(thing)
             self._check(thing)
@@ -236,7 +236,7 @@ class Registry(Mapping[str, T]):
         return self._known[key].thing
 
     def _refuse_clash(self, name: str, thing: Any) -> None:
-        """Refuse a name, or another thing that tells entries apart, that somebody else has."""
+        """Refuse a newcomer that shares its name, or an attribute in `unique`, with another entry."""
         for other in self._known.values():
             if _same(other.thing, thing):
                 continue

@@ -96,7 +96,7 @@ class Config:
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
-        """None: a config cannot say them."""
+        """Empty: a config cannot name any."""
         return {}
 
     @property

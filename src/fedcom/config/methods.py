@@ -114,9 +114,9 @@ def check_keys(keys: Iterable[str], known: Collection[str], where: str) -> None:
     """Refuse a hyper-parameter that none of some methods has.
 
     Args:
-        keys: those of other sections, such as uplink.bits, are not looked at.
+        keys: the keys to look at; those with a section, such as uplink.bits, are passed over.
         known: the keys that the methods have.
-        where: the key was found, or what it is for, in words.
+        where: where the keys stand or what they are for, to end a sentence: "to sweep".
     """
     for key in keys:
         if "." not in key and key not in known:

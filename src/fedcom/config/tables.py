@@ -19,7 +19,7 @@ _INSTEAD = {"epochs": "tau", "tau": "epochs"}  # of an algorithm's keys, the one
 
 
 def read(path: str | Path | None, overrides: Sequence[str] = (), trust: bool = True) -> Table:
-    """The table of a TOML file with overrides laid over it; epochs given there replace tau, and tau them.
+    """The table of a TOML file with overrides laid over it; an override of epochs drops tau, and vice versa.
 
     Args:
         trust: whether a file outside the current folder may name code; see `refuse_code`.

@@ -110,10 +110,11 @@ class Simulation:
         tf32, transport = convert(tf32, bool, "tf32"), convert(transport, Exchange, "transport")
         if not isinstance(task, Task):
             raise ConfigError(f"task must be a fedcom.Task, as Task.from_arrays makes; got {_kind(task)}")
-        algorithm, links = algorithm_of(algorithm), links_of(links)
+        algorithm = algorithm_of(algorithm)
+        links = links_of(links, algorithm)
         home: Any = Storage(storage) if isinstance(storage, str) else storage  # type: ignore[arg-type]
         home = convert(home, Storage | None, "storage")
-        self.task, links = task.to(pick_device(device)), links or Links.of(algorithm)
+        self.task = task.to(pick_device(device))
         algorithm, self.why_rates = settle(self.task, algorithm, links, participation, seed)
         self.algorithm = algorithm
         self.rounds, self.eval_every = rounds, eval_every
@@ -503,11 +504,11 @@ def algorithm_of(given: object) -> Algorithm:
     return made
 
 
-def links_of(given: object) -> Links | None:
-    """The links that a codec, its class or its name stands for."""
-    made = codec_of(given)
+def links_of(given: object, algorithm: Algorithm) -> Links:
+    """The links that a codec, its class or its name stands for; None: those the algorithm has by default."""
+    made = Links.of(algorithm) if given is None else codec_of(given)
     made = Links(made) if isinstance(made, Codec) else made
-    if made is not None and not isinstance(made, Links):
+    if not isinstance(made, Links):
         raise ConfigError(
             f"links must be fedcom.Links, as in fedcom.Links(fedcom.Int(bits=4)), or a codec or its name; "
             f"got {given!r}"

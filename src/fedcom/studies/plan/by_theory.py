@@ -1,8 +1,6 @@
 """Plans from constants instead of a task: the theorems decide, whose bounds are far above what happens."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from fedcom.codecs import CODECS, Codec
 from fedcom.config import Table
@@ -30,22 +28,22 @@ def by_theory(
     dim: int,
     *,
     alike: bool = False,
-    codecs: Iterable[Mapping[str, Any]] = CODECS_TRIED,
     network: Network | None = None,
 ) -> list[Prediction]:
-    """What the theorems say of some codecs: rounds, local steps and bytes to an error of epsilon.
+    """What the theorems say: rounds, local steps and bytes to an error of epsilon, for each of some codecs.
+
+    A codec is taken at the q it promises.
 
     Args:
         dim: the number of parameters.
         alike: whether clients have the same distribution: FedCOM's theorems; else FedCOMGATE's.
-        codecs: by name and settings; each is taken at the q it promises.
     """
     regime: Regime = (
         "strongly convex" if constants.mu > 0 else "convex" if constants.norm > 0 else "nonconvex"
     )
     bound, layout, method = theorem(alike, regime), Layout.vector(dim), "fedcom" if alike else "fedcomgate"
     found = []
-    for own in codecs:
+    for own in CODECS_TRIED:
         codec = pick(CODECS, own, "uplink")
         about = Prediction(f"{method} {codec_words(codec)}", method, codec_words(codec))
         c, size = replace(constants, q=codec.variance(layout)), _size(codec, layout)
