@@ -77,6 +77,24 @@ def sections(table: Table, label: str) -> Table:
     }
 
 
+def with_point(table: Table, label: str, point: Iterable[tuple[str, Any]]) -> Table:
+    """The settings with the values of a point put in; hyper-parameters and codecs go to one method alone.
+
+    Args:
+        label: the name of that method, or its label under [methods].
+        point: pairs of a key and its value, such as ("eta", 0.1), ("uplink.bits", 2) or ("data.clients", 9).
+    """
+    found, own = dict(table), dict(table.get("methods", {}).get(label, {}))
+    for name, value in point:
+        section, _, key = name.rpartition(".")
+        if section in ("", "algorithm"):
+            own[key] = value
+        else:
+            place = own if section in ("uplink", "downlink") else found
+            place[section] = {**place.get(section, {}), key: value}
+    return {**found, "methods": {**table.get("methods", {}), label: own}}
+
+
 def method_keys(table: Table, label: str) -> set[str]:
     """The hyper-parameters that can be set for the method that a label stands for."""
     return keys_of(_labelled(table, label)[0])

@@ -102,6 +102,11 @@ def dumps(table: Table) -> str:
     return "\n".join(lines)
 
 
+def toml_key(label: str) -> str:
+    """A label as a key of TOML, in quotes if it has to be."""
+    return label if re.fullmatch(r"[\w-]+", label, re.ASCII) else json.dumps(label, ensure_ascii=False)
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_toml, value))}]"

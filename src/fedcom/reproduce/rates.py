@@ -1,8 +1,6 @@
 """Tune eta and gamma, of each method on each data set and of each point of a study; see experiments/rates."""
 
-import json
 import math
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 
 from fedcom.config import Table, dumps
 from fedcom.config.methods import method_keys
+from fedcom.config.tables import toml_key
 from fedcom.errors import ConfigError, unknown
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.study import method_rates, panel, rates_in
@@ -113,7 +112,7 @@ def text(head: str, tuning: Table, best: Mapping[str, Mapping[str, Any]]) -> str
     """
     sections: Table = {"tuning": tuning}
     for method, found in best.items():
-        name = method if re.fullmatch(r"[\w-]+", method, re.ASCII) else json.dumps(method, ensure_ascii=False)
+        name = toml_key(method)
         how = {"accuracy": found["accuracy"], "edges": list(found["edges"]), "note": found["note"]}
         sections[f"methods.{name}"] = {key: float(found[key]) for key in ("eta", "gamma") if key in found}
         sections[f"found.{name}"] = {key: value for key, value in how.items() if value is not None}

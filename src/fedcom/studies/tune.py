@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.config import Table, dumps
-from fedcom.config.methods import check_keys, method_keys, run_of, variant
+from fedcom.config.methods import check_keys, method_keys, run_of, variant, with_point
+from fedcom.config.tables import toml_key
 from fedcom.engines.simulation import pick_device
 from fedcom.errors import ConfigError, flag
 from fedcom.formats import counted
@@ -277,7 +278,7 @@ def _grid(table: Table, grid: Table, method: str, device: str) -> tuple[dict[str
     known = method_keys(table, method)
     given = {key: values for key, values in sweep.lists(grid).items() if "." in key or key in known}
     own = {key: "auto" for key in RATES if key in known}
-    task, config = build_task(variant(_laid(table, method, own), method))
+    task, config = build_task(variant(with_point(table, method, own.items()), method))
     task, run = task.to(pick_device(device)), config.run
     settled, _ = settle(task, config.algorithm, config.links, run.participation, run.seed)
     rates = {key: float(getattr(settled, key)) for key in own}
@@ -293,11 +294,6 @@ def _nearest(values: Sequence[Any], rate: float, key: str) -> float:
     return min(map(float, values), key=lambda value: abs(math.log(value / rate)))
 
 
-def _laid(table: Table, method: str, own: Mapping[str, Any]) -> Table:
-    methods = table.get("methods", {})
-    return {**table, "methods": {**methods, method: {**methods.get(method, {}), **own}}}
-
-
 def words(own: Mapping[str, Any]) -> str:
     """What was found for a method, in a line."""
     point = ", ".join(f"{key} {value}" for key, value in own.items() if key not in ABOUT)
@@ -308,27 +304,16 @@ def words(own: Mapping[str, Any]) -> str:
 
 def tuned_text(table: Table, found: Mapping[str, Mapping[str, Any]]) -> str:
     """A config with the settings that were found, for `fedcom run` and `fedcom compare`."""
-    sections: Table = {name: dict(values) for name, values in table.items() if name != "methods"}
-    labels: Table = {label: dict(own) for label, own in table.get("methods", {}).items()}
-    lines = []
     for method, own in found.items():
-        place = labels.setdefault(method, {})
-        for name, value in ((k, v) for k, v in own.items() if k not in ABOUT):
-            section, _, key = name.rpartition(".")
-            if section in ("uplink", "downlink"):
-                place[section] = {**place.get(section, {}), key: value}
-            elif section in ("", "algorithm"):
-                place[key] = value
-            else:
-                sections.setdefault(section, {})[key] = value
-        lines.append(f"# {method}: {words(own)}")
+        table = with_point(table, method, ((k, v) for k, v in own.items() if k not in ABOUT))
+    sections, labels = {k: v for k, v in table.items() if k != "methods"}, table["methods"]
     if len(found) == 1:  # `fedcom run` takes one method
         (method,) = found
         one = dict(labels[method])
         up = {key: one.pop(key) for key in ("uplink", "downlink") if key in one}
         sections["algorithm"] = {"name": method, **sections.get("algorithm", {}), **one}
         sections |= {key: {**sections.get(key, {}), **value} for key, value in up.items()}
-    flat = {f"methods.{_key(label)}": own for label, own in labels.items()}
+    flat = {f"methods.{toml_key(label)}": own for label, own in labels.items()}
     text = dumps({**sections, **{name: _plain(own) for name, own in flat.items()}})
     nested = {
         f"{name}.{section}": own[section]
@@ -336,13 +321,9 @@ def tuned_text(table: Table, found: Mapping[str, Mapping[str, Any]]) -> str:
         for section in ("uplink", "downlink")
         if section in own
     }
+    lines = [f"# {method}: {words(own)}" for method, own in found.items()]
     return "\n".join(["# Written by fedcom tune.", *lines, text, dumps(nested)])
 
 
 def _plain(own: Table) -> Table:
     return {key: value for key, value in own.items() if key not in ("uplink", "downlink")}
-
-
-def _key(label: str) -> str:
-    bare = label.replace("-", "").replace("_", "").isalnum() and label.isascii()
-    return label if bare else json.dumps(label, ensure_ascii=False)
