@@ -6,21 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedcom.cli import options, streams
+from fedcom.cli import options, shared, streams
 from fedcom.cli.app import app
 from fedcom.cli.options import KEYS, DeviceOption, DryRun, Force, Methods, Out, Quiet, Settings, Trust
-from fedcom.cli.shared import (
-    again,
-    data_in,
-    earlier,
-    is_override,
-    names_in,
-    path_and_overrides,
-    results_folder,
-    settings_of,
-    show,
-    with_how_to_go_on,
-)
 from fedcom.errors import ConfigError
 
 if TYPE_CHECKING:  # all that needs torch is imported by the commands: help and completion do not wait for it
@@ -52,15 +40,15 @@ def run(
         if out is not None or force:
             raise ConfigError("--resume DIR goes on in DIR; leave --out and --force out")
         settings, out, start = _resumed(resume, settings), resume, "resume"
-    elif (begun := earlier(out)) is not None and (begun / "config.toml").is_file():
+    elif (begun := shared.earlier(out)) is not None and (begun / "config.toml").is_file():
         out, start = begun, "resume"
-    config = alone(*path_and_overrides(settings), trust)
+    config = alone(*shared.path_and_overrides(settings), trust)
     if dry_run:
         _print_config(config, device)
         return
     with (
-        results_folder(out, f"{config.algorithm.name}-{data_label(config)}") as out,
-        with_how_to_go_on(f"fedcom run --resume {shlex.quote(str(out))}{_trust(config, out)}"),
+        shared.results_folder(out, f"{config.algorithm.name}-{data_label(config)}") as out,
+        shared.with_how_to_go_on(f"fedcom run --resume {shlex.quote(str(out))}{_trust(config, out)}"),
     ):
         outcome = execute(config, out, start=start, device=device, quiet=quiet)
         print(f"results in {out}")
@@ -82,7 +70,7 @@ def _resumed(folder: Path, settings: list[str] | None) -> list[str]:
     if not (folder / "config.toml").is_file():
         raise ConfigError(f"{folder} holds no run (no config.toml), so none can go on there")
     given = list(settings or [])
-    return given if given and not is_override(given[0]) else [str(folder / "config.toml"), *given]
+    return given if given and not shared.is_override(given[0]) else [str(folder / "config.toml"), *given]
 
 
 def _trust(config: "Config", out: Path) -> str:
@@ -116,17 +104,20 @@ def compare_command(
     from fedcom.reports import comparison
     from fedcom.studies.compare import compare, labels, variants
 
-    table = settings_of(settings, trust)
-    names = labels(table) if methods is None else names_in(methods)
+    table = shared.settings_of(settings, trust)
+    names = labels(table) if methods is None else shared.names_in(methods)
     if dry_run:
         first = run_of(table).seed
         for label, config in variants(table, names, range(first, first + 1)):
             _print_config(config, device, f"{label}, {seeds} seed{'s' * (seeds > 1)}")
         return
-    force = force and earlier(None) is None  # torchrun's next attempt goes on
-    with results_folder(out, f"compare-{data_in(table)}") as out, with_how_to_go_on(again(out)):
+    force = force and shared.earlier(None) is None  # torchrun's next attempt goes on
+    with (
+        shared.results_folder(out, f"compare-{shared.data_in(table)}") as out,
+        shared.with_how_to_go_on(shared.again(out)),
+    ):
         found = compare(table, names, out, seeds=seeds, force=force, device=device, quiet=quiet)
-        show(comparison.render(found.table, found.target))
+        shared.show(comparison.render(found.table, found.target))
         print(f"table and figures in {out}")
         print(f"report in {out / 'report.html'}")
         if found.stopped is not None:
@@ -156,23 +147,26 @@ def sweep_command(
     from fedcom.reports import page
     from fedcom.studies import sweep, sweep_report
 
-    table = settings_of(settings, trust)
-    grid, names = table.pop("grid", {}), names_in(methods)
+    table = shared.settings_of(settings, trust)
+    grid, names = table.pop("grid", {}), shared.names_in(methods)
     if dry_run:
         trials = list(sweep.trials_of(table, sweep.points(grid), names, seeds))
         for trial in trials:
             print(f"# {trial.method}, {trial.words}, seed {trial.seed}")
         _print_config(trials[0].config, device, f"the first of {len(trials)} runs:")  # type: ignore[arg-type]
         return
-    force = force and earlier(None) is None
-    with results_folder(out, f"sweep-{data_in(table)}") as out, with_how_to_go_on(again(out)):
+    force = force and shared.earlier(None) is None
+    with (
+        shared.results_folder(out, f"sweep-{shared.data_in(table)}") as out,
+        shared.with_how_to_go_on(shared.again(out)),
+    ):
         records = sweep.sweep(
             table, grid, names, out, seeds=seeds, last=last, force=force, device=device, quiet=quiet
         )
         found = sweep_report.summary(records)
         sweep_report.write(found, out)
         page.write([out], out / "report.html")
-        show(sweep_report.render(found))
+        shared.show(sweep_report.render(found))
         for warning in sweep_report.warnings_of(found):
             streams.complain(warning)
         print(f"table and figure in {out}")
