@@ -46,10 +46,11 @@ def run(
     if dry_run:
         _print_config(config, device)
         return
-    with (
-        shared.results_folder(out, f"{config.algorithm.name}-{data_label(config)}") as out,
-        shared.with_how_to_go_on(f"fedcom run --resume {shlex.quote(str(out))}{_trust(config, out)}"),
-    ):
+
+    def again(folder: Path) -> str:
+        return f"fedcom run --resume {shlex.quote(str(folder))}{_trust(config, folder)}"
+
+    with shared.results_folder(out, f"{config.algorithm.name}-{data_label(config)}", again) as out:
         outcome = execute(config, out, start=start, device=device, quiet=quiet)
         print(f"results in {out}")
         if outcome.error is not None:
@@ -112,10 +113,7 @@ def compare_command(
             _print_config(config, device, f"{label}, {seeds} seed{'s' * (seeds > 1)}")
         return
     force = force and shared.earlier(None) is None  # torchrun's next attempt goes on
-    with (
-        shared.results_folder(out, f"compare-{shared.data_in(table)}") as out,
-        shared.with_how_to_go_on(shared.again(out)),
-    ):
+    with shared.results_folder(out, f"compare-{shared.data_in(table)}") as out:
         found = compare(table, names, out, seeds=seeds, force=force, device=device, quiet=quiet)
         shared.show(comparison.render(found.table, found.target))
         print(f"table and figures in {out}")
@@ -156,10 +154,7 @@ def sweep_command(
         _print_config(trials[0].config, device, f"the first of {len(trials)} runs:")  # type: ignore[arg-type]
         return
     force = force and shared.earlier(None) is None
-    with (
-        shared.results_folder(out, f"sweep-{shared.data_in(table)}") as out,
-        shared.with_how_to_go_on(shared.again(out)),
-    ):
+    with shared.results_folder(out, f"sweep-{shared.data_in(table)}") as out:
         records = sweep.sweep(
             table, grid, names, out, seeds=seeds, last=last, force=force, device=device, quiet=quiet
         )

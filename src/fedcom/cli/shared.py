@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,15 +61,28 @@ def earlier(out: Path | None) -> Path | None:
     return found if restarted() else None
 
 
+def same_command(out: Path) -> str:
+    """The command as it was given, with its folder."""
+    words = ["fedcom", *(word for word in sys.argv[1:] if word != "--force")]  # which would begin anew
+    return shlex.join(words if "--out" in words else [*words, "--out", str(out)])
+
+
 @contextmanager
-def results_folder(out: Path | None, name: str) -> Iterator[Path]:
-    """The folder that is given, that torchrun's first attempt made, or a fresh one."""
+def results_folder(
+    out: Path | None, name: str, again: Callable[[Path], str] = same_command
+) -> Iterator[Path]:
+    """The folder that is given, that torchrun's first attempt made, or a fresh one.
+
+    Args:
+        again: the command that goes on in the folder, if this one is stopped.
+    """
     from fedcom.engines.ranks.ranks import remember
 
     with given_or_fresh(out or earlier(out), name) as folder:
         remember(_FOLDER, str(folder))
         crash.results_go_to(folder)
-        yield folder
+        with with_how_to_go_on(again(folder)):
+            yield folder
 
 
 @contextmanager
@@ -82,12 +95,6 @@ def with_how_to_go_on(again: str) -> Iterator[None]:
         raise
     except (StorageError, OutOfMemory, RankLost) as error:
         raise type(error)(f"{error}; then go on with: {again}") from error
-
-
-def again(out: Path) -> str:
-    """The command as it was given, with its folder."""
-    words = ["fedcom", *(word for word in sys.argv[1:] if word != "--force")]  # which would begin anew
-    return shlex.join(words if "--out" in words else [*words, "--out", str(out)])
 
 
 def show(*what: "RenderableType") -> None:
