@@ -9,7 +9,7 @@ import pytest
 from fedcom.algorithms import ALGORITHMS, FedAvg
 from fedcom.codecs import TopK
 from fedcom.config import Config, RunConfig, RunSettings
-from fedcom.config.methods import method_keys, variant
+from fedcom.config.methods import check_shared, method_keys, variant
 from fedcom.errors import ConfigError
 from fedcom.rounds.rules import memory_of
 from fedcom.runs.given import Given
@@ -30,6 +30,12 @@ def test_shared_settings_go_to_the_methods_that_have_them() -> None:
     assert dense.links.downlink.name == "identity"
     assert (mine.algorithm.eta, mine.links.uplink.bits) == (0.7, 3)  # type: ignore[attr-defined]
     assert mine.links.downlink == TopK(ratio=0.5)
+
+
+def test_a_shared_key_that_no_method_has_is_told_also_with_a_dot() -> None:
+    for key in ("etta", "uplink.bits"):
+        with pytest.raises(ConfigError, match=f"none of the methods has a key '{key}' in algorithm; "):
+            check_shared({"algorithm": {key: 1}}, ["fedavg", "fedcom"])
 
 
 @pytest.mark.parametrize(

@@ -132,12 +132,11 @@ def check_keys(keys: Iterable[str], known: Collection[str], where: str) -> None:
     """Refuse a hyper-parameter that none of some methods has.
 
     Args:
-        keys: the keys to look at; those with a section, such as uplink.bits, are passed over.
         known: the keys that the methods have.
         where: where the keys stand or what they are for, to end a sentence: "to sweep".
     """
     for key in keys:
-        if "." not in key and key not in known:
+        if key not in known:
             raise ConfigError(f"none of the methods has a key {key!r} {where}; {nearest(key, known)}")
 
 

@@ -252,7 +252,7 @@ def tune(
     if not methods:
         raise ConfigError("name at least one method to tune, as in fedcomgate")
     known = {key for method in methods for key in method_keys(here, method)}
-    check_keys(sweep.lists(grid), known, "to tune")
+    check_keys((key for key in sweep.lists(grid) if "." not in key), known, "to tune")
 
     def play(trials: Sequence[sweep.Trial]) -> list[dict[str, Any]]:
         return sweep.run_missing(trials, log, LAST, device, quiet, tasks)

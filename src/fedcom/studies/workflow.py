@@ -265,7 +265,8 @@ def _trials(
 ) -> list[sweeping.Trial]:
     """Every run at every point of the grid that differs for it."""
     known = {label: keys_of(run.algorithm) for label, run in runs}
-    check_keys((key for key, _ in points[0]), set().union(*known.values()), "to sweep")
+    every = set().union(*known.values())
+    check_keys((key for key, _ in points[0] if "." not in key), every, "to sweep")
     trials = []
     for (label, run), point in itertools.product(runs, points):
         own = tuple((key, value) for key, value in point if "." in key or key in known[label])
