@@ -15,8 +15,9 @@ import pytest
 
 import fedcom
 from fedcom.config import read
+from fedcom.config.methods import variant
 from fedcom.runs.prepare import prepare
-from fedcom.studies.compare import labels, variant
+from fedcom.studies.compare import labels
 from tests.conftest import CHAOS
 from tests.processes import PATIENCE
 

@@ -26,11 +26,12 @@ from fedcom import (
 )
 from fedcom.codecs.wire import Field
 from fedcom.config import dumps, read
+from fedcom.config.methods import alone, variant
 from fedcom.draws import Draw
 from fedcom.reproduce import command
 from fedcom.runs.prepare import prepare
 from fedcom.studies import sweep
-from fedcom.studies.compare import alone, variant, variants
+from fedcom.studies.compare import variants
 from fedcom.vectors import Layout
 from tests.conftest import mlp_task, quadratic_task
 

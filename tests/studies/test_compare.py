@@ -10,11 +10,12 @@ import pytest
 
 from fedcom.codecs import Identity, Int, TopK
 from fedcom.config import read
+from fedcom.config.methods import variant
 from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError, DataError, Stopped
 from fedcom.runs.record import FILES
 from fedcom.studies import compare as comparing
-from fedcom.studies.compare import METHODS, Comparison, compare, variant, variants
+from fedcom.studies.compare import METHODS, Comparison, compare, variants
 
 SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=3", "run.target_accuracy=0.3")
 FIGURES = ("loss_rounds.png", "loss_bytes.png", "accuracy_bytes.png")

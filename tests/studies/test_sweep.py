@@ -139,3 +139,13 @@ def test_words_and_numbers_go_together_in_a_grid(tmp_path: Path) -> None:
     table = json.loads((out / "table.json").read_text())
     assert {str(entry["point"]["eta"]) for entry in table} == {"0.1", "auto"}
     assert (out / "sweep.png").stat().st_size > 5000
+
+
+def test_a_sweep_of_a_model_with_its_own_data_has_a_folder_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    args = ["model.name=quadratic", "data.clients=3", "run.rounds=1", "grid.eta=0.1", "-q", "--device", "cpu"]
+    told = CliRunner().invoke(app, ["sweep", *args])
+    assert told.exit_code == 0, told.output
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["sweep-quadratic-001"]

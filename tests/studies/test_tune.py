@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 
 from fedcom.cli import app
 from fedcom.config import Config, read
+from fedcom.config.methods import alone
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.runs.prepare import build_task, prepare
 from fedcom.studies import sweep, tune
-from fedcom.studies.compare import alone, variants
+from fedcom.studies.compare import variants
 
 SMALL = ["data.name=digits", "data.clients=8", "model.hidden=16", "run.rounds=12", "algorithm.batch=20"]
 

@@ -1,14 +1,15 @@
 """TOML tables and `section.key=value` overrides to frozen dataclasses, and back."""
 
-from fedcom.config.config import Config
+from fedcom.config.config import Config, RunSettings
 from fedcom.config.sections import DataConfig, RunConfig
-from fedcom.config.tables import Table, check_sections, drop_void, dumps, override, read, renamed
+from fedcom.config.tables import Table, check_sections, drop_void, dumps, override, read
 from fedcom.config.trust import code_named, outside
 
 __all__ = [
     "Config",
     "DataConfig",
     "RunConfig",
+    "RunSettings",
     "Table",
     "check_sections",
     "code_named",
@@ -17,5 +18,4 @@ __all__ = [
     "outside",
     "override",
     "read",
-    "renamed",
 ]

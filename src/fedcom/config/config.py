@@ -1,13 +1,13 @@
 """Everything a run needs to know, made from a table and written back as one."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from dataclasses import Field, asdict, dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS, Codec
 from fedcom.config.sections import DataConfig, DownlinkConfig, RunConfig, UplinkConfig
-from fedcom.config.tables import Table, check_sections, renamed
+from fedcom.config.tables import Table, check_sections
 from fedcom.data import DATASETS
 from fedcom.engines.remote.terms import Terms
 from fedcom.plain import build, keys, pick, plain
@@ -15,15 +15,46 @@ from fedcom.registry import Registry
 from fedcom.rounds.rules import default_downlink_memory, takes_no_codec
 from fedcom.tasks.model import Model
 from fedcom.tasks.models import MODELS
-from fedcom.traffic.links import Links
+from fedcom.tasks.scores import Metric
+from fedcom.tasks.task import Task
+from fedcom.traffic.links import DefaultUplink, Links
 from fedcom.traffic.network import Network, over_preset
 
 T = TypeVar("T")
 
 
+class RunSettings(Protocol):
+    """What a run is told, by a config (`Config`) or in Python (`runs.given.Given`); both are dataclasses."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def algorithm(self) -> Algorithm: ...
+
+    @property
+    def links(self) -> Links: ...
+
+    @property
+    def run(self) -> RunConfig: ...
+
+    @property
+    def network(self) -> Network | None: ...
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """Metrics of the user's own; see Simulation."""
+
+    @property
+    def task(self) -> Task | None:
+        """The task made in Python. None: the settings describe it, so that another process can build it."""
+
+    def table(self) -> Table:
+        """The settings as plain data."""
+
+
 @dataclass(frozen=True)
 class Config:
-    """Everything a run needs to know."""
+    """Everything a run needs to know, as a config says it."""
 
     data: DataConfig
     model: Model
@@ -36,7 +67,6 @@ class Config:
     @classmethod
     def of(cls, table: Table) -> "Config":
         """Check a table and make it a config."""
-        table = renamed(table)
         check_sections(table)
         algorithm = _named("algorithm", ALGORITHMS, "fedcomgate", _with_rates(table))
         run = build(RunConfig, table.get("run", {}), "run")
@@ -46,11 +76,12 @@ class Config:
         if algorithm.compresses is not None and "name" not in up and set(up) - {"memory"}:
             raise takes_no_codec(algorithm, f"got uplink settings {up}")
         around = build(UplinkConfig, {k: up.pop(k) for k in keys(UplinkConfig) if k in up}, "uplink")
-        uplink = _codec("uplink", up, {k: v for k, v in algorithm.uplink.items() if k != "memory"})
+        usual = DefaultUplink.of(algorithm)
+        uplink = _codec("uplink", up, usual.codec)
         links = Links(
             uplink=uplink,
             downlink=_codec("downlink", down, {"name": "identity"}),
-            uplink_memory=around.memory or algorithm.uplink.get("memory", "none"),
+            uplink_memory=around.memory or usual.memory,
             downlink_memory=below.memory or default_downlink_memory(algorithm),
             first=below.first,
             clip=around.clip,
@@ -62,6 +93,15 @@ class Config:
         network = build(Network, over_preset(table["network"]), "network") if "network" in table else None
         terms = build(Terms, table.get("round", {}), "round")
         return cls(data, _named("model", MODELS, "mlp", table), algorithm, links, run, network, terms)
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """Empty: a config cannot name any."""
+        return {}
+
+    @property
+    def task(self) -> None:
+        """None: it is built from the config; see `runs.prepare.build_task`."""
 
     def table(self) -> Table:
         """The config as plain data, every default spelled out."""

@@ -20,7 +20,7 @@ from fedcom.data.synthetic import Synthetic
 from fedcom.draws import Draw
 from fedcom.errors import DataError
 from fedcom.imports import optional
-from fedcom.registry import Registry, function_of, short_name, takes_nothing
+from fedcom.registry import Registry, accepts, function_of, short_name
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def load(
         seed: of generated samples.
     """
     loader: Any = DATASETS[name]
-    alone = name not in _BUILTIN and takes_nothing(loader)
+    alone = name not in _BUILTIN and not accepts(loader, None)
     found: object = loader() if alone else loader(Request(root, clients, alpha, beta, seed))
     pairs = isinstance(found, list) and len(found) > 0 and isinstance(found[0], tuple | Mapping)
     if pairs or isinstance(found, tuple | Mapping | TorchDataset | DataLoader):

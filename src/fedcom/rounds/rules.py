@@ -14,7 +14,7 @@ from fedcom.algorithms.base import Round
 from fedcom.errors import ConfigError
 from fedcom.rounds import returned, stages
 from fedcom.rounds.stages import Pipeline, Units
-from fedcom.traffic.links import DownlinkMemory, Links, Memory
+from fedcom.traffic.links import DefaultUplink, DownlinkMemory, Links, Memory
 from fedcom.vectors import Layout, Vectors, apart, handfuls
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (heard, meant) to an error, one number per client
@@ -198,8 +198,7 @@ class Rules:
 
 def memory_of(algorithm: Algorithm, links: Links) -> Memory:
     """What clients do with what their codec drops: as the links say, else as the method does by default."""
-    default: Memory = algorithm.uplink.get("memory", "none")
-    return default if links.uplink_memory is None else links.uplink_memory
+    return links.uplink_memory or DefaultUplink.of(algorithm).memory
 
 
 def default_downlink_memory(algorithm: Algorithm) -> DownlinkMemory:

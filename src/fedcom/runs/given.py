@@ -1,4 +1,4 @@
-"""A run on a task made in Python: what a Config is to a run that a config file describes."""
+"""The settings of a run on a task made in Python; a `Config` holds those of a config file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field

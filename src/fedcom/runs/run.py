@@ -4,15 +4,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedcom.config import Config
+from fedcom.config import RunSettings
 from fedcom.engines.results import Row
-from fedcom.runs.given import Given
 from fedcom.runs.prepare import prepare
 from fedcom.runs.record import Outcome, Start, record
 
 
 def execute(
-    config: Config | Given,
+    config: RunSettings,
     out: Path,
     *,
     start: Start = "new",
@@ -26,11 +25,7 @@ def execute(
     Args:
         device: "auto", "cpu", "cuda" or "cuda:1".
     """
-    if isinstance(config, Given):
-        simulation, table = prepare(config, device)[0], None
-    else:
-        simulation, config = prepare(config, device)
-        table = config.table()
+    simulation, config = prepare(config, device)
     label = label or config.algorithm.name
     if simulation.why_rates is not None and not quiet:
         print(f"fedcom: {label}: auto rates: {simulation.why_rates}", file=sys.stderr)
@@ -46,5 +41,5 @@ def execute(
         quiet=quiet,
         callbacks=callbacks,
         log=config.run.log or (),
-        table=table,
+        table=config.table() if config.task is None else None,
     )
