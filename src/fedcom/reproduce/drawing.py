@@ -1,7 +1,7 @@
 """Figures of several charts, in the style of fedcom.reports.figures: curves, bars, heat maps and points."""
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from fedcom.reports.figures import FAINT, INK, Array, Stroke, chart, frame, label, strokes_of, ticks
 from fedcom.reports.looks import line_style, palette
+from fedcom.reproduce.results import Stat
 from fedcom.runs.curve import Curve
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ CHART, DPI = (6.0, 4.1), 200  # the size of one chart in inches, and dots per in
 RAMP = ("#e8a76b", "#d0702e", "#9c3f12", "#4f1a05", "#000000")  # colours from less to more
 
 PlotPoint = tuple[float, float, float]  # x, y and the spread of y
+Chart = Callable[["SubFigure"], object]  # draws one chart on a part of a figure
 
 
 class PlotAxes(NamedTuple):
@@ -43,6 +45,11 @@ class PlotAxes(NamedTuple):
     limits: tuple[float, float] | None = None
 
 
+def percent_point(x: float, score: Stat) -> PlotPoint:
+    """The point of an accuracy, in %."""
+    return x, 100 * score.mean, 100 * score.spread
+
+
 class Sheet:
     """A figure with rows and columns of charts, each drawn on one of its `parts`.
 
@@ -64,6 +71,19 @@ class Sheet:
         """Write the figure as PNG; return the file's name."""
         save_png(self.figure, path)
         return path.name
+
+
+def draw_charts(charts: Sequence[Chart], path: Path, size: tuple[float, float] = CHART) -> str:
+    """Draw charts into one image, two in a row, as three would be too wide for a page; return its name.
+
+    Args:
+        size: the width and height of each chart in inches.
+    """
+    columns = min(2, len(charts))
+    sheet = Sheet(-(-len(charts) // columns), columns, size)
+    for draw, part in zip(charts, sheet.parts, strict=False):
+        draw(part)
+    return sheet.save(path)
 
 
 def save_png(figure: "Figure", path: Path) -> None:

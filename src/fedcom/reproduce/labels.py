@@ -1,6 +1,5 @@
 """Labels of a study's points, such as "fedcomgate rotated ¼", and the settings they stand for."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from fedcom.config import Table
@@ -42,8 +41,3 @@ def settings(label: str) -> Table:
     own: Table = {"name": "fedcomgate-exact" if method == "exact" else method}
     own |= {"uplink": CODECS[up]} if up else {}
     return own | ({"downlink": CODECS[down], "option": "I"} if down else {})  # I: only the mean goes down
-
-
-def labelled(labels: Iterable[str]) -> Table:
-    """The section [methods] of a config with these labels, by its name."""
-    return {"methods": {label: settings(label) for label in labels}}

@@ -101,3 +101,8 @@ class Panel:
     def config(self) -> Config:
         """The settings of data, model and run, which its methods share."""
         return Config.of({key: self.table[key] for key in ("data", "model", "run") if key in self.table})
+
+    @property
+    def data(self) -> str:
+        """The name of the data set."""
+        return str(self.config.data.name)

@@ -40,7 +40,7 @@ class Verdict:
     setting: str
 
     @classmethod
-    def of(cls, claim: str, checks: Iterable[bool], numbers: str, setting: str) -> "Verdict":
+    def of(cls, claim: str, checks: Iterable[bool], numbers: str, setting: str = "") -> "Verdict":
         """A verdict that holds if all checks do, and partly if some do."""
         found = list(checks)
         outcome = HOLDS if found and all(found) else PARTLY if any(found) else FAILS
