@@ -1,5 +1,6 @@
 """The Markdown page of a study, and the page with the verdicts of all studies."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ from fedcom.formats import megabytes, significant
 from fedcom.reports.markdown import markdown_table
 from fedcom.reproduce.panels import Scale
 from fedcom.reproduce.results import MARKS, RULE, StudyResults, Verdict, without_sections
+from fedcom.saving.whole import write_json, write_text
 
 if TYPE_CHECKING:
     from fedcom.reproduce.study import Study
@@ -42,6 +44,12 @@ def study_page(
         *(_measured(results) if study.table is None else _tables(study.table, results)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def write_study(out: Path, verdicts: Sequence[Verdict], page: str) -> None:
+    """Write a study's verdicts and its page into its folder."""
+    write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
+    write_text(out / "README.md", page)
 
 
 def caption(verdicts: Sequence[Verdict]) -> str:
@@ -151,7 +159,5 @@ def _board(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
 
 def read_verdicts(folder: Path, names: Sequence[str]) -> dict[str, list[dict[str, str]]]:
     """The verdicts of the named studies that a folder has, in order of the names."""
-    import json
-
     files = {name: folder / name / "verdicts.json" for name in names}
     return {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}

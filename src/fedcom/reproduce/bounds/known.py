@@ -1,14 +1,12 @@
 """The constants that the theorems need, of problems where they are known."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from fedcom.draws import Draw
-from fedcom.reproduce.tables.problems import Problem
+from fedcom.reproduce.tables.problems import Problem, minimiser
 from fedcom.theory import Constants
 
 
@@ -101,18 +99,3 @@ def known(problem: Problem, convex: bool, drawn_to: float = 0.0) -> Known:
 
 def _loss(problem: Problem, client: int, w: Tensor) -> Tensor:
     return problem.losses(w)[client]
-
-
-def minimiser(f: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
-    """The minimiser of a convex function, by Newton's method; a step that does not lower it is halved."""
-    for _ in range(100):
-        slope = torch.func.grad(f)(w)
-        curvature = torch.func.jacrev(torch.func.grad(f))(w) + 1e-12 * torch.eye(len(w), dtype=w.dtype)
-        step = torch.linalg.solve(curvature, slope)
-        t = 1.0
-        while t > 1e-9 and f(w - t * step) > f(w):
-            t /= 2
-        w = w - t * step
-        if float(step.norm()) <= 1e-10 * (1 + float(w.norm())):
-            break
-    return w

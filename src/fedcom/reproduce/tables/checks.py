@@ -1,13 +1,14 @@
 """What a cell of the paper's tables states, and how it is checked: method, problem, factor and bound."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS
 from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
+from fedcom.reproduce.tables.rounds import Reached, rounds_to
 from fedcom.theory.rates import LOCAL_STEPS, ROUNDS
 from fedcom.traffic.links import Links
 
@@ -15,6 +16,7 @@ DIM = 32
 NOISE = 0.5**0.5  # sigma of noisy gradients: the norm of their noise
 SPREAD = 0.5  # of heterogeneous clients; see `Quadratic.of`
 LARGEST, OCTAVES = 2.0, 9  # steps eta gamma tau L: the largest that suits gradient descent, and its halvings
+MOST = 3000  # rounds after which an accuracy counts as never reached
 
 # The column of the paper's tables that each problem belongs to.
 COLUMNS = {"quadratic": "strongly convex", "flat": "convex", "logistic": "convex", "wave": "nonconvex"}
@@ -41,7 +43,7 @@ class Case:
 
     Args:
         method: a name in SETUPS.
-        objective: the problem; see `tables_page.INTRODUCTION`.
+        objective: the problem; see the introduction in tables.toml.
         alike: homogeneous clients.
         noisy: gradients have noise, or come from minibatches.
         q: the relative variance of the codec.
@@ -99,6 +101,13 @@ class Case:
         """The codec with this q: rand-k keeps d/(1+q) coordinates, and so does top-k."""
         name = SETUPS[self.method].codec if self.q else "identity"
         return Links(CODECS[name](**({"ratio": 1 / (1 + self.q)} if self.q else {})))
+
+    def rounds_to(
+        self, epsilons: Sequence[float], steps: Sequence[float], seeds: int
+    ) -> dict[float, Reached]:
+        """The fewest rounds to each accuracy over some steps; see `rounds.rounds_to`."""
+        runs = self.problem(), self.algorithm(), self.links()
+        return rounds_to(epsilons, *runs, steps, seeds=seeds, most=MOST, averaged=self.objective == "wave")
 
 
 class MethodSetup(NamedTuple):

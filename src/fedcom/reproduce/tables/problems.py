@@ -1,6 +1,7 @@
 """Problems with a known optimum and smoothness; gradients are given by formulas, for many runs at once."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, Self
@@ -245,25 +246,25 @@ class Logistic:
     def _loss(self, w: Tensor) -> Tensor:
         return self.losses(w).mean(-1)
 
-    def _mean_gradient(self, w: Tensor) -> Tensor:
-        x = self.x.flatten(0, 1)
-        return (torch.sigmoid(w @ x.mT) - self.y.flatten()) @ x / len(x)
-
     @cached_property
     def _least(self) -> Tensor:
-        """The smallest loss, found by Newton's method; a step that does not lower the loss is halved."""
-        x, w = self.x.flatten(0, 1), self.start
-        for _ in range(100):
-            p = torch.sigmoid(x @ w)
-            hessian = (x.mT * (p * (1 - p))) @ x / len(x)
-            step = torch.linalg.solve(hessian, self._mean_gradient(w))
-            t = 1.0
-            while t > 1e-9 and self._loss(w - t * step) > self._loss(w):
-                t /= 2
-            w = w - t * step
-            if step.abs().max() < 1e-10 * w.abs().max():
-                break
-        return self._loss(w)
+        """The smallest loss."""
+        return self._loss(minimiser(self._loss, self.start))
+
+
+def minimiser(f: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
+    """The minimiser of a convex function, by Newton's method; a step that does not lower it is halved."""
+    for _ in range(100):
+        slope = torch.func.grad(f)(w)
+        curvature = torch.func.jacrev(torch.func.grad(f))(w) + 1e-12 * torch.eye(len(w), dtype=w.dtype)
+        step = torch.linalg.solve(curvature, slope)
+        t = 1.0
+        while t > 1e-9 and f(w - t * step) > f(w):
+            t /= 2
+        w = w - t * step
+        if float(step.norm()) <= 1e-10 * (1 + float(w.norm())):
+            break
+    return w
 
 
 def _centred(x: Tensor) -> Tensor:

@@ -4,65 +4,47 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedcom.codecs import Identity
-from fedcom.errors import ConfigError
 from fedcom.reports.comparison import write_csv
 from fedcom.reproduce.panels import Scale
 from fedcom.reproduce.results import Verdict
 from fedcom.reproduce.small_runs import measure_all
-from fedcom.reproduce.tables.cells import CHECKS
+from fedcom.reproduce.study_page import write_study
+from fedcom.reproduce.tables.cells import CHECKS, RIVALS, TABLES
 from fedcom.reproduce.tables.checks import DIM, Case, Check
 from fedcom.reproduce.tables.figure import figure
 from fedcom.reproduce.tables.measured import MeasuredRounds, Measurement, holds, measurements, points, summary
-from fedcom.reproduce.tables.rivals import RIVALS
 from fedcom.reproduce.tables.rounds import StackedRuns
-from fedcom.reproduce.tables.tables_page import TABLES, of_table, page, setting
+from fedcom.reproduce.tables.tables_page import of_table, page, setting
 from fedcom.runs.folder import claim
-from fedcom.saving.whole import write_json, write_text
 from fedcom.traffic.links import Links
 
 SEEDS = 3  # seeds per seed of the scale, as these runs are small
 
 
-def reproduce_tables(scale: Scale, out: Path, device: str = "cpu", quiet: bool = False) -> list[Verdict]:
-    """Reproduce all tables at a scale, on all cores of the CPU.
-
-    Args:
-        out: the folder of the tables.
-        device: not used, as a GPU does not help with such small problems.
-        quiet: show no progress.
-    """
-    if scale.overrides:
-        raise ConfigError(f"tables have no config that {scale.overrides[0]!r} could override; leave it out")
-    work = work_of(scale)
-    return reproduce_checks(work, CHECKS, out, quick=scale.quick, quiet=quiet)
-
-
-def work_of(scale: Scale) -> list[Measurement]:
-    """The measurements of all checks at a scale."""
-    return measurements(CHECKS, SEEDS * scale.seeds, 2 if scale.quick else 4)
-
-
-def reproduce_checks(
-    work: Sequence[Measurement],
-    checks: Sequence[Check],
+def reproduce_tables(
+    scale: Scale,
     out: Path,
-    *,
-    quick: bool = False,
     quiet: bool = False,
+    checks: Sequence[Check] = CHECKS,
     workers: int | None = None,
 ) -> list[Verdict]:
     """Run what is not yet in the folder's results.jsonl, then draw, judge and write the tables.
 
     Args:
-        work: the measurements that the checks need; see `measurements`.
-        quick: whether the page says that the quick command repeats it.
+        out: the folder of the tables.
         quiet: show no progress.
         workers: processes to use; None for one per core.
     """
+    work = work_of(scale, checks)
     with claim(out, used=True):
         found = MeasuredRounds(measure_all(work, out / "results.jsonl", "tables", quiet, workers, _time))
         write_csv(list(points(found, checks)), out / "points.csv")
-        return publish(found, checks, work[0], out, quick)
+        return publish(found, checks, work[0], out, scale.quick)
+
+
+def work_of(scale: Scale, checks: Sequence[Check] = CHECKS) -> list[Measurement]:
+    """The measurements that checks need at a scale."""
+    return measurements(checks, SEEDS * scale.seeds, 2 if scale.quick else 4)
 
 
 def publish(
@@ -76,9 +58,7 @@ def publish(
     """
     verdicts = judge(found, checks, example)
     images = draw(found, out, checks)
-    write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
-    text = page(found, verdicts, images, checks, example, quick)
-    write_text(out / "README.md", text)
+    write_study(out, verdicts, page(found, verdicts, images, checks, example, quick))
     return verdicts
 
 
