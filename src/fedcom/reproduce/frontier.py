@@ -5,12 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedcom.config import Table
 from fedcom.formats import MB
 from fedcom.reports.looks import COLOURS
 from fedcom.reproduce.drawing import Chart, Dot, draw_charts, scatter
 from fedcom.reproduce.labels import settings
-from fedcom.reproduce.panels import Panel, Scale
+from fedcom.reproduce.panels import Panel, Scale, package_data
 from fedcom.reproduce.rates import AROUND
 from fedcom.reproduce.results import Stat, StudyResults, Verdict, better, list_of, near
 from fedcom.reproduce.study import Study, panel
@@ -19,28 +18,10 @@ from fedcom.studies.compare import METHODS
 BASE, PAPER, OURS = "scaffold", "fedcomgate", "exact peaks 0.03"  # the second is at 8 bits
 BOTH_WAYS = f"{OURS}, down rotated 0.35"
 COARSE = ("rotated 0.1", "peaks 0.03")  # codecs far below a bit, with and without exact tracking
-ASKED = (  # what the verdicts are about, and all that the quick form runs
-    "fedavg", BASE, PAPER, *(f"{m} {codec}" for codec in COARSE for m in (PAPER, "exact")), BOTH_WAYS,
-)  # fmt: skip
-CIFAR = (
-    *ASKED, "fedpaq", "fedcom peaks 0.03", "fedcom peaks 0.03, down rotated 0.35", "scallion rotated ¼",
-)  # fmt: skip
-FASHION = (
-    *METHODS, *CIFAR, "fedcomgate int 2", "fedcomgate rotated 1", "fedcomgate rotated ¼", "fedcom rotated ¼",
-    "scafcom topk 10%", "scallion peaks 0.03", "exact peaks 0.01", "fedcomgate rotated 1, down rotated 1",
-)  # fmt: skip
-MNIST = (
-    *FASHION, "diana", "fedcomgate lowrank ¼", "fedcomgate topk 10% with memory",
-    "fedcomgate sign with memory", "scafcom topk 1%", "exact rotated ¼", "exact peaks 0.005",
-    "exact peaks 0.01, down rotated 0.1",
-)  # fmt: skip
-POINTS = {"mnist": MNIST, "fashion-mnist": FASHION, "cifar-10": CIFAR}
-ONE_CLASS = ("fedavg", BASE, PAPER, "fedcomgate rotated 0.1", "exact rotated 0.1", OURS)
-SAMPLED = ("fedavg", BASE, "fedgate", PAPER, "fedcomgate rotated ¼", "exact rotated ¼", OURS)
-HARDER: dict[str, tuple[tuple[str, ...], Table]] = {  # other tasks on the small data sets: points, settings
-    "1-class": (ONE_CLASS, {"data": {"classes_per_client": 1}}),
-    "sampled": (SAMPLED, {"run": {"participation": 0.1}}),
-}
+_TOLD = package_data("studies.toml")["frontier"]
+ASKED, _CIFAR, _FASHION, _MNIST = _TOLD["points"].values()
+_SOME = (*METHODS, *ASKED, *_CIFAR, *_FASHION)
+POINTS = {"mnist": (*_SOME, *_MNIST), "fashion-mnist": _SOME, "cifar-10": (*ASKED, *_CIFAR)}
 NEAR, HALF = 0.003, 0.005  # differences in accuracy that claims allow
 UP, TOTAL = ("uplink_bytes",), ("uplink_bytes", "downlink_bytes")
 
@@ -49,8 +30,9 @@ def plan(data: str, scale: Scale) -> list[Panel]:
     study = f"frontier-{data}"
     make = partial(panel, f"{study}/{data}.toml", scale)
     panels = [make(ASKED if scale.quick else tuple(dict.fromkeys(POINTS[data])), rates=(data, study))]
-    for name, (points, over) in HARDER.items() if data != "cifar-10" else ():
-        panels.append(make(points, name=f"{data}-{name}", rates=(f"{study}-{name}",), over=over))
+    for harder in _TOLD["harder"] if data != "cifar-10" else ():
+        name = harder["name"]
+        panels.append(make(**{**harder, "name": f"{data}-{name}", "rates": (f"{study}-{name}",)}))
     return panels
 
 

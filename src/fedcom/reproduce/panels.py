@@ -2,7 +2,10 @@
 
 import copy
 import json
+import tomllib
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import Any, cast
 
 from fedcom.config import Config, Table, override
@@ -11,6 +14,12 @@ from fedcom.studies.compare import METHODS
 
 # Upper limits in the quick form; a data set's name stands for its rounds.
 QUICK = {"clients": 20, "authors": 100, "rounds": 30, "cifar-10": 10, "eval_every": 5}
+
+
+@cache
+def package_data(file: str) -> Table:
+    """The content of a TOML file in this folder."""
+    return tomllib.loads(files("fedcom.reproduce").joinpath(file).read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)

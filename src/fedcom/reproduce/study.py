@@ -1,10 +1,8 @@
 """What a study is: claims of the paper, the runs that test them, a figure and a verdict on each claim."""
 
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from fedcom.engines.simulation import Row
 from fedcom.errors import ConfigError
 from fedcom.reproduce.drawing import Chart, draw_charts
 from fedcom.reproduce.labels import settings
-from fedcom.reproduce.panels import Panel, Scale, StudyRun
+from fedcom.reproduce.panels import Panel, Scale, StudyRun, package_data
 from fedcom.reproduce.results import StudyResults, Verdict
 from fedcom.studies.compare import METHODS
 
@@ -68,10 +66,10 @@ class Study:
             fill: what stands for {key} in the words.
             own: the other fields.
         """
-        told = _told()[words or name]
-        title, notes = (told.get(key, "").format(**fill or {}) for key in ("title", "notes"))
-        own = {"plan": partial(planned, told.get("panels", ())), **own}
-        return cls(name, title, tuple(told["claims"]), notes=notes, **own)
+        section = package_data("studies.toml")[words or name]
+        title, notes = (section.get(key, "").format(**fill or {}) for key in ("title", "notes"))
+        own = {"plan": partial(planned, section.get("panels", ())), **own}
+        return cls(name, title, tuple(section["claims"]), notes=notes, **own)
 
     def draw(self, results: StudyResults, out: Path) -> list[str]:
         """Draw the results into a folder; return the names of the images."""
@@ -87,14 +85,9 @@ class Study:
         ]
 
 
-@cache
-def _told() -> Table:
-    return tomllib.loads(files("fedcom.reproduce").joinpath("studies.toml").read_text(encoding="utf-8"))
-
-
 def planned(panels: Sequence[Table], scale: Scale) -> list[Panel]:
     """The panels at a scale, from what studies.toml says of each."""
-    return [panel(scale=scale, **told) for told in panels]
+    return [panel(scale=scale, **entry) for entry in panels]
 
 
 def experiment_file(name: str) -> Path:

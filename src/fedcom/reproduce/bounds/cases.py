@@ -9,7 +9,7 @@ import torch
 
 from fedcom.algorithms import Algorithm, FedCOM, FedCOMGATE
 from fedcom.codecs import Identity, RandK
-from fedcom.reproduce.bounds.known import Known, Ridged, known
+from fedcom.reproduce.bounds.known import Known, known
 from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
 from fedcom.reproduce.tables.rounds import StackedRuns
 from fedcom.theory import Constants, Theorem, theorem
@@ -58,14 +58,15 @@ class BoundCase:
             batch = BATCH if self.noisy else None
             plain = Logistic.of(self.m, DIM, SAMPLES, spread=self.spread, batch=batch)
             ridge = float(plain.curvatures()[1].max()) / (self.kappa - 1)
-            return Ridged(plain, ridge) if self.regime == "strongly convex" else plain
+            return replace(plain, ridge=ridge) if self.regime == "strongly convex" else plain
         kind = Wave if self.objective == "wave" else Quadratic
         sigma = SIGMA if self.noisy else 0.0
         return kind.of(self.m, DIM, self.kappa, spread=self.spread, sigma=sigma)
 
-    def algorithm(self, gamma: float) -> Algorithm:
-        """The theorem's method; tracking is damped where it would diverge."""
+    def algorithm(self, gamma: float, phi: float) -> Algorithm:
+        """The theorem's method, with its ridge phi; tracking is damped where it would diverge."""
         own: dict[str, Any] = {"gamma": gamma, "tau": self.tau, "batch": "full", "decay": 1.0}
+        own["weight_decay"] = phi
         if self.spread == 0:
             return FedCOM(**own)
         return FedCOMGATE(**own, damping=1 / (1 + self.q) if self.q >= DAMPED else 1.0)
@@ -82,8 +83,8 @@ class BoundCase:
         constants = replace(found.constants, q=self.q)
         rounds = self._rounds(claim, constants)
         steps = claim.steps(constants, self.tau, rounds)
-        played = Ridged(problem, phi) if phi else problem
-        runs = StackedRuns(played, self.algorithm(steps.gamma), self.links(), [steps.eta], range(self.seeds))
+        algorithm = self.algorithm(steps.gamma, phi)
+        runs = StackedRuns(problem, algorithm, self.links(), [steps.eta], range(self.seeds))
         errors, worst = [self._error(problem, found, runs)], 0.0
         for _ in range(rounds):
             runs.step()

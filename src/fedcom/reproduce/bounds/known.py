@@ -5,47 +5,8 @@ from functools import partial
 
 from torch import Tensor
 
-from fedcom.draws import Draw
 from fedcom.reproduce.tables.problems import Problem, minimiser
 from fedcom.theory import Constants
-
-
-@dataclass(frozen=True, eq=False)
-class Ridged:
-    """A problem with phi/2 |w|^2 added to every client's loss; `gap` is that of the problem without."""
-
-    of: Problem
-    phi: float
-
-    @property
-    def start(self) -> Tensor:
-        return self.of.start
-
-    @property
-    def clients(self) -> int:
-        return self.of.clients
-
-    def gradient(self, w: Tensor) -> Tensor:
-        return self.of.gradient(w) + self.phi * w
-
-    def chance(self, draw: Draw, tau: int) -> Tensor | None:
-        return self.of.chance(draw, tau)
-
-    def stochastic(self, w: Tensor, chance: Tensor, step: int) -> Tensor:
-        return self.of.stochastic(w, chance, step) + self.phi * w
-
-    def gap(self, w: Tensor) -> Tensor:
-        return self.of.gap(w)
-
-    def losses(self, w: Tensor) -> Tensor:
-        return self.of.losses(w) + self.phi / 2 * w.square().sum(-1, keepdim=True)
-
-    def curvatures(self) -> tuple[Tensor, Tensor]:
-        low, high = self.of.curvatures()
-        return low + self.phi, high + self.phi
-
-    def noise(self) -> float:
-        return self.of.noise()
 
 
 @dataclass(frozen=True)
@@ -80,11 +41,15 @@ def known(problem: Problem, convex: bool, drawn_to: float = 0.0) -> Known:
     if not convex:
         gap = float(first.mean())
         return Known(Constants(**constants, gap=gap, local_gap=gap), 0.0)
-    own = Ridged(problem, drawn_to) if drawn_to else problem
+
+    def own(j: int, w: Tensor) -> Tensor:
+        """What client j optimises."""
+        return problem.losses(w)[j] + drawn_to / 2 * w.square().sum(-1)
+
     best = minimiser(lambda w: problem.losses(w).mean(), start)
-    each = [minimiser(partial(_loss, own, j), start) for j in range(m)]
+    each = [minimiser(partial(own, j), start) for j in range(m)]
     least = float(problem.losses(best).mean())
-    local = [float(own.losses(start)[j] - own.losses(w)[j]) for j, w in enumerate(each)]
+    local = [float(own(j, start) - own(j, w)) for j, w in enumerate(each)]
     return Known(
         Constants(
             **constants,
@@ -95,7 +60,3 @@ def known(problem: Problem, convex: bool, drawn_to: float = 0.0) -> Known:
         ),
         least,
     )
-
-
-def _loss(problem: Problem, client: int, w: Tensor) -> Tensor:
-    return problem.losses(w)[client]

@@ -7,7 +7,7 @@ from typing import Any
 from fedcom.reports.comparison import write_csv
 from fedcom.reproduce.bounds.cases import BoundCase, grid
 from fedcom.reproduce.bounds.slopes import Slope, slope_cases, slopes
-from fedcom.reproduce.panels import Scale
+from fedcom.reproduce.panels import Scale, package_data
 from fedcom.reproduce.results import Verdict
 from fedcom.reproduce.small_runs import measure_all
 from fedcom.reproduce.study_page import write_study
@@ -16,15 +16,7 @@ from fedcom.runs.folder import claim
 from fedcom.theory import THEOREMS
 
 SEEDS = 20
-TITLE = "The theorems, beside what happens"
-_NOTES = """\
-Each point of the first six charts is one problem (quadratic, logistic regression, wave), number of clients
-(2, 8), q (0, 1, 7: rand-k), tau (1, 8), condition number (4, 64) and difference between clients (0, .3, .9),
-run at the step sizes that the theorem prescribes for at least 100 rounds. All constants are known or
-computed; G_q is the largest of all rounds. From q = 1 on FedCOMGATE's tracking is damped by 1/(1 + q): as
-printed it diverges there whatever the step sizes, since a client's delta keeps the noise of what it sent
-(docs/decisions/theorems.md).
-"""
+TITLE, _NOTES = package_data("studies.toml")["theory"].values()
 
 Found = Sequence[tuple[BoundCase, dict[str, Any]]]
 

@@ -1,14 +1,13 @@
 """The paper's six tables as tables.toml tells them: their words, the cells to check and the comparisons."""
 
-import tomllib
-from importlib.resources import files
 from typing import Any, NamedTuple
 
+from fedcom.reproduce.panels import package_data
 from fedcom.reproduce.tables.checks import Case, Check
 from fedcom.reproduce.tables.rivals import Rival
 from fedcom.theory.rates import rate
 
-_TOLD = tomllib.loads(files("fedcom.reproduce.tables").joinpath("tables.toml").read_text(encoding="utf-8"))
+_TOLD = package_data("tables/tables.toml")
 
 
 class PaperTable(NamedTuple):

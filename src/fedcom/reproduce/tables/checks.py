@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS
+from fedcom.reproduce.panels import package_data
 from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
 from fedcom.reproduce.tables.rounds import Reached, rounds_to
 from fedcom.theory.rates import LOCAL_STEPS, ROUNDS
@@ -126,20 +127,7 @@ class MethodSetup(NamedTuple):
     own: Mapping[str, Any] = {}
 
 
-SETUPS = {
-    "fedcom": MethodSetup("fedcom", "m", "randk"),
-    "fedpaq": MethodSetup("fedpaq", "1", "randk"),
-    "qsparse": MethodSetup("qsparse", "1", "topk"),
-    "local-sgd": MethodSetup("local-sgd", "1"),
-    "fedcomgate": MethodSetup("fedcomgate", "sqrt", "randk", {"damping": 1.0}),
-    "fedcomgate damped": MethodSetup("fedcomgate", "sqrt", "randk", {"damping": "kept"}),
-    "fedgate": MethodSetup("fedgate", "sqrt"),
-    "scaffold": MethodSetup("scaffold", "sqrt"),
-    "vrl-sgd": MethodSetup("vrl-sgd", "1"),
-    "diana": MethodSetup("diana", "1", "randk", {"shift_rate": "kept"}),
-    "vr-diana": MethodSetup("vr-diana", "1", "randk", {"shift_rate": "kept", "refresh_probability": "1/n"}),
-}
-
+SETUPS = {name: MethodSetup(**own) for name, own in package_data("tables/tables.toml")["methods"].items()}
 TAU_SCALE = 0.25  # the constant in front of the stated tau; it suits the noise used here
 
 

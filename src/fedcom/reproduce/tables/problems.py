@@ -171,11 +171,13 @@ class Logistic:
         x: features, [m, n, d].
         y: labels 0 or 1, [m, n].
         batch: samples per stochastic gradient; None for all.
+        ridge: ridge/2 |w|^2 is added to every client's loss.
     """
 
     x: Tensor
     y: Tensor
     batch: int | None = None
+    ridge: float = 0.0
 
     @classmethod
     def of(
@@ -212,7 +214,7 @@ class Logistic:
         rows = w.reshape(-1, self.clients, w.shape[-1]).transpose(0, 1)  # [m, runs, d]
         score = rows @ self.x.mT
         g = (torch.sigmoid(score) - self.y.unsqueeze(1)) @ self.x / self.x.shape[1]
-        return g.transpose(0, 1).reshape(w.shape)
+        return decayed(w, g.transpose(0, 1).reshape(w.shape), self.ridge)
 
     def chance(self, draw: Draw, tau: int) -> Tensor | None:
         """The indices of the samples of each step."""
@@ -225,18 +227,20 @@ class Logistic:
         sample, client = chance[step], (torch.arange(len(w)) % self.clients).unsqueeze(-1)
         x, y = self.x[client, sample], self.y[client, sample]
         score = (x @ w.unsqueeze(-1)).squeeze(-1)
-        return ((torch.sigmoid(score) - y).unsqueeze(-2) @ x).squeeze(-2) / sample.shape[-1]
+        g = ((torch.sigmoid(score) - y).unsqueeze(-2) @ x).squeeze(-2) / sample.shape[-1]
+        return decayed(w, g, self.ridge)
 
     def gap(self, w: Tensor) -> Tensor:
         return (self._loss(w) - self._least) / (self._loss(self.start) - self._least)
 
     def losses(self, w: Tensor) -> Tensor:
         score = torch.einsum("...d,mnd->...mn", w, self.x)
-        return (torch.nn.functional.softplus(score) - self.y * score).mean(-1)
+        losses = (torch.nn.functional.softplus(score) - self.y * score).mean(-1)
+        return losses + self.ridge / 2 * w.square().sum(-1, keepdim=True)
 
     def curvatures(self) -> tuple[Tensor, Tensor]:
         largest = torch.linalg.matrix_norm(self.x, 2) ** 2 / self.x.shape[1] / 4
-        return torch.zeros_like(largest), largest
+        return torch.full_like(largest, self.ridge), largest + self.ridge
 
     def noise(self) -> float:
         if self.batch is None:
@@ -265,6 +269,11 @@ def minimiser(f: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
         if float(step.norm()) <= 1e-10 * (1 + float(w.norm())):
             break
     return w
+
+
+def decayed(w: Tensor, g: Tensor, ridge: float) -> Tensor:
+    """A gradient with that of ridge/2 |w|^2 added to it."""
+    return g + ridge * w if ridge else g
 
 
 def _centred(x: Tensor) -> Tensor:

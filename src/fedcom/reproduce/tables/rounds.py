@@ -17,7 +17,7 @@ from fedcom.algorithms import Algorithm
 from fedcom.algorithms.base import Round
 from fedcom.draws import Draw
 from fedcom.engines.local.stack import map_tensors
-from fedcom.reproduce.tables.problems import Problem
+from fedcom.reproduce.tables.problems import Problem, decayed
 from fedcom.rounds.cohort import Steps
 from fedcom.rounds.round import Assignment, client_finish, client_work, coin, facts, server_work
 from fedcom.rounds.rules import Rules
@@ -33,21 +33,25 @@ class ProblemOracle:
 
     Args:
         chance: the random numbers of the round, from `Problem.chance`; None for exact gradients.
+        weight_decay: this times w is added to every gradient.
         step: the local step, from 0.
     """
 
     problem: Problem
     chance: Tensor | None
+    weight_decay: float = 0.0
     step: int = 0
 
     def at(self, step: int) -> "ProblemOracle":
         return replace(self, step=step)
 
     def batch(self, w: Tensor) -> Tensor:
-        return self.full(w) if self.chance is None else self.problem.stochastic(w, self.chance, self.step)
+        if self.chance is None:
+            return self.full(w)
+        return decayed(w, self.problem.stochastic(w, self.chance, self.step), self.weight_decay)
 
     def full(self, w: Tensor) -> Tensor:
-        return self.problem.gradient(w)
+        return decayed(w, self.problem.gradient(w), self.weight_decay)
 
 
 class StackedRuns:
@@ -91,7 +95,7 @@ class StackedRuns:
         rnd = facts(self.eta, tau, 1.0, coin(key))
         down = map_tensors(algorithm.broadcast(self.server), self._rows)
         draw = Draw(self._rows(key.key)).fold(clients)
-        oracle = ProblemOracle(self.problem, self.problem.chance(draw, tau))
+        oracle = ProblemOracle(self.problem, self.problem.chance(draw, tau), algorithm.weight_decay)
         given = Assignment(clients, self.client, self.memory, down, oracle, Steps(tau), self._wide(rnd), draw)
         work = client_work(rules, given, Channel("uplink", [self.bill]))
         mean, q = map_tensors(work.sent, self._mean), self._mean(work.q.unsqueeze(-1))
