@@ -62,8 +62,10 @@ def figures(curves: Sequence[Curve], out: Path, subtitle: str = "") -> list[Path
     for name, (title, x, y) in VIEWS.items():
         strokes = strokes_of(curves, x, y)
         if strokes:
+            figure = blank(*SIZE)
+            chart(figure, strokes, (title, subtitle, x, y))
             paths.append(out / f"{name}.png")
-            _draw(strokes, (title, subtitle, x, y), paths[-1])
+            figure.savefig(paths[-1])
     return paths
 
 
@@ -109,14 +111,20 @@ def _decades(strokes: Sequence[Stroke]) -> float:
     return math.log10(max(x) / min(x)) if x else 0.0
 
 
-def _draw(strokes: list[Stroke], view: tuple[str, str, str, str], path: Path) -> None:
+def blank(width: float, height: float, dpi: int = 200, **options: Any) -> "Figure":
+    """An empty figure, to be written to a file.
+
+    Args:
+        width: in inches, as the height.
+        dpi: dots per inch.
+        options: others of matplotlib's figures.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE, dpi=200)
+    figure = Figure(figsize=(width, height), dpi=dpi, **options)
     FigureCanvasAgg(figure)
-    chart(figure, strokes, view)
-    figure.savefig(path)
+    return figure
 
 
 def chart(part: "Figure | SubFigure", strokes: list[Stroke], view: tuple[str, str, str, str]) -> "Axes":
@@ -230,17 +238,13 @@ def rate_distortion(points: Sequence[Mapping[str, Any]], path: Path) -> None:
     Args:
         points: of the codec report card. Those without error are left out, as the axis is logarithmic.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     shown = [point for point in points if is_number(point["q"]) and point["q"] > 0]
     vectors = list(dict.fromkeys(point["vector"] for point in shown))
     codecs = dict.fromkeys(point["codec"] for point in points)
     own = looks({name: name for name in codecs}, dict(zip(codecs, itertools.cycle(HUES), strict=False)))
     if not vectors:
         return
-    figure = Figure(figsize=(SIZE[0], SIZE[1] * len(vectors)), dpi=200)
-    FigureCanvasAgg(figure)
+    figure = blank(SIZE[0], SIZE[1] * len(vectors))
     for vector, part in zip(vectors, figure.subfigures(len(vectors), squeeze=False)[:, 0], strict=True):
         _panel(part, [point for point in shown if point["vector"] == vector], own)
     figure.savefig(path)

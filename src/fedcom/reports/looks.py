@@ -104,7 +104,7 @@ def looks(methods: Mapping[str, str], colours: Mapping[str, str] | None = None) 
 def shade(colour: str, share: float) -> str:
     """A colour mixed with white, or with black if the share is negative, yet readable on white."""
     end = np.full(3, 255.0 if share > 0 else 0.0)
-    mixed = _hex(_rgb(colour) + abs(share) * (end - _rgb(colour)))
+    mixed = _mixed(colour, end, abs(share))
     return readable(mixed, "#ffffff", 2.4) if share else mixed
 
 

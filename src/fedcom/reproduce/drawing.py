@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedcom.reports.figures import FAINT, INK, Array, Stroke, chart, frame, label, strokes_of, ticks
+from fedcom.reports.figures import FAINT, INK, Array, Stroke, blank, chart, frame, label, strokes_of, ticks
 from fedcom.reports.looks import line_style, palette
 from fedcom.reproduce.results import Stat
 from fedcom.runs.curve import Curve
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-CHART, DPI = (6.0, 4.1), 200  # the size of one chart in inches, and dots per inch
+CHART = (6.0, 4.1)  # the size of one chart in inches
 RAMP = ("#e8a76b", "#d0702e", "#9c3f12", "#4f1a05", "#000000")  # colours from less to more
 
 PlotPoint = tuple[float, float, float]  # x, y and the spread of y
@@ -58,12 +58,8 @@ class Sheet:
         dpi: dots per inch.
     """
 
-    def __init__(self, rows: int, columns: int, chart: tuple[float, float] = CHART, dpi: int = DPI) -> None:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        self.figure: Figure = Figure(figsize=(chart[0] * columns, chart[1] * rows), dpi=dpi)
-        FigureCanvasAgg(self.figure)
+    def __init__(self, rows: int, columns: int, chart: tuple[float, float] = CHART, dpi: int = 200) -> None:
+        self.figure = blank(chart[0] * columns, chart[1] * rows, dpi)
         parts: Any = self.figure.subfigures(rows, columns, squeeze=False)
         self.parts: list[SubFigure] = list(parts.flatten())
 

@@ -73,7 +73,7 @@ def _held(rows: Sequence[Row], key: str, grid: Array) -> Array:
 
 
 def _reached(rows: Sequence[Row], key: str, grid: Array) -> Array:
-    """The values of an x axis at some rounds; NaN after the run has stopped."""
+    """The values of an x axis at some rounds; NaN before the first row and after the last."""
     if not rows:
         return np.full(len(grid), np.nan)
     past = (grid < rows[0]["round"]) | (grid > rows[-1]["round"])

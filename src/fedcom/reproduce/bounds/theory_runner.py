@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.reports.comparison import write_csv
+from fedcom.reports.figures import INK, PALE, blank
+from fedcom.reports.looks import palette
 from fedcom.reproduce.bounds.cases import BoundCase, grid
 from fedcom.reproduce.bounds.slopes import Slope, slope_cases, slopes
 from fedcom.reproduce.panels import Scale, package_data
@@ -75,14 +77,7 @@ def judge(found: Found, grown: Sequence[Slope]) -> list[Verdict]:
 
 def figure(found: Found, grown: Sequence[Slope], path: Path) -> None:
     """Errors over their bounds, one chart per theorem, and rounds over 1 + q/m or 1 + q."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from fedcom.reports.figures import INK, PALE
-    from fedcom.reports.looks import palette
-
-    sheet = Figure(figsize=(14, 7.2), dpi=80, layout="constrained")
-    FigureCanvasAgg(sheet)
+    sheet = blank(14, 7.2, dpi=80, layout="constrained")
     places = sheet.subplots(2, 4)
     hues = palette(("quadratic", "logistic", "wave", "flat"))
     for i, theorem in enumerate(THEOREMS):
