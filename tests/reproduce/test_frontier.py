@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fedcom.reproduce import STUDIES, drawing, frontier
-from fedcom.reproduce.labels import settings
-from fedcom.reproduce.panels import StudyRun
+from fedcom.reproduce.panels import StudyRun, settings
 from fedcom.reproduce.results import FAILS, HOLDS, PARTLY
 from fedcom.reproduce.study_page import study_page
 from tests.reproduce.made_up import made_up, outcomes

@@ -8,8 +8,7 @@ from typing import Any
 from fedcom.formats import MB
 from fedcom.reports.looks import COLOURS
 from fedcom.reproduce.drawing import Chart, Dot, draw_charts, scatter
-from fedcom.reproduce.labels import settings
-from fedcom.reproduce.panels import Panel, Scale, package_data
+from fedcom.reproduce.panels import Panel, Scale, package_data, settings
 from fedcom.reproduce.rates import AROUND
 from fedcom.reproduce.results import Stat, StudyResults, Verdict, better, list_of, near
 from fedcom.reproduce.study import Study, panel

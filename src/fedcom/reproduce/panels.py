@@ -22,6 +22,19 @@ def package_data(file: str) -> Table:
     return tomllib.loads(files("fedcom.reproduce").joinpath(file).read_text(encoding="utf-8"))
 
 
+def settings(label: str) -> Table:
+    """The settings of a method from a label: the method, then its codec up, then its codec down.
+
+    "exact peaks 0.03, down rotated 0.35" is fedcomgate-exact with those codecs.
+    """
+    first, _, down = label.partition(", down ")
+    method, _, up = first.partition(" ")
+    own: Table = {"name": "fedcomgate-exact" if method == "exact" else method}
+    codecs = package_data("studies.toml")["codecs"]
+    own |= {"uplink": codecs[up]} if up else {}
+    return own | ({"downlink": codecs[down], "option": "I"} if down else {})  # I: only the mean goes down
+
+
 @dataclass(frozen=True)
 class Scale:
     """How large the runs are.

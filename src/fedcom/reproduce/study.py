@@ -13,8 +13,7 @@ from fedcom.data.files import at_hand
 from fedcom.engines.simulation import Row
 from fedcom.errors import ConfigError
 from fedcom.reproduce.drawing import Chart, draw_charts
-from fedcom.reproduce.labels import settings
-from fedcom.reproduce.panels import Panel, Scale, StudyRun, package_data
+from fedcom.reproduce.panels import Panel, Scale, StudyRun, package_data, settings
 from fedcom.reproduce.results import StudyResults, Verdict
 from fedcom.studies.compare import METHODS
 
@@ -113,7 +112,7 @@ def panel(
 
     Args:
         file: the path of the config under experiments/; {authors} in it stands for a data set by author.
-        methods: names of methods, labels under [methods], or labels as `labels.settings` reads them.
+        methods: names of methods, labels under [methods], or labels as `panels.settings` reads them.
         name: of the panel; None for the file's.
         tuned: run each method at its rates from experiments/rates.
         rates: the files there with rates for this very task; see `Panel`.

@@ -39,7 +39,7 @@ class Measurement:
         """One row per accuracy: the fewest rounds to it and the step that took them; None if not reached."""
         steps = [LARGEST * 2 ** (-k / self.finer) for k in range(OCTAVES * self.finer + 1)]
         found = self.case.rounds_to(self.epsilons, steps, self.seeds)
-        return [{"epsilon": eps, "rounds": r.rounds, "step": r.step} for eps, r in found.items()]
+        return [{"epsilon": eps, **reached._asdict()} for eps, reached in found.items()]
 
 
 def measurements(checks: Sequence[Check], seeds: int, finer: int = 2) -> list[Measurement]:

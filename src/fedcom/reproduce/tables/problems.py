@@ -109,7 +109,11 @@ class Quadratic:
         return len(self.a)
 
     def gradient(self, w: Tensor) -> Tensor:
-        return (self.a * (w.reshape(-1, *self.a.shape) - self.b)).reshape(w.shape)
+        return self.slope(w.reshape(-1, *self.a.shape) - self.b).reshape(w.shape)
+
+    def slope(self, u: Tensor) -> Tensor:
+        """The gradient at u = w - b_j."""
+        return self.a * u
 
     def chance(self, draw: Draw, tau: int) -> Tensor | None:
         """One bit per coordinate and step: a random sign is the quickest noise of known variance."""
@@ -142,8 +146,8 @@ class Wave(Quadratic):
     The gap is that of the squared norm of the gradient.
     """
 
-    def gradient(self, w: Tensor) -> Tensor:
-        return self._gradient(w.reshape(-1, *self.a.shape)).reshape(w.shape)
+    def slope(self, u: Tensor) -> Tensor:
+        return self.a * (u + 1.5 * torch.sin(2 * u)) / 4
 
     def gap(self, w: Tensor) -> Tensor:
         return self._size(w) / self._size(self.start)
@@ -155,12 +159,8 @@ class Wave(Quadratic):
     def curvatures(self) -> tuple[Tensor, Tensor]:
         return -self.a.amax(-1) / 2, self.a.amax(-1)
 
-    def _gradient(self, w: Tensor) -> Tensor:
-        u = w - self.b
-        return self.a * (u + 1.5 * torch.sin(2 * u)) / 4
-
     def _size(self, w: Tensor) -> Tensor:
-        return self._gradient(w.unsqueeze(-2)).mean(-2).square().sum(-1)
+        return self.slope(w.unsqueeze(-2) - self.b).mean(-2).square().sum(-1)
 
 
 @dataclass(frozen=True, eq=False)

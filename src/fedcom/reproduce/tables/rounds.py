@@ -8,7 +8,7 @@ hundreds of runs of problems this small.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -121,17 +121,11 @@ class StackedRuns:
         return rnd._replace(**own)
 
 
-@dataclass(frozen=True)
-class Reached:
-    """The fewest rounds to an accuracy over a grid of steps.
+class Reached(NamedTuple):
+    """The fewest rounds to an accuracy over a grid of steps, and the step; None if no step reached it."""
 
-    Args:
-        rounds: None if no step reached it.
-        step: the step that needed the fewest rounds.
-    """
-
-    rounds: int | None
-    step: float | None
+    rounds: int | None = None
+    step: float | None = None
 
 
 class Counter:
@@ -189,4 +183,4 @@ def rounds_to(
             break
         grid.step()
     found = {eps: Reached(r, steps[i]) for eps, (r, i) in counter.reached.items()}
-    return {eps: found.get(eps, Reached(None, None)) for eps in epsilons}
+    return {eps: found.get(eps, Reached()) for eps in epsilons}

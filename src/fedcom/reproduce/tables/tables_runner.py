@@ -5,16 +5,16 @@ from pathlib import Path
 
 from fedcom.codecs import Identity
 from fedcom.reports.comparison import write_csv
+from fedcom.reports.markdown import markdown_table
 from fedcom.reproduce.panels import Scale
-from fedcom.reproduce.results import Verdict
+from fedcom.reproduce.results import MARKS, Verdict
 from fedcom.reproduce.small_runs import measure_all
 from fedcom.reproduce.study_page import write_study
-from fedcom.reproduce.tables.cells import CHECKS, RIVALS, TABLES
-from fedcom.reproduce.tables.checks import DIM, Case, Check
+from fedcom.reproduce.tables.cells import CHECKS, INTRODUCTION, RIVALS, TABLES
+from fedcom.reproduce.tables.checks import DIM, LARGEST, MOST, OCTAVES, Case, Check
 from fedcom.reproduce.tables.figure import figure
 from fedcom.reproduce.tables.measured import MeasuredRounds, Measurement, holds, measurements, points, summary
 from fedcom.reproduce.tables.rounds import StackedRuns
-from fedcom.reproduce.tables.tables_page import of_table, page, setting
 from fedcom.runs.folder import claim
 from fedcom.traffic.links import Links
 
@@ -118,3 +118,59 @@ def _time(work: Measurement) -> float:
     """About how long a measurement takes, in no unit."""
     s = work.case
     return s.m * (s.tau + 4) * (1 + s.q) / min(work.epsilons)
+
+
+def of_table(number: int, checks: Sequence[Check]) -> list[Check]:
+    """The checks of one table."""
+    return [check for check in checks if number in check.tables]
+
+
+def setting(example: Measurement) -> str:
+    """Where numbers were measured, in words; any of the measurements will do."""
+    return (
+        f"d = {DIM}; unless varied m = 4, κ = 32, ε = 0.01 (wave and logistic: 0.1); the best of "
+        f"{OCTAVES * example.finer + 1} steps from {LARGEST:g} down, the mean of {example.seeds} seeds"
+    )
+
+
+def page(
+    found: MeasuredRounds,
+    verdicts: Sequence[Verdict],
+    images: Sequence[str],
+    checks: Sequence[Check],
+    example: Measurement,
+    quick: bool,
+) -> str:
+    """The page of all tables.
+
+    Args:
+        images: names of the image files beside the page, one per table.
+        example: any of the measurements; its seeds and step sizes are named in the page.
+        quick: whether the quick command repeats it.
+    """
+    parts = [
+        "# The six tables",
+        INTRODUCTION,
+        f"Settings: {setting(example)}. A run is given {MOST} rounds.",
+        f"`fedcom reproduce tables{' --quick' * quick}` repeats it.",
+    ]
+    for number, image in zip([n for n in TABLES if of_table(n, checks)], images, strict=True):
+        title, claim = TABLES[number]
+        mine = [v for v in verdicts if v.claim.startswith(f"Table {number}")]
+        parts += [
+            f"## Table {number}: {title}",
+            f"What the paper says: {claim}",
+            f"![{title}]({image})",
+            _markdown(summary(found, of_table(number, checks))),
+            "\n".join(f"- {MARKS[v.outcome]} **{v.outcome}**: {_said(v)}" for v in mine),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _said(verdict: Verdict) -> str:
+    """A verdict in one line, without the slopes, which are in the table above it."""
+    return verdict.claim if verdict.numbers.startswith("Slopes") else f"{verdict.claim} {verdict.numbers}"
+
+
+def _markdown(lines: Sequence[dict[str, str]]) -> str:
+    return markdown_table(list(lines[0]), [list(line.values()) for line in lines], "l" * len(lines[0]))
