@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +66,11 @@ class Study:
         """
         section = package_data("studies.toml")[words or name]
         title, notes = (section.get(key, "").format(**fill or {}) for key in ("title", "notes"))
-        own = {"plan": partial(planned, section.get("panels", ())), **own}
-        return cls(name, title, tuple(section["claims"]), notes=notes, **own)
+
+        def plan(scale: Scale) -> list[Panel]:
+            return [panel(scale=scale, **entry) for entry in section["panels"]]
+
+        return cls(name, title, tuple(section["claims"]), **{"plan": plan, "notes": notes, **own})
 
     def draw(self, results: StudyResults, out: Path) -> list[str]:
         """Draw the results into a folder; return the names of the images."""
@@ -82,11 +84,6 @@ class Study:
             for p in results.panels
             for verdict in self.judge_panel(results, p)
         ]
-
-
-def planned(panels: Sequence[Table], scale: Scale) -> list[Panel]:
-    """The panels at a scale, from what studies.toml says of each."""
-    return [panel(scale=scale, **entry) for entry in panels]
 
 
 def experiment_file(name: str) -> Path:
@@ -121,13 +118,9 @@ def panel(
     """
     table = read(experiment_file(file.format(authors=authors()) if "{" in file else file))
     known = {*ALGORITHMS, *table.get("methods", {}), *(over or {}).get("methods", {})}
-    labelled = {"methods": {label: settings(label) for label in methods if label not in known}}
-    for changes in (
-        labelled if labelled["methods"] else {},
-        over or {},
-        (quick or {}) if scale.quick else {},
-    ):
-        for section, values in changes.items():
+    labelled = {label: settings(label) for label in methods if label not in known}
+    for changes in ({"methods": labelled}, over, quick if scale.quick else None):
+        for section, values in (changes or {}).items():
             table[section] = {**table.get(section, {}), **values}
     grid = table.pop("grid", {})
     table = scale.of(table)
