@@ -50,25 +50,6 @@ def percent_point(x: float, score: Stat) -> PlotPoint:
     return x, 100 * score.mean, 100 * score.spread
 
 
-class Sheet:
-    """A figure with rows and columns of charts, each drawn on one of its `parts`.
-
-    Args:
-        chart: the width and height of each chart in inches.
-        dpi: dots per inch.
-    """
-
-    def __init__(self, rows: int, columns: int, chart: tuple[float, float] = CHART, dpi: int = 200) -> None:
-        self.figure = blank(chart[0] * columns, chart[1] * rows, dpi)
-        parts: Any = self.figure.subfigures(rows, columns, squeeze=False)
-        self.parts: list[SubFigure] = list(parts.flatten())
-
-    def save(self, path: Path) -> str:
-        """Write the figure as PNG; return the file's name."""
-        save_png(self.figure, path)
-        return path.name
-
-
 def draw_charts(charts: Sequence[Chart], path: Path, size: tuple[float, float] = CHART) -> str:
     """Draw charts into one image, two in a row, as three would be too wide for a page; return its name.
 
@@ -76,10 +57,13 @@ def draw_charts(charts: Sequence[Chart], path: Path, size: tuple[float, float] =
         size: the width and height of each chart in inches.
     """
     columns = min(2, len(charts))
-    sheet = Sheet(-(-len(charts) // columns), columns, size)
-    for draw, part in zip(charts, sheet.parts, strict=False):
+    rows = -(-len(charts) // columns)
+    figure = blank(size[0] * columns, size[1] * rows)
+    parts: Any = figure.subfigures(rows, columns, squeeze=False)
+    for draw, part in zip(charts, parts.flatten(), strict=False):
         draw(part)
-    return sheet.save(path)
+    save_png(figure, path)
+    return path.name
 
 
 def save_png(figure: "Figure", path: Path) -> None:

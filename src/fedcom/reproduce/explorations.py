@@ -35,8 +35,7 @@ def judge(results: StudyResults, p: Panel) -> list[Verdict]:
 
 
 def _steps(results: StudyResults, tau: int) -> Verdict:
-    best = {m: results.best("steps", m, tau=tau) for m in results.panel("steps").methods}
-    scores = {m: results.final("steps", m, **point) for m, point in best.items()}
+    scores = {m: results.final_at_best("steps", m, tau=tau) for m in results.panel("steps").methods}
     return Verdict.of(
         f"With {tau} local steps {OURS} ends within {100 * HALF:g} points of FedGATE, each at its best.",
         [near(scores[OURS], scores["fedgate"], HALF)],

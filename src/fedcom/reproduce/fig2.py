@@ -20,8 +20,7 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
 
 
 def judge(results: StudyResults, p: Panel) -> list[Verdict]:
-    best = {m: results.best(p.name, m, "train_loss") for m in p.methods}
-    loss = {m: results.final(p.name, m, "train_loss", **best[m]) for m in p.methods}
+    loss = {m: results.final_at_best(p.name, m, "train_loss") for m in p.methods}
     if p.name == "homogeneous":
         claim = "On homogeneous data FedCOM does as well as FedCOMGATE."
         checks = [as_good(loss["fedcom"], loss["fedcomgate"])]

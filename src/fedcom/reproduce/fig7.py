@@ -14,22 +14,23 @@ OURS = ("fedgate", "fedcomgate")
 
 def charts(results: StudyResults, p: Panel) -> list[Chart]:
     shares = results.grid_values(p.name, "participation")
-    points = {m: [percent_point(100 * k, accuracy(results, p.name, m, k)) for k in shares] for m in METHODS}
+    points = {
+        m: [percent_point(100 * k, results.final_at_best(p.name, m, participation=k)) for k in shares]
+        for m in METHODS
+    }
     title, note = f"{p.data}: accuracy by participation", results.setting(p.name)
     axes = PlotAxes("clients per round (%)", "test accuracy (%)", log=True)
     return [partial(series, points=points, title=title, note=note, axis=axes, colours=palette(METHODS))]
 
 
-def accuracy(results: StudyResults, name: str, method: str, share: float) -> Stat:
-    """The accuracy of a method if this share of the clients takes part, at its best gamma."""
-    return results.final(name, method, **results.best(name, method, participation=share))
-
-
 def drop(results: StudyResults, name: str, method: str) -> Stat:
-    """The accuracy a method loses from full to least participation; 0 if it diverges even at full."""
+    """The accuracy a method loses from full to least participation, each at its best gamma.
+
+    0 if it diverges even at full participation.
+    """
     shares = results.grid_values(name, "participation")
-    full, least = (accuracy(results, name, method, k).values for k in (max(shares), min(shares)))
-    pairs = zip(full, least, strict=True)
+    full, least = (results.final_at_best(name, method, participation=k) for k in (max(shares), min(shares)))
+    pairs = zip(full.values, least.values, strict=True)
     lost = (0.0 if a is None else None if b is None else a - b for a, b in pairs)
     return Stat(tuple(lost), "drop of accuracy", "all")
 

@@ -170,6 +170,10 @@ class StudyResults:
         up = 1 if key == "test_accuracy" else -1
         return max(tried, key=lambda p: up * self.final(panel, method, key, **p).mean)
 
+    def final_at_best(self, panel: str, method: str, key: str = "test_accuracy", **point: Any) -> Stat:
+        """A method's final score at its best point of the grid, among those with these values."""
+        return self.final(panel, method, key, **self.best(panel, method, key, **point))
+
     def reach(self, panel: str, method: str, accuracy: float, **point: Any) -> Stat:
         """The bytes that a client sent until the model first reached an accuracy."""
         return Stat(tuple(_first(r, accuracy) for r in self.runs(panel, method, **point)), "uplink_bytes")

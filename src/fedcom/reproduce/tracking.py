@@ -37,10 +37,7 @@ def setting(results: StudyResults) -> str:
 
 def gains(results: StudyResults, tau: int) -> dict[str, tuple[Stat, Stat]]:
     """The accuracy with tracking and without, by panel, each at its best eta."""
-
-    def best(name: str, method: str) -> Stat:
-        return results.final(name, method, **results.best(name, method, tau=tau))
-
+    best = partial(results.final_at_best, tau=tau)
     return {p.name: (best(p.name, WITH), best(p.name, WITHOUT)) for p in results.panels}
 
 

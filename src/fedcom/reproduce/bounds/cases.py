@@ -80,17 +80,17 @@ class BoundCase:
         """The error, a mean over seeds, and the theorem's bound on it."""
         problem, claim = self.problem(), self.theorem
         phi = claim.weight(Constants(1, m=self.m), self.tau)
-        found = known(problem, convex=self.objective != "wave", drawn_to=phi)
-        constants = replace(found.constants, q=self.q)
+        constants, least = known(problem, convex=self.objective != "wave", drawn_to=phi)
+        constants = replace(constants, q=self.q)
         rounds = self._rounds(claim, constants)
         steps = claim.steps(constants, self.tau, rounds)
         algorithm = self.algorithm(steps.gamma, phi)
         runs = StackedRuns(problem, algorithm, self.links(), [steps.eta], range(self.seeds))
-        errors, worst = [self._error(problem, found, runs)], 0.0
+        errors, worst = [self._error(problem, least, runs)], 0.0
         for _ in range(rounds):
             runs.step()
             worst = max(worst, self._mean_noise(runs))
-            errors.append(self._error(problem, found, runs))
+            errors.append(self._error(problem, least, runs))
         averaged = self.regime == "nonconvex"
         error = torch.stack(errors[:-1]).mean(0) if averaged else errors[-1]
         bound = claim.bound(replace(constants, G_q=worst), steps, rounds)
@@ -112,11 +112,11 @@ class BoundCase:
             rounds *= 2
         return rounds
 
-    def _error(self, problem: Problem, found: "Known", runs: StackedRuns) -> Tensor:
-        """The error of each run's model as the theorem measures it."""
+    def _error(self, problem: Problem, least: float, runs: StackedRuns) -> Tensor:
+        """The error of each run's model as the theorem measures it; least: the smallest loss."""
         w, m = runs.server.w, self.m
         if self.regime != "nonconvex":
-            return problem.losses(w).mean(-1) - found.least
+            return problem.losses(w).mean(-1) - least
         gradient = problem.gradient(w.repeat_interleave(m, 0)).reshape(len(w), m, -1).mean(1)
         return gradient.square().sum(-1)
 
@@ -131,21 +131,10 @@ class BoundCase:
         return float((self.q * (heard.square().sum(-1).mean(-1) / self.m - mean)).mean())
 
 
-@dataclass(frozen=True)
-class Known:
-    """What is known of a problem.
+def known(problem: Problem, convex: bool, drawn_to: float = 0.0) -> tuple[Constants, float]:
+    """The constants of a problem that starts at w = 0, and the smallest value of f, or a bound below it.
 
-    Args:
-        constants: those of the problem alone; q and G_q are those of the codec and left at zero.
-        least: the smallest value of f, or a bound below it.
-    """
-
-    constants: Constants
-    least: float
-
-
-def known(problem: Problem, convex: bool, drawn_to: float = 0.0) -> Known:
-    """The constants of a problem that starts at w = 0.
+    q and G_q are those of a codec, and left at zero.
 
     Args:
         convex: whether its minimisers are to be found; if not, no loss is below zero.
@@ -162,7 +151,7 @@ def known(problem: Problem, convex: bool, drawn_to: float = 0.0) -> Known:
     }
     if not convex:
         gap = float(first.mean())
-        return Known(Constants(**constants, gap=gap, local_gap=gap), 0.0)
+        return Constants(**constants, gap=gap, local_gap=gap), 0.0
 
     def own(j: int, w: Tensor) -> Tensor:
         """What client j optimises."""
@@ -172,16 +161,14 @@ def known(problem: Problem, convex: bool, drawn_to: float = 0.0) -> Known:
     each = [minimiser(partial(own, j), start) for j in range(m)]
     least = float(problem.losses(best).mean())
     local = [float(own(j, start) - own(j, w)) for j, w in enumerate(each)]
-    return Known(
-        Constants(
-            **constants,
-            gap=float(first.mean()) - least,
-            local_gap=sum(local) / m,
-            distance=sum(float((w - start).square().sum()) for w in each) / m,
-            norm=float(best.square().sum()),
-        ),
-        least,
+    found = Constants(
+        **constants,
+        gap=float(first.mean()) - least,
+        local_gap=sum(local) / m,
+        distance=sum(float((w - start).square().sum()) for w in each) / m,
+        norm=float(best.square().sum()),
     )
+    return found, least
 
 
 def grid(seeds: int, quick: bool = False) -> list[BoundCase]:

@@ -1,6 +1,6 @@
 """The paper's six tables as tables.toml tells them: their words, the cells to check and the comparisons."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedcom.reproduce.panels import package_data
 from fedcom.reproduce.tables.checks import Case, Check
@@ -8,18 +8,6 @@ from fedcom.reproduce.tables.rivals import Rival
 from fedcom.theory.rates import rate
 
 _TOLD = package_data("tables/tables.toml")
-
-
-class PaperTable(NamedTuple):
-    """A table of the paper.
-
-    Args:
-        title: what it compares.
-        claim: what it claims, in our words.
-    """
-
-    title: str
-    claim: str
 
 
 def _check(
@@ -39,6 +27,6 @@ def _check(
 
 
 INTRODUCTION: str = _TOLD["introduction"]
-TABLES = {int(number): PaperTable(**words) for number, words in _TOLD["tables"].items()}
+TABLES = {int(number): words for number, words in _TOLD["tables"].items()}  # title and claim of each
 CHECKS = [_check(**told) for told in _TOLD["checks"]]
 RIVALS = [Rival(**told) for told in _TOLD["rivals"]]

@@ -31,12 +31,10 @@ class Rival:
 
     def pair(self, checks: Sequence[Check]) -> list[Check]:
         """The checks of both methods; empty if one of them is missing."""
-        found = [
-            next((c for c in checks if (c.base.method, c.base.objective, c.factor) == wanted), None)
-            for wanted in ((name, self.objective, self.factor) for name in (self.one, self.other))
-        ]
-        pair = [check for check in found if check is not None]
-        return pair if len(pair) == 2 else []
+        own = [c for c in checks if (c.base.objective, c.factor) == (self.objective, self.factor)]
+        found = {check.base.method: check for check in reversed(own)}
+        names = (self.one, self.other)
+        return [found[name] for name in names] if found.keys() >= set(names) else []
 
     def verdict(self, found: MeasuredRounds, pair: Sequence[Check], where: str) -> Verdict:
         """The claim holds if `other` needs over 10% more rounds than `one`, partly if about as many.

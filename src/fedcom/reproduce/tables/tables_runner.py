@@ -66,7 +66,7 @@ def draw(found: MeasuredRounds, out: Path, checks: Sequence[Check]) -> list[str]
     """Draw one figure per table into a folder; return the names of the files."""
     numbers = [number for number in TABLES if of_table(number, checks)]
     for number in numbers:
-        title = f"Table {number}: {TABLES[number].title}"
+        title = f"Table {number}: {TABLES[number]['title']}"
         figure(title, of_table(number, checks), found, out / f"table{number}.png")
     return [f"table{number}.png" for number in numbers]
 
@@ -155,7 +155,7 @@ def page(
         f"`fedcom reproduce tables{' --quick' * quick}` repeats it.",
     ]
     for number, image in zip([n for n in TABLES if of_table(n, checks)], images, strict=True):
-        title, claim = TABLES[number]
+        title, claim = TABLES[number].values()
         mine = [v for v in verdicts if v.claim.startswith(f"Table {number}")]
         parts += [
             f"## Table {number}: {title}",
