@@ -18,7 +18,8 @@ from fedcom.runs.folder import claim
 from fedcom.theory import THEOREMS
 
 SEEDS = 20
-TITLE, _NOTES = package_data("studies.toml")["theory"].values()
+_TOLD = package_data("studies.toml")["theory"]
+TITLE = _TOLD["title"]
 
 Found = Sequence[tuple[BoundCase, dict[str, Any]]]
 
@@ -121,7 +122,7 @@ def _log_axes(axes: Any, x: str, y: str) -> None:
 def page(found: Found, verdicts: Sequence[Verdict], quick: bool) -> str:
     """The study's page."""
     command = f"fedcom reproduce theory{' --quick' * quick}"
-    lines = [f"# {TITLE}", "", "![errors and bounds](theory.png)", "", _NOTES]
+    lines = [f"# {TITLE}", "", "![errors and bounds](theory.png)", "", _TOLD["notes"]]
     lines += [f"`{command}` repeats this: {len(found)} cases, {found[0][0].seeds} seeds each.", ""]
     lines += ["| verdict | claim | numbers |", "|---|---|---|"]
     lines += [f"| {v.outcome} | {v.claim} | {v.numbers} |" for v in verdicts]
