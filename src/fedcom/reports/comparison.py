@@ -198,7 +198,7 @@ def _loss(entry: MethodEntry) -> str:
 
 
 def _test_loss(entry: MethodEntry) -> str:
-    """The test loss where there is no accuracy, which says more."""
+    """The test loss, unless there is an accuracy, which says more."""
     if entry["final_accuracy"] is not None:
         return NOTHING
     return _with_spread(entry["final_test_loss"], entry["final_test_loss_spread"])

@@ -234,7 +234,7 @@ def label(axes: "Axes", strokes: list[Stroke]) -> None:
     axes.set_position((left, bottom, 0.965 - left - width / axes.figure.bbox.width, tall))
     axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # fixed: what follows must not change them
     tips = axes.transData.transform([s.points[-1, :2] for s in first])
-    places = apart(tips[:, 1], 1.1 * height, axes.bbox.ymin, axes.bbox.ymax)
+    places = spaced(tips[:, 1], 1.1 * height, axes.bbox.ymin, axes.bbox.ymax)
     for text, tip, place in zip(texts, tips, places, strict=True):
         edge, dot = axes.bbox.xmax, axes.figure.dpi / 160
         thread = [tip, (edge, tip[1]), (edge + 20 * dot, place), (edge + 24 * dot, place)]
@@ -243,7 +243,7 @@ def label(axes: "Axes", strokes: list[Stroke]) -> None:
         text.set(x=x[3], y=y[3])
 
 
-def apart(heights: Array, gap: float, low: float, high: float) -> Array:
+def spaced(heights: Array, gap: float, low: float, high: float) -> Array:
     """Move labels as little as needed, in the same order, until neighbours are at least a gap apart.
 
     Args:

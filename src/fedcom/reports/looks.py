@@ -73,7 +73,7 @@ def palette(methods: Iterable[str]) -> dict[str, str]:
 
 
 def line_style(method: str, others: Container[str]) -> dict[str, Any]:
-    """The dashes of a method's line in a figure, if its twin is among the others, above which it lies."""
+    """The dashes of a method's line in a figure where its twin is drawn too, below it; else nothing."""
     twin, dash = TWINS.get(method, ("", ()))
     return {"linestyle": (0, dash), "zorder": 2.2} if twin in others and dash else {}
 

@@ -42,7 +42,7 @@ def gains(results: StudyResults, tau: int) -> dict[str, tuple[Stat, Stat]]:
 
 
 def charts(results: StudyResults, p: Panel) -> list[Chart]:
-    """One chart of all panels, which the first of them has."""
+    """One chart of all panels, drawn for the first of them."""
     if p is not results.panels[0]:
         return []
     points: dict[str, list[PlotPoint]] = {p.name: [] for p in results.panels}

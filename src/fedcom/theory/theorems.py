@@ -252,7 +252,7 @@ class _Regularised(Theorem):
         return self.of.bound(self.made(c, s.tau), s, rounds) + self.weight(c, s.tau) / 2 * c.norm
 
     def target(self, c: Constants, epsilon: float) -> tuple[int, int]:
-        """R and tau for an error of epsilon; without a phi of its own, phi leaves half of epsilon to it."""
+        """R and tau for an error of epsilon; if phi is not given, phi/2 |w*|^2 is half of epsilon."""
         if self.phi is None and c.norm > 0:
             return type(self)(epsilon / c.norm).target(c, epsilon)
         return super().target(c, epsilon)
@@ -323,7 +323,7 @@ def _power(base: float, exponent: int) -> float:
 
 
 def _first(enough: Callable[[int], bool]) -> int | None:
-    """The least whole number for which something holds that then holds for all larger ones."""
+    """The least whole number for which a condition holds; it must hold for all larger ones too."""
     high = 1
     while not enough(high):
         high *= 2

@@ -232,7 +232,7 @@ def _labelled(run: SavedRun) -> bool:
 
 
 def _mixed(group: Sequence[SavedRun]) -> bool:
-    """Whether runs differ in more than their seed, or not even in their seed."""
+    """Whether some runs differ in more than their seed, or two have the same seed."""
     return len({_apart_from_seed(run) for run in group}) > 1 or len({run.seed for run in group}) < len(group)
 
 

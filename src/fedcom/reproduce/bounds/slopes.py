@@ -12,7 +12,7 @@ QS = (0.0, 1.0, 3.0, 7.0, 15.0, 31.0)
 
 @dataclass(frozen=True)
 class SlopeCase:
-    """A case of the tables with exact gradients, at eta gamma tau L = 1/2 over what grows with q."""
+    """A case of the tables with exact gradients, at the step size eta gamma tau L = 1/(2 growth)."""
 
     case: Case
     seeds: int = 20

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from fedcom.reports.comparison import grouped
@@ -66,7 +67,7 @@ def _chart(axes: Any, checks: Sequence[Check], found: MeasuredRounds, hues: Mapp
         if line is not None:
             spans, (x0, y0) = abscissa(check), line.origin
             beyond = [(v - x0, b - y0) for v, b in zip(spans, y, strict=True) if b and v > x0 and b > y0]
-            scale = _middle([b / v ** stated(check) for v, b in beyond])
+            scale = geometric_mean([b / v ** stated(check) for v, b in beyond])
             as_stated = replace(line, slope=stated(check), factor=scale)
             there = [(a, v) for a, v, b in zip(x, spans, y, strict=True) if b]
             fitted = {**pen, "marker": ""}
@@ -99,8 +100,3 @@ def _apart(values: Sequence[float]) -> list[float]:
         if math.log(value / kept[-1]) > 0.09 * math.log(values[-1] / values[0]):
             kept.append(value)
     return kept
-
-
-def _middle(values: Sequence[float]) -> float:
-    """The geometric mean."""
-    return math.exp(sum(map(math.log, values)) / len(values))
