@@ -64,7 +64,7 @@ def test_a_run_with_other_settings_has_another_key() -> None:
     assert one.key == replace(one).key
 
 
-def study(judge: Any = lambda results: [], measure: Any = None) -> Study:
+def study(judge: Any = lambda results, panel: [], measure: Any = None) -> Study:
     table = {
         "data": {"name": "digits", "clients": 5},
         "model": {"name": "mlp", "hidden": [8]},
@@ -72,12 +72,12 @@ def study(judge: Any = lambda results: [], measure: Any = None) -> Study:
         "run": {"rounds": 4, "eval_every": 2},
     }
     panels = [Panel("one", table, ("fedavg", "fedcomgate"))]
-    return Study("s", "S", ("a claim",), lambda scale: panels, lambda results, out: [], judge, measure)
+    return Study("s", "S", ("a claim",), lambda scale: panels, judge, measure=measure)
 
 
 def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[StudyResults] = []
-    one = study(lambda results: seen.append(results) or [])  # type: ignore[func-returns-value]
+    one = study(lambda results, panel: seen.append(results) or [])  # type: ignore[func-returns-value]
     reproduce(one, Scale(seeds=1), tmp_path, "cpu", True)
     log = tmp_path / "results.jsonl"
     log.write_text(log.read_text() + '{"key": "[cut')
@@ -99,7 +99,7 @@ def test_a_run_of_another_study_in_a_folder_beside_it_is_not_repeated(
     reproduce(study(), Scale(seeds=1), tmp_path / "one", "cpu", True)
     monkeypatch.setattr(sweep, "run_stack", lambda *a: pytest.fail("run again"))
     seen: list[StudyResults] = []
-    two = study(lambda results: seen.append(results) or [])  # type: ignore[func-returns-value]
+    two = study(lambda results, panel: seen.append(results) or [])  # type: ignore[func-returns-value]
     reproduce(replace(two, name="t"), Scale(seeds=1), tmp_path / "two", "cpu", True)
     assert [r["rows"][-1]["round"] for r in seen[0].records] == [4, 4]
 
@@ -110,7 +110,7 @@ def test_a_refused_run_is_marked_and_tried_again(tmp_path: Path, capsys: pytest.
     def refuse(run: StudyRun, device: str, quiet: bool) -> Any:
         raise ConfigError("no such thing")
 
-    def judge(results: StudyResults) -> list[Verdict]:
+    def judge(results: StudyResults, panel: Panel) -> list[Verdict]:
         seen.extend(r["status"] for r in results.records)
         return [Verdict.of("c", [results.final("one", "fedavg").mean > 0], "", "")]
 

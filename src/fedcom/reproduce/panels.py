@@ -2,7 +2,10 @@
 
 import copy
 import json
+import tomllib
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import Any, cast
 
 from fedcom.config import Config, Table, override
@@ -11,6 +14,25 @@ from fedcom.studies.compare import METHODS
 
 # Upper limits in the quick form; a data set's name stands for its rounds.
 QUICK = {"clients": 20, "authors": 100, "rounds": 30, "cifar-10": 10, "eval_every": 5}
+
+
+@cache
+def package_data(file: str) -> Table:
+    """The content of a TOML file in this folder."""
+    return tomllib.loads(files("fedcom.reproduce").joinpath(file).read_text(encoding="utf-8"))
+
+
+def settings(label: str) -> Table:
+    """The settings of a method from a label: the method, then its codec up, then its codec down.
+
+    "exact peaks 0.03, down rotated 0.35" is fedcomgate-exact with those codecs.
+    """
+    first, _, down = label.partition(", down ")
+    method, _, up = first.partition(" ")
+    own: Table = {"name": "fedcomgate-exact" if method == "exact" else method}
+    codecs = package_data("studies.toml")["codecs"]
+    own |= {"uplink": codecs[up]} if up else {}
+    return own | ({"downlink": codecs[down], "option": "I"} if down else {})  # I: only the mean goes down
 
 
 @dataclass(frozen=True)
@@ -101,3 +123,8 @@ class Panel:
     def config(self) -> Config:
         """The settings of data, model and run, which its methods share."""
         return Config.of({key: self.table[key] for key in ("data", "model", "run") if key in self.table})
+
+    @property
+    def data(self) -> str:
+        """The name of the data set."""
+        return str(self.config.data.name)

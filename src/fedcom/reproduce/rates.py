@@ -41,7 +41,7 @@ PANEL_HEAD = (
 
 
 def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool = False) -> Path:
-    """Sweep every method over a grid, which is widened if the best point is at its edge; the file of rates.
+    """Sweep every method over a grid, which is widened if the best point is at its edge; return the file.
 
     Args:
         data: the name of the data set, one of GRIDS.
@@ -65,7 +65,9 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
 
 
 def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = False) -> Path:
-    """Tune every label of a panel that has no rates yet, around its method's; the file, renewed after each.
+    """Tune every label of a panel that has no rates yet, around its method's; return the file of rates.
+
+    The file is written anew after each label.
 
     Args:
         panel: one with `rates`, of which the last names the file.

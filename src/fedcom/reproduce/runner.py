@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,15 @@ from fedcom.config import RunConfig
 from fedcom.engines.simulation import Row, pick_device
 from fedcom.errors import ConfigError, DataError
 from fedcom.reports.comparison import write_csv
-from fedcom.reproduce import study_page
 from fedcom.reproduce.panels import Panel, Scale, StudyRun
 from fedcom.reproduce.results import NOT_RUN, StudyResults, Verdict
+from fedcom.reproduce.small_runs import json_lines
 from fedcom.reproduce.study import Study
+from fedcom.reproduce.study_page import study_page, write_study
 from fedcom.runs.folder import claim
 from fedcom.runs.record import CHECKPOINTS, append, device_name, mend_end, open_log
 from fedcom.runs.status import TRIALS
-from fedcom.saving.whole import write_json, write_text
+from fedcom.saving.whole import write_json
 from fedcom.studies import sweep
 from fedcom.tasks.task import Task
 
@@ -65,9 +65,7 @@ def publish(study: Study, results: StudyResults, lost: Sequence[Verdict], out: P
     """
     images = study.draw(results, out)
     verdicts = [*study.judge(results), *lost]
-    write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
-    text = study_page.study_page(study, results, verdicts, images)
-    write_text(out / "README.md", text)
+    write_study(out, verdicts, study_page(study, results, verdicts, images))
     return verdicts
 
 
@@ -124,11 +122,9 @@ def _elsewhere(path: Path) -> dict[str, dict[str, Any]]:
     """How runs of the studies in folders beside this one ended, by the hash of their config."""
     found = {}
     for other in sorted({*path.parent.parent.glob("*/results.jsonl")} - {path}):
-        for line in other.read_text().splitlines():
-            with suppress(json.JSONDecodeError):  # a line cut short by an interruption
-                record = json.loads(line)
-                if record.get("simulated") and all(key in record for key in END):
-                    found[record["config"]] = {key: record[key] for key in END}
+        for record in json_lines(other):
+            if record.get("simulated") and all(key in record for key in END):
+                found[record["config"]] = {key: record[key] for key in END}
     return found
 
 
