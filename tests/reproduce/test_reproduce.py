@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from fedcom.cli import app
 from fedcom.data.sources import SOURCES
 from fedcom.errors import ConfigError, DataError
-from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, reproduce
+from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, reproduce, runner
 from fedcom.reproduce.panels import StudyRun
 from fedcom.reproduce.results import FAILS, HOLDS, NOT_RUN, PARTLY, Stat, StudyResults, alike, better
 from fedcom.reproduce.study import experiment_file
 from fedcom.reproduce.study_page import read_verdicts, verdicts_page
-from fedcom.studies import sweep
 from fedcom.studies.compare import METHODS
+from fedcom.studies.trial_runs import run_stack
 from tests.data.made import lay, mnist_like, source_of, zip_all
 from tests.reproduce.made_up import TINY, made_up, outcomes
 
@@ -82,8 +82,8 @@ def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
     log = tmp_path / "results.jsonl"
     log.write_text(log.read_text() + '{"key": "[cut')
     ran: list[str] = []
-    real = sweep.run_stack
-    monkeypatch.setattr(sweep, "run_stack", lambda t, *a: (ran.extend(r.seed for r in t), real(t, *a))[1])
+    real = run_stack
+    monkeypatch.setattr(runner, "run_stack", lambda t, *a: (ran.extend(r.seed for r in t), real(t, *a))[1])
     reproduce(one, Scale(seeds=2), tmp_path, "cpu", True)
     assert ran == [1, 1]
     reproduce(one, Scale(seeds=2), tmp_path, "cpu", True)
@@ -97,7 +97,7 @@ def test_a_run_of_another_study_in_a_folder_beside_it_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reproduce(study(), Scale(seeds=1), tmp_path / "one", "cpu", True)
-    monkeypatch.setattr(sweep, "run_stack", lambda *a: pytest.fail("run again"))
+    monkeypatch.setattr(runner, "run_stack", lambda *a: pytest.fail("run again"))
     seen: list[StudyResults] = []
     two = study(lambda results, panel: seen.append(results) or [])  # type: ignore[func-returns-value]
     reproduce(replace(two, name="t"), Scale(seeds=1), tmp_path / "two", "cpu", True)

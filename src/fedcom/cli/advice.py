@@ -191,7 +191,7 @@ def _by_theory(table: "Table", text: str, loss: float | None, dim: int, alike: b
 
 def probed(config: "Config", device: str, clients: int, samples: int, quiet: bool = True) -> dict[str, Any]:
     """What `fedcom probe` finds, as plain data."""
-    from fedcom.engines.simulation import pick_device
+    from fedcom.engines.arguments import pick_device
     from fedcom.rounds.cohort import Cohort
     from fedcom.runs.prepare import build_task
     from fedcom.theory import probe

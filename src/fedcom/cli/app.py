@@ -63,9 +63,10 @@ def _follow() -> None:
     """Play this rank's part; what ends it is told by rank 0."""
     from fedcom.engines.ranks.ranks import here
     from fedcom.runs.follow import follow
-    from fedcom.studies import compare, sweep
+    from fedcom.studies import compare
+    from fedcom.studies.trial_runs import TRIAL_DUTY, run_unit
 
-    duties = {sweep.TRIAL_DUTY: sweep.run_unit, compare.RUN_DUTY: compare.run_unit}
+    duties = {TRIAL_DUTY: run_unit, compare.RUN_DUTY: compare.run_unit}
     stops.leave_to_others()
     try:
         follow(here(), duties)

@@ -144,11 +144,12 @@ def sweep_command(
     """
     from fedcom.reports import page
     from fedcom.studies import sweep, sweep_report
+    from fedcom.studies.trials import points, trials_of
 
     table = shared.settings_of(settings, trust)
     grid, names = table.pop("grid", {}), shared.names_in(methods)
     if dry_run:
-        trials = list(sweep.trials_of(table, sweep.points(grid), names, seeds))
+        trials = list(trials_of(table, points(grid), names, seeds))
         for trial in trials:
             print(f"# {trial.method}, {trial.words}, seed {trial.seed}")
         _print_config(trials[0].config, device, f"the first of {len(trials)} runs:")  # type: ignore[arg-type]

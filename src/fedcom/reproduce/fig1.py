@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedcom.draws import Draw
-from fedcom.engines.simulation import Row, Simulation
+from fedcom.engines.results import Row
+from fedcom.engines.simulation import Simulation
 from fedcom.errors import Diverged
 from fedcom.reproduce.drawing import Chart, PlotAxes, PlotPoint, series
 from fedcom.reproduce.panels import Panel, StudyRun

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from fedcom.engines.simulation import Row
+from fedcom.engines.results import Row
 from fedcom.formats import MB
 from fedcom.reports.looks import palette
 from fedcom.reproduce.drawing import Chart, bars

@@ -4,7 +4,8 @@ import statistics
 from functools import partial
 from typing import Any
 
-from fedcom.engines.simulation import Row, pick_device
+from fedcom.engines.arguments import pick_device
+from fedcom.engines.results import Row
 from fedcom.reproduce.drawing import Chart, heat
 from fedcom.reproduce.panels import Panel, StudyRun
 from fedcom.reproduce.results import StudyResults, Verdict

@@ -9,8 +9,8 @@ from importlib.resources import files
 from typing import Any, cast
 
 from fedcom.config import Config, Table, override
-from fedcom.studies import sweep
 from fedcom.studies.compare import METHODS
+from fedcom.studies.trials import Trial, points, trials_of
 
 # Upper limits in the quick form; a data set's name stands for its rounds.
 QUICK = {"clients": 20, "authors": 100, "rounds": 30, "cifar-10": 10, "eval_every": 5}
@@ -69,7 +69,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class StudyRun(sweep.Trial):
+class StudyRun(Trial):
     """One run of a study. Its key changes with any of its settings, so no two runs share one.
 
     Args:
@@ -100,7 +100,7 @@ class Panel:
     Args:
         table: the settings of a config file, by section.
         methods: names of methods, or labels under [methods].
-        grid: settings to try in all combinations; see `sweep.points`.
+        grid: settings to try in all combinations; see `points`.
         rates: files under experiments/rates with rates that were tuned on this very task, one per method or
             label; tuning writes the last of them.
         untuned: the methods and labels that no such file has, which run at other rates.
@@ -115,8 +115,8 @@ class Panel:
 
     def runs(self, seeds: int) -> list[StudyRun]:
         """Every run of the panel."""
-        points = sweep.points(self.grid) if self.grid else [()]
-        trials = sweep.trials_of(self.table, points, self.methods, seeds)
+        tried = points(self.grid) if self.grid else [()]
+        trials = trials_of(self.table, tried, self.methods, seeds)
         return [StudyRun(t.method, t.point, t.seed, cast(Config, t.config), self.name) for t in trials]
 
     @property

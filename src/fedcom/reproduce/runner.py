@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.config import RunConfig
-from fedcom.engines.simulation import Row, pick_device
+from fedcom.engines.arguments import pick_device
+from fedcom.engines.results import Row
 from fedcom.errors import ConfigError, DataError
 from fedcom.reports.comparison import write_csv
 from fedcom.reproduce.panels import Panel, Scale, StudyRun
@@ -21,9 +22,11 @@ from fedcom.runs.record import CHECKPOINTS, append, device_name, mend_end, open_
 from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json
 from fedcom.studies import sweep
+from fedcom.studies.trial_runs import FAILED, run_stack, spread_trials, task_of
+from fedcom.studies.trials import Trial, stacks
 from fedcom.tasks.task import Task
 
-Ended = tuple[sweep.Trial, str, list[Row]]  # a run, its status and its rows
+Ended = tuple[Trial, str, list[Row]]  # a run, its status and its rows
 END = ("device", "simulated", "status", "rows")  # the keys of a record that say how its run ended
 
 
@@ -73,7 +76,7 @@ def results_of(
     panels: Sequence[Panel], records: Sequence[sweep.Record], scale: Scale, missing: Mapping[str, DataError]
 ) -> StudyResults:
     """The results without the panels that have no run for want of data."""
-    known = {r["panel"] for r in records if r["panel"] not in missing or r["status"] != sweep.FAILED}
+    known = {r["panel"] for r in records if r["panel"] not in missing or r["status"] != FAILED}
     if not known:
         raise next(iter(missing.values()))
     kept, lost = ([p for p in panels if (p.name in known) == has_runs] for has_runs in (True, False))
@@ -113,7 +116,7 @@ def _records(
     with open_log(path) as log:
         for run, end in chain(shared, ends):
             known[run.key] = {**run.facts, **end}
-            if end["status"] != sweep.FAILED:  # so that it is tried again the next time
+            if end["status"] != FAILED:  # so that it is tried again the next time
                 append(log, json.dumps(known[run.key], allow_nan=False) + "\n")
     return [known[run.key] for run in runs]
 
@@ -142,16 +145,16 @@ def _run_all(
     for panel in dict.fromkeys(run.panel for run in runs):
         own = [run for run in runs if run.panel == panel]
         try:
-            sweep.task_of(own[0], device, tasks)
+            task_of(own[0], device, tasks)
         except DataError as error:
             print(f"fedcom: {study.name} needs data for {panel}: {error}", file=sys.stderr)
             missing[panel] = error
-            yield from ((run, sweep.FAILED, []) for run in own)
+            yield from ((run, FAILED, []) for run in own)
             continue
         if study.measure is None:
-            sweep.spread_trials(own, evaluated, device, quiet, saves)
-            for stack in sweep.stacks(own):
-                yield from sweep.run_stack(stack, evaluated, device, quiet, tasks, saves, (done, len(runs)))
+            spread_trials(own, evaluated, device, quiet, saves)
+            for stack in stacks(own):
+                yield from run_stack(stack, evaluated, device, quiet, tasks, saves, (done, len(runs)))
                 done += len(stack)
             continue
         for run in own:
@@ -159,7 +162,7 @@ def _run_all(
                 yield run, *study.measure(run, device, quiet)
             except (ConfigError, DataError) as error:
                 print(f"fedcom: {run.title}: {error}", file=sys.stderr)
-                yield run, sweep.FAILED, []
+                yield run, FAILED, []
 
 
 def evaluated(run: RunConfig) -> set[int]:

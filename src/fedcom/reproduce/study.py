@@ -9,7 +9,7 @@ from fedcom.algorithms import ALGORITHMS
 from fedcom.config import Table, read
 from fedcom.config.experiments import PLACES
 from fedcom.data.files import at_hand
-from fedcom.engines.simulation import Row
+from fedcom.engines.results import Row
 from fedcom.errors import ConfigError
 from fedcom.reproduce.drawing import Chart, draw_charts
 from fedcom.reproduce.panels import Panel, Scale, StudyRun, package_data, settings

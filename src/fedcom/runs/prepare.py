@@ -26,17 +26,14 @@ from fedcom.tasks.task import Task
 
 
 def prepare(
-    config: RunSettings, device: str = "auto", measure: Measure = relative_error
-) -> tuple[Simulation, RunSettings]:
+    config: Config, device: str = "auto", measure: Measure = relative_error
+) -> tuple[Simulation, Config]:
     """A simulation ready to run, and the config with the defaults that depend on the data filled in.
 
     Args:
         device: "auto", "cpu" or "cuda".
         measure: how the error of a message is measured; see Simulation.
     """
-    if not isinstance(config, Config):
-        assert config.task is not None
-        return simulation_of(config.task, config, device, measure), config
     if config.data.clients is not None:  # wrong settings are refused before the data is read
         refuse(config, config.data.clients)
     task, config = build_task(config)

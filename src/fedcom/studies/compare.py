@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedcom.config import Config, DataConfig, RunSettings, Table, check_sections
 from fedcom.config.methods import check_once, check_shared, method_keys, run_of, variant
+from fedcom.engines.arguments import pick_device
 from fedcom.engines.ranks.ranks import job
 from fedcom.engines.results import frame
-from fedcom.engines.simulation import pick_device
 from fedcom.errors import ConfigError, Stopped, flag
 from fedcom.formats import counted
 from fedcom.registry import short_name

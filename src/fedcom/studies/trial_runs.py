@@ -22,6 +22,7 @@ from fedcom.engines.stacks import runs_that_fit, stack_runs
 from fedcom.errors import ConfigError, DataError, Diverged, OutOfMemory, Stopped
 from fedcom.runs import stops
 from fedcom.runs.display import Display, progress
+from fedcom.runs.given import Given
 from fedcom.runs.prepare import build_task, simulation_of
 from fedcom.runs.record import out_of_memory, read_json
 from fedcom.runs.spread import Unit, spread, worth_spreading
@@ -42,7 +43,7 @@ def spread_trials(trials: Sequence[Trial], due: Due, device: str, quiet: bool, s
     Args:
         trials: see `run_stack`, also for the other arguments; they may be of several shapes.
     """
-    pending = [t for t in trials if t.config.task is None and not _end_of(t, saves).exists()]
+    pending = [t for t in trials if isinstance(t.config, Config) and not _end_of(t, saves).exists()]
     if not worth_spreading(len(pending)):
         return
     saves.mkdir(parents=True, exist_ok=True)
@@ -149,9 +150,9 @@ def task_of(trial: Trial, device: str, tasks: dict[str, Task]) -> Task:
         tasks: a cache of tasks from earlier calls; tasks on other data are dropped from it.
     """
     config = trial.config
-    if not isinstance(config, Config):
-        assert config.task is not None
+    if isinstance(config, Given):
         return config.task
+    assert isinstance(config, Config)
     kind = json.dumps([config.table()[section] for section in ("data", "model")] + [config.run.dtype])
     name = json.dumps([kind, config.run.seed, config.run.init])
     if name not in tasks:

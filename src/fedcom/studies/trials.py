@@ -7,10 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fedcom.config import Config, RunSettings, Table
+from fedcom.config import RunSettings, Table
+from fedcom.config.methods import (
+    check_keys,
+    check_once,
+    check_shared,
+    method_keys,
+    run_of,
+    variant,
+    with_point,
+)
 from fedcom.config.values import parse
-from fedcom.errors import ConfigError, nearest, unknown
-from fedcom.config.methods import check_keys, check_once, check_shared, method_keys, run_of, variant, with_point
+from fedcom.errors import ConfigError, unknown
 
 _SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run", "network")
 _STACKED = {"algorithm": ("eta", "gamma"), "run": ("seed",)}  # settings that may differ in one stack
@@ -129,4 +137,12 @@ def trials_of(
     for method in methods:
         own = {tuple((k, v) for k, v in point if "." in k or k in known[method]): None for point in tried}
         for point, seed in itertools.product(own, range(first, first + seeds)):
-            yield Trial(method, point, seed, variant(with_point({**table, "run": {**table.get("run", {}), "seed": seed}}, method, point), method))
+            yield Trial(
+                method,
+                point,
+                seed,
+                variant(
+                    with_point({**table, "run": {**table.get("run", {}), "seed": seed}}, method, point),
+                    method,
+                ),
+            )

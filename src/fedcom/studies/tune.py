@@ -17,7 +17,7 @@ from typing import Any
 from fedcom.config import Table, dumps
 from fedcom.config.methods import check_keys, method_keys, run_of, variant, with_point
 from fedcom.config.tables import toml_key
-from fedcom.engines.simulation import pick_device
+from fedcom.engines.arguments import pick_device
 from fedcom.errors import ConfigError, flag
 from fedcom.formats import counted
 from fedcom.runs.folder import claim
@@ -25,6 +25,8 @@ from fedcom.runs.prepare import build_task
 from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json, write_text
 from fedcom.studies import sweep, sweep_report
+from fedcom.studies.trial_runs import FAILED
+from fedcom.studies.trials import Trial, lists, trials_of
 from fedcom.tasks.task import Task
 from fedcom.theory import settle
 
@@ -39,11 +41,11 @@ RATES = ("eta", "gamma")
 ABOUT = ("accuracy", "loss", "edges", "note", "table", "spent")  # what is told of a point besides its values
 
 Point = tuple[tuple[str, Any], ...]
-RunTrials = Callable[[Sequence[sweep.Trial]], list[dict[str, Any]]]
+RunTrials = Callable[[Sequence[Trial]], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
-class TuningRun(sweep.Trial):
+class TuningRun(Trial):
     """A run of tuning. Its key changes with any of its settings, so no two runs share one."""
 
     @property
@@ -115,7 +117,7 @@ def tune_one(
     def play(points: Sequence[Point], rounds: int, seeds: int = 1, spare: int = 0) -> list[dict[str, Any]]:
         nonlocal spent
         short: Point = () if rounds == rungs.rounds else (("run.rounds", rounds),)
-        trials = [_unique(t) for t in sweep.trials_of(table, [(*p, *short) for p in points], [method], seeds)]
+        trials = [_unique(t) for t in trials_of(table, [(*p, *short) for p in points], [method], seeds)]
         cost = sum(rounds for t in trials if t.key not in seen) / rungs.rounds
         if limit is not None and spent + cost > limit - spare + 1e-9:
             raise _Spent
@@ -138,7 +140,7 @@ def tune_one(
         except _Spent:
             over = True
             break
-        if all(record["status"] == sweep.FAILED for record in records):
+        if all(record["status"] == FAILED for record in records):
             raise ConfigError(f"{method} cannot be tuned, because none of its runs could be made")
         found = sweep_report.summary(list({r["key"]: r for r in records}.values()))
         best = next((entry for entry in found if entry["best"]), None)
@@ -185,7 +187,7 @@ def _refuse_too_small(
         )
 
 
-def _unique(trial: sweep.Trial) -> TuningRun:
+def _unique(trial: Trial) -> TuningRun:
     return TuningRun(trial.method, trial.point, trial.seed, trial.config)
 
 
@@ -252,9 +254,9 @@ def tune(
     if not methods:
         raise ConfigError("name at least one method to tune, as in fedcomgate")
     known = {key for method in methods for key in method_keys(here, method)}
-    check_keys((key for key in sweep.lists(grid) if "." not in key), known, "to tune")
+    check_keys((key for key in lists(grid) if "." not in key), known, "to tune")
 
-    def play(trials: Sequence[sweep.Trial]) -> list[dict[str, Any]]:
+    def play(trials: Sequence[Trial]) -> list[dict[str, Any]]:
         return sweep.run_missing(trials, log, LAST, device, quiet, tasks)
 
     with claim(out, used=True):
@@ -276,7 +278,7 @@ def tune(
 def _grid(table: Table, grid: Table, method: str, device: str) -> tuple[dict[str, list[Any]], dict[str, Any]]:
     """The values to try for a method, and the point that is nearest to its auto rates."""
     known = method_keys(table, method)
-    given = {key: values for key, values in sweep.lists(grid).items() if "." in key or key in known}
+    given = {key: values for key, values in lists(grid).items() if "." in key or key in known}
     own = {key: "auto" for key in RATES if key in known}
     task, config = build_task(variant(with_point(table, method, own.items()), method))
     task, run = task.to(pick_device(device)), config.run

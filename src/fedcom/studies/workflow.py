@@ -13,7 +13,7 @@ from typing import Any
 from fedcom.algorithms import Algorithm
 from fedcom.config import RunConfig, Table, check_sections, read
 from fedcom.config.methods import check_keys, keys_of
-from fedcom.engines.simulation import Metrics, algorithm_of, links_of, metrics_of
+from fedcom.engines.arguments import Metrics, algorithm_of, links_of, metrics_of
 from fedcom.errors import ConfigError, nearest
 from fedcom.plain import keys
 from fedcom.runs.given import Given
@@ -24,6 +24,7 @@ from fedcom.studies import sweep as sweeping
 from fedcom.studies import sweep_report
 from fedcom.studies.compare import Comparison
 from fedcom.studies.sweep_report import Sweep
+from fedcom.studies.trials import Trial, points
 from fedcom.tasks.task import Task
 from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network
@@ -136,7 +137,7 @@ def sweep(
         out: the folder for what is written; None: nothing is kept.
     """
     asked = {"rounds": rounds, "participation": participation, "eval_every": eval_every, "seed": seed}
-    points, seeds = sweeping.points(_nested(grid)), _how_many(seeds)
+    tried, seeds = points(_nested(grid)), _how_many(seeds)
     with ExitStack() as scratch:
         place = _folder(out, scratch)
         if not isinstance(task, Task) and not callable(task):
@@ -151,7 +152,7 @@ def sweep(
             )
         else:
             runs = _runs(task, _methods(methods), asked, seeds, network, metrics)
-            trials = _trials(runs, points)
+            trials = _trials(runs, tried)
             plan = {"trials": [[t.key, t.config.table()] for t in trials], "last": last}
             records = sweeping.play(trials, place, plan, last, force, device, quiet)
         table_of_points = sweep_report.summary(records)
@@ -260,17 +261,15 @@ def _nested(grid: Mapping[str, Any]) -> Table:
     return nested
 
 
-def _trials(
-    runs: Sequence[tuple[str, Given]], points: Sequence[tuple[tuple[str, Any], ...]]
-) -> list[sweeping.Trial]:
+def _trials(runs: Sequence[tuple[str, Given]], tried: Sequence[tuple[tuple[str, Any], ...]]) -> list[Trial]:
     """Every run at every point of the grid that differs for it."""
     known = {label: keys_of(run.algorithm) for label, run in runs}
     every = set().union(*known.values())
-    check_keys((key for key, _ in points[0] if "." not in key), every, "to sweep")
+    check_keys((key for key, _ in tried[0] if "." not in key), every, "to sweep")
     trials = []
-    for (label, run), point in itertools.product(runs, points):
+    for (label, run), point in itertools.product(runs, tried):
         own = tuple((key, value) for key, value in point if "." in key or key in known[label])
-        trials.append(sweeping.Trial(label, own, run.run.seed, _at(label, run, own)))
+        trials.append(Trial(label, own, run.run.seed, _at(label, run, own)))
     return list({trial.key: trial for trial in trials}.values())
 
 

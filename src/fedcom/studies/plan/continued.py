@@ -9,7 +9,7 @@ import numpy as np
 
 from fedcom.algorithms import Algorithm
 from fedcom.config import Config
-from fedcom.engines.simulation import Row
+from fedcom.engines.results import Row
 from fedcom.formats import is_number
 from fedcom.studies.plan.prediction import Goal, Prediction, codec_words
 

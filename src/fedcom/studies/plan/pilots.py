@@ -14,16 +14,17 @@ from typing import Any, cast
 from fedcom.algorithms import Algorithm
 from fedcom.config import Config, RunConfig, Table, dumps
 from fedcom.config.methods import run_of, variant
-from fedcom.engines.simulation import Row
+from fedcom.engines.results import Row
 from fedcom.errors import ConfigError
 from fedcom.runs.folder import claim
 from fedcom.runs.prepare import build_task
 from fedcom.runs.run import execute
 from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json, write_text
-from fedcom.studies import sweep
 from fedcom.studies.plan.continued import REACHED, predict
 from fedcom.studies.plan.prediction import Cost, Goal, Prediction
+from fedcom.studies.trial_runs import run_stack, task_of
+from fedcom.studies.trials import Trial, stacks
 from fedcom.studies.tune import SEED, VALIDATION, TuningRun, held_out
 from fedcom.tasks.task import Task
 from fedcom.theory import settle
@@ -74,8 +75,8 @@ class Pilots:
             for s in range(seed, seed + SEEDS)
         ]
         curves: dict[str, list[list[Row]]] = {label: [] for label in labels}
-        for stack in sweep.stacks(trials):
-            for trial, status, rows in sweep.run_stack(stack, _due, self.device, self.quiet, self.tasks):
+        for stack in stacks(trials):
+            for trial, status, rows in run_stack(stack, _due, self.device, self.quiet, self.tasks):
                 curves[trial.method].append(rows if status == "done" else [])
         first = {trial.method: trial for trial in reversed(trials)}
         return {
@@ -83,9 +84,9 @@ class Pilots:
             for label, one in first.items()
         }
 
-    def _settled(self, trial: sweep.Trial) -> Algorithm:
+    def _settled(self, trial: Trial) -> Algorithm:
         """The algorithm of a trial with numbers for its rates, which were found when it was run."""
-        task, config = sweep.task_of(trial, self.device, self.tasks), trial.config
+        task, config = task_of(trial, self.device, self.tasks), trial.config
         run = config.run
         return settle(task, config.algorithm, config.links, run.participation, run.seed)[0]
 
