@@ -11,7 +11,7 @@ import pytest
 from fedcom.codecs import Identity, Int, TopK
 from fedcom.config import read
 from fedcom.config.methods import variant
-from fedcom.engines.simulation import Simulation
+from fedcom.engines.local.eager import EagerEngine
 from fedcom.errors import ConfigError, DataError, Stopped
 from fedcom.runs.record import FILES
 from fedcom.studies import compare as comparing
@@ -169,15 +169,15 @@ def test_a_missing_model_file_is_an_error_before_anything_runs(tmp_path: Path) -
 def test_an_interrupted_comparison_tabulates_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, steps = Simulation.step, []
+    step, steps = EagerEngine.step, []
 
-    def stop(self: Simulation) -> None:
+    def stop(self: EagerEngine) -> None:
         steps.append(self)
         if len(steps) == 5:
             raise Stopped(signal.SIGINT)
         step(self)
 
-    monkeypatch.setattr(Simulation, "step", stop)
+    monkeypatch.setattr(EagerEngine, "step", stop)
     found = run(tmp_path, "fedavg,fedpaq,fedcom")
     assert found.stopped is not None
     assert [(entry["method"], entry["status"]) for entry in found.table] == [

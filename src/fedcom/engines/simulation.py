@@ -161,7 +161,7 @@ class Simulation:
 
     def replaced(self, **changes: Any) -> "Simulation":
         """The same run before its first round, with some arguments changed."""
-        return Simulation(self.task, **{**self._saved(), **self._others, **changes})
+        return Simulation(**{"task": self.task, **self._saved(), **self._others, **changes})
 
     def __repr__(self) -> str:
         done = self.round if "engine" in vars(self) else 0  # which takes time to make
