@@ -17,6 +17,7 @@ from typing import Any
 from fedcom.algorithms import ALGORITHMS
 from fedcom.config import Table
 from fedcom.studies import sweep
+from fedcom.studies.trials import Trial, points, trials_of
 from fedcom.tasks.task import Task
 
 CODECS: dict[str, Table] = {
@@ -44,7 +45,7 @@ ETAS, GAMMAS = (0.01, 0.02, 0.05, 0.1, 0.2), (1.0, 4.0)
 ONE_STEP = (0.1, 0.2, 0.5, 1.0)  # eta of methods with one local step per round
 
 
-def trials(data: str, method: str, codec: str, rounds: int, tuned: bool) -> list[sweep.Trial]:
+def trials(data: str, method: str, codec: str, rounds: int, tuned: bool) -> list[Trial]:
     """The auto runs of one cell, and those of the grid."""
     label = f"{method}, {codec}"
     own: Table = {"name": method}
@@ -58,10 +59,10 @@ def trials(data: str, method: str, codec: str, rounds: int, tuned: bool) -> list
     grid: Table = {"eta": list(ONE_STEP if one_step else ETAS), "gamma": [1.0] if one_step else list(GAMMAS)}
     if "gamma" in ALGORITHMS[method].fixed:
         del grid["gamma"]
-    found = list(sweep.trials_of(table, sweep.points(dict.fromkeys(grid, "auto")), [label], SEEDS))
+    found = list(trials_of(table, points(dict.fromkeys(grid, "auto")), [label], SEEDS))
     if tuned:
         table["run"]["seed"] = TUNING
-        found += sweep.trials_of(table, sweep.points(grid), [label], 1)
+        found += trials_of(table, points(grid), [label], 1)
     return found
 
 

@@ -65,7 +65,7 @@ class Job:
         for client, call in self.coordinator.open():
             assert self.coordinator.hear(client, self.clients[client].answer(call)) is None
         self.coordinator.close()
-        self.state = self.clients[0]._vault.path(self.coordinator._job)
+        self.state = self.clients[0]._vault.path(self.coordinator.job)
         self.kept = self.state.read_bytes() if self.state.exists() else None
         self.call = dict(self.coordinator.open())[0]
         self.reply = self.clients[0].answer(self.call)

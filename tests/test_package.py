@@ -15,8 +15,9 @@ import pytest
 
 import fedcom
 from fedcom.config import read
+from fedcom.config.methods import variant
 from fedcom.runs.prepare import prepare
-from fedcom.studies.compare import labels, variant
+from fedcom.studies.compare import labels
 from tests.conftest import CHAOS
 from tests.processes import PATIENCE
 
@@ -53,6 +54,7 @@ def test_the_wheel_holds_the_package_and_its_experiments_and_nothing_else(wheel:
     about = f"fedcom-{fedcom.__version__}.dist-info/"
     assert {name for name in contents(wheel) if not name.startswith(about)} == package | experiments
     assert {"fedcom/py.typed", "fedcom/runs/run.py", "fedcom/reports/page/page.html"} <= package
+    assert {"fedcom/reproduce/studies.toml", "fedcom/reproduce/tables/tables.toml"} <= package
     assert "fedcom/experiments/fig4/mnist.toml" in experiments
 
 

@@ -15,11 +15,12 @@ from fedcom import cli
 from fedcom.algorithms import ALGORITHMS, FedAvg, FedCOM
 from fedcom.codecs import CODECS, OTHERS_IDS, Codec, Int
 from fedcom.config import Config, read
+from fedcom.config.methods import variant
 from fedcom.data import DATASETS, PARTITIONS, Request, SplitRequest, load
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import Broken, Entry, Registry, describe, function_of, short_name
 from fedcom.runs.prepare import build_task
-from fedcom.studies.compare import compare, variant
+from fedcom.studies.compare import compare
 from fedcom.tasks.models import MODELS
 from tests.plugins import CODEC, DATA, METHOD, MODEL, PARTS, offer
 
@@ -40,6 +41,11 @@ def things(**builtin: Callable[[Any], object]) -> Registry[Callable[[Any], objec
     return Registry("thing", "fedcom.no-such-group", builtin or {"first": first}, function_of("an x"))
 
 
+def forget(registry: Registry[Any]) -> None:
+    """Make a registry know fedcom's own alone."""
+    registry._known = {name: entry for name, entry in registry._known.items() if entry.source == "fedcom"}
+
+
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder where packages are installed; registries and modules are put back when the test is over."""
@@ -47,7 +53,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
     for registry in ALL:
-        monkeypatch.setattr(registry, "_known", {})
+        monkeypatch.setattr(registry, "_known", registry._known)
+        forget(registry)
         registry.__dict__.pop("_offers", None)
     yield folder
     for registry in ALL:
@@ -485,7 +492,7 @@ def test_one_of_a_module_or_added_by_hand_and_one_of_a_package_clash(site: Path,
     assert told.startswith(
         "codec 'half' (package extras 1.2) cannot be used: the name 'half' is taken (module"
     )
-    CODECS._known.clear()
+    forget(CODECS)
     CODECS.add(mine)
     assert "is taken (added by hand)" in refused(lambda: CODECS["half"])
 
@@ -566,7 +573,7 @@ def test_a_report_imports_nothing_that_a_config_names(command: Callable[..., Any
     assert (here / "imported").exists()
     (here / "imported").unlink()
     del sys.modules["mine"]
-    CODECS._known.clear()
+    forget(CODECS)
     assert command("report", "a")[0] == 0
     assert not (here / "imported").exists()
     assert "mine" not in sys.modules

@@ -26,11 +26,12 @@ from fedcom import (
 )
 from fedcom.codecs.wire import Field
 from fedcom.config import dumps, read
+from fedcom.config.methods import alone, variant
 from fedcom.draws import Draw
 from fedcom.reproduce import command
 from fedcom.runs.prepare import prepare
-from fedcom.studies import sweep
-from fedcom.studies.compare import alone, variant, variants
+from fedcom.studies.compare import variants
+from fedcom.studies.trials import points, trials_of
 from fedcom.vectors import Layout
 from tests.conftest import mlp_task, quadratic_task
 
@@ -194,9 +195,9 @@ def test_a_method_derived_from_one_without_a_codec_is_told_what_to_derive_from()
 
 def test_a_sweep_counts_nothing_twice() -> None:
     with pytest.raises(ConfigError, match="fedavg is among the methods twice"):
-        list(sweep.trials_of({}, [(("eta", 0.1),)], ["fedavg", "fedavg"], 1))
+        list(trials_of({}, [(("eta", 0.1),)], ["fedavg", "fedavg"], 1))
     with pytest.raises(ConfigError, match=r"grid.eta has a value twice"):
-        sweep.points({"eta": [0.1, 0.2, 0.1]})
+        points({"eta": [0.1, 0.2, 0.1]})
 
 
 # Surprises

@@ -94,11 +94,15 @@ from fedcom.runs.record import (
 from fedcom.studies.compare import (
     Comparison,
 )
-from fedcom.studies.workflow import (
-    Sweep,
-    compare,
+from fedcom.studies.shown import (
     plot,
     report,
+)
+from fedcom.studies.sweep_report import (
+    Sweep,
+)
+from fedcom.studies.workflow import (
+    compare,
     sweep,
 )
 from fedcom.tasks.model import (

@@ -53,7 +53,7 @@ def optional(module: str, install: str, error: type[FedcomError] = DataError) ->
 
 
 def place_in_own_code(error: BaseException) -> Place | None:
-    """The innermost line that an error came through of code that fedcom called and that is not its own.
+    """The innermost line of an error's traceback that is in code which fedcom called and does not own.
 
     That is a user's code, or that of a package which offers a part of a run; never a library's. None if
     there is no such line.

@@ -34,8 +34,8 @@ def pick(registry: Registry[type[T]], table: Mapping[str, Any], section: str) ->
 
 def plain(thing: Any, registry: Registry[Any]) -> dict[str, Any]:
     """A registered dataclass as a table with its name first."""
-    parts = {f.name: value for f in fields(thing) if is_dataclass(value := getattr(thing, f.name))}
-    named = {key: {"name": part.name, **asdict(part)} for key, part in parts.items()}
+    parts: dict[str, Any] = {f.name: getattr(thing, f.name) for f in fields(thing)}
+    named = {key: {"name": part.name, **asdict(part)} for key, part in parts.items() if is_dataclass(part)}
     return {"name": registry.name_of(type(thing)), **asdict(thing), **named}
 
 

@@ -41,10 +41,9 @@ class Broken:
 class Registry(Mapping[str, T]):
     """Everything of one kind by name.
 
-    Built-in entries are looked up first, and nothing else is read for them. Then come those added by hand and
-    those that installed packages offer as entry points; a package is imported when one of its names is asked
-    for, or when all names are listed. A name with a colon, package.module:Name, is imported as it says, from
-    the current folder too.
+    Known are fedcom's own entries, those added by hand, and those that were asked for before. What installed
+    packages offer as entry points is imported when its name is asked for, or when all names are listed. A
+    name with a colon, package.module:Name, is imported as it says, from the current folder too.
 
     Args:
         kind: what an entry is, in words, for errors.
@@ -65,9 +64,8 @@ class Registry(Mapping[str, T]):
         adapt: Callable[[Any], Any] = lambda thing: thing,
     ) -> None:
         self.kind, self.group = kind, group
-        self._builtin = dict(builtin)
         self._check, self._unique, self._adapt = check, unique, adapt
-        self._known: dict[str, Entry[T]] = {}  # those added or imported so far, by the name one writes
+        self._known = {name: Entry(name, OWN, thing) for name, thing in builtin.items()}  # by what one writes
 
     @property
     def title(self) -> str:
@@ -82,7 +80,7 @@ class Registry(Mapping[str, T]):
 
     def __delitem__(self, name: str) -> None:
         """Forget an entry that was added by hand."""
-        if name not in self._known:
+        if name not in self._known or self._known[name].source != BY_HAND:
             raise ConfigError(f"{self.kind} {name!r} was not added by hand, so it cannot be removed")
         del self._known[name]
 
@@ -95,13 +93,13 @@ class Registry(Mapping[str, T]):
 
     def __contains__(self, name: object) -> bool:
         """Whether a name can be used; False for a package.module:Name that was not asked for before."""
-        if not isinstance(name, str):
-            return False
-        if name in self._builtin:
-            return True
-        if ":" in name:
+        if isinstance(name, str) and ":" in name:
             return name in self._known
-        return name in self.names() and isinstance(self._entry(name), Entry)
+        try:
+            self.find(name)
+        except ConfigError:
+            return False
+        return True
 
     def get(self, name: str, default: Any = None) -> Any:
         """The entry of that name, or the default."""
@@ -109,16 +107,14 @@ class Registry(Mapping[str, T]):
 
     def find(self, name: object, kind: str | None = None) -> T:
         """The entry of that name, imported if need be; kind: what an error calls it."""
-        if not isinstance(name, str):
-            raise unknown(kind or self.kind, name, self.names())
-        if name in self._builtin:
-            return self._builtin[name]
-        if ":" in name:
+        if isinstance(name, str) and ":" in name:
             return self._by_module(name)
-        self._load(name)
-        if name not in self._known:
-            raise unknown(kind or self.kind, name, self.names())
-        return self._known[name].thing
+        if isinstance(name, str):
+            if not self.is_own(name):
+                self._load(name)
+            if name in self._known:
+                return self._known[name].thing
+        raise unknown(kind or self.kind, name, self.names())
 
     @overload
     def add(self, thing: S, *, name: str | None = None) -> S: ...
@@ -137,11 +133,11 @@ class Registry(Mapping[str, T]):
         return thing
 
     def vet(self, thing: Any) -> None:
-        """Raise ConfigError on something that could not be added: not of this kind, or in another's place."""
-        if not any(thing is own for own in self._builtin.values()):
+        """Raise ConfigError on something that could not be added: not of this kind, or its name is taken."""
+        if not any(thing is entry.thing for entry in self._known.values()):
             with self._blaming(getattr(thing, "name", str(thing)), "not registered"):
                 self._check(thing)
-                self._refuse_clash(Entry(thing.name, "", thing))
+                self._refuse_clash(thing.name, thing)
 
     def where(self, name: str) -> str:
         """Where an entry comes from: fedcom, a package and its version, a module, or by hand."""
@@ -150,28 +146,22 @@ class Registry(Mapping[str, T]):
 
     def name_of(self, thing: Any) -> str:
         """The name by which an entry can be found again; its own if it was never registered."""
-        known = {key: entry.thing for key, entry in self._known.items()}
-        for key, other in {**self._builtin, **known}.items():
-            if other is thing:
-                return key
-        return str(thing.name)
+        names = (key for key, entry in self._known.items() if entry.thing is thing)
+        return next(names, None) or str(thing.name)
 
     def is_own(self, name: object) -> bool:
         """Whether a name is that of one of fedcom's own."""
-        return isinstance(name, str) and name in self._builtin
+        return isinstance(name, str) and name in self._known and self._known[name].source == OWN
 
     def names(self) -> list[str]:
         """All names there are, without importing anything."""
-        added = [key for key in self._known if ":" not in key]
-        return list(dict.fromkeys([*self._builtin, *added, *self._offers]))
+        return list(dict.fromkeys([*(key for key in self._known if ":" not in key), *self._offers]))
 
     def entries(self) -> list[Entry[T] | Broken]:
         """All there is, imported; what cannot be used comes with the reason."""
-        others = [name for name in self.names() if name not in self._builtin or name in self._offers]
-        return [*self._own(), *(self._entry(name) for name in others)]
-
-    def _own(self) -> list[Entry[T]]:
-        return [Entry(name, OWN, thing) for name, thing in self._builtin.items()]
+        own = [entry for entry in self._known.values() if entry.source == OWN]
+        others = [name for name in self.names() if not self.is_own(name) or name in self._offers]
+        return [*own, *map(self._entry, others)]
 
     def _entry(self, name: str) -> Entry[T] | Broken:
         """What was added by hand or is offered by packages under a name."""
@@ -202,12 +192,11 @@ class Registry(Mapping[str, T]):
             return self._known[name].thing
         with self._blaming(name, f"module {name}"), current_folder():
             thing: T = self._resolve(name)
-        if thing in self._builtin.values():
-            return thing
-        return self._admit(name, thing, f"module {name}", short=False)
+        own = any(thing is entry.thing for entry in self._known.values() if entry.source == OWN)
+        return thing if own else self._admit(name, thing, f"module {name}")
 
     def _resolve(self, text: str) -> Any:
-        """What package.module:Name means; the name may be that of something within a class, with dots."""
+        """What package.module:Name means; Name may have dots, for something within a class."""
         module, _, path = text.partition(":")
         if not names_code(text):
             raise ConfigError(f"{text!r} is not of the form package.module:Name, such as mine:Fast")
@@ -230,34 +219,34 @@ class Registry(Mapping[str, T]):
             return False
         return True
 
-    def _admit(self, key: str, thing: Any, source: str, short: bool = True) -> T:
-        """Remember a newcomer, once it is seen to be of this kind and to take the place of no other.
-
-        short: whether the key is a name of its own, and not package.module:Name.
-        """
+    def _admit(self, key: str, thing: Any, source: str) -> T:
+        """Remember a newcomer, after checking that it is of this kind and that its name is free."""
         with self._blaming(key, source):
             thing = self._adapt(thing)
             self._check(thing)
-            entry: Entry[T] = Entry(_own_name(key, thing, short), source, thing)
-            self._refuse_clash(entry)
+            name = getattr(thing, "name", key)  # a function has none but the one by which it is known
+            if source != f"module {key}":
+                _check_name(key)
+                if name != key:
+                    raise ConfigError(f"it calls itself {name!r}; give both one name")
+            self._refuse_clash(name, thing)
         PART_PACKAGES.add(str(getattr(thing, "__module__", "")).partition(".")[0])
-        former = self._known.get(key)
-        if former is None or source != BY_HAND or former.source == BY_HAND:
-            self._known[key] = entry
-        return entry.thing
+        if not self.is_own(key):
+            self._known[key] = Entry(name, source, thing)
+        return self._known[key].thing
 
-    def _refuse_clash(self, newcomer: Entry[T]) -> None:
-        """Refuse a name, or another thing that tells entries apart, that somebody else has."""
-        for other in [*self._own(), *self._known.values()]:
-            if _same(other.thing, newcomer.thing):
+    def _refuse_clash(self, name: str, thing: Any) -> None:
+        """Refuse a newcomer that shares its name, or an attribute in `unique`, with another entry."""
+        for other in self._known.values():
+            if _same(other.thing, thing):
                 continue
-            if other.name == newcomer.name:
-                _refuse_inherited(newcomer.thing)
+            if other.name == name:
+                _refuse_inherited(thing)
                 raise ConfigError(
-                    f"the name {other.name!r} is taken ({other.source}); rename one, or leave one out"
+                    f"the name {name!r} is taken ({other.source}); rename one, or leave one out"
                 )
             for key in self._unique:
-                value = getattr(newcomer.thing, key)
+                value = getattr(thing, key)
                 if getattr(other.thing, key) == value:
                     raise ConfigError(
                         f"its {key} {value} is that of {other.name!r} ({other.source}); change one"
@@ -303,18 +292,17 @@ def derived_from(base: type, otherwise: str = "") -> Check:
     return check
 
 
-def takes_nothing(function: Any) -> bool:
-    """Whether a function can be called without an argument, and not with one."""
+def accepts(function: Any, *arguments: Any) -> bool:
+    """Whether a function can be called with some arguments; True if one written in C does not say."""
     try:
         signature = inspect.signature(function)
-        signature.bind()
     except (ValueError, TypeError):
-        return False
-    try:
-        signature.bind(None)
-    except TypeError:
         return True
-    return False
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def function_of(what: str, or_nothing: bool = False) -> Check:
@@ -325,21 +313,12 @@ def function_of(what: str, or_nothing: bool = False) -> Check:
         or_nothing: whether it may take no argument instead.
     """
 
-    alone = " or nothing" if or_nothing else " alone"
-
     def check(thing: Any) -> None:
         if not callable(thing):
             raise ConfigError(f"{_words(thing)} is no function of {what}; name one that is")
-        try:
-            signature = inspect.signature(thing)
-        except (ValueError, TypeError):  # some functions written in C have none to look at
-            return
-        if or_nothing and takes_nothing(thing):
-            return
-        try:
-            signature.bind(None)
-        except TypeError:
-            raise ConfigError(f"{_words(thing)} takes {signature}; it must take {what}{alone}") from None
+        if not (accepts(thing, None) or (or_nothing and accepts(thing))):
+            taken, alone = inspect.signature(thing), " or nothing" if or_nothing else " alone"
+            raise ConfigError(f"{_words(thing)} takes {taken}; it must take {what}{alone}")
 
     return check
 
@@ -357,16 +336,6 @@ def names_code(text: str) -> bool:
 def short_name(name: str) -> str:
     """A name that can be part of a folder's: itself, or what follows the colon of package.module:Name."""
     return name.rpartition(":")[2]
-
-
-def _own_name(key: str, thing: Any, short: bool) -> str:
-    """The name a class gives itself; a function has the one by which it is known."""
-    own: str = getattr(thing, "name", key)
-    if short:
-        _check_name(key)
-        if own != key:
-            raise ConfigError(f"it calls itself {own!r}; give both one name")
-    return own
 
 
 def _check_name(name: str) -> None:

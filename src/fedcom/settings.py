@@ -36,7 +36,7 @@ def convert(value: Any, hint: Any, key: str) -> Any:
         near = _near(value, option)
         if _fits(near, option):
             return near
-    raise _refusal(value, options, key)
+    raise _refusal(value, hint, key)
 
 
 def at_least(name: str, value: Any, least: int) -> int:
@@ -88,21 +88,16 @@ def _near(value: Any, hint: Any) -> Any:
     return value
 
 
-def _refusal(value: Any, options: tuple[Any, ...], key: str) -> ConfigError:
+def _refusal(value: Any, hint: Any, key: str) -> ConfigError:
     """The error for a value that has none of the allowed types."""
-    wanted = _wanted(options)
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    remedy = f"; write {key}='\"{value}\"' for that text" if str in options and number else ""
-    return ConfigError(f"{key} must be {wanted}; got {value!r}{remedy}")
+    remedy = f"; write {key}='\"{value}\"' for that text" if str in _options(hint) and number else ""
+    return ConfigError(f"{key} must be {allowed(hint)}; got {value!r}{remedy}")
 
 
 def allowed(hint: Any) -> str:
     """What an annotation allows, in words."""
-    return _wanted(_options(hint))
-
-
-def _wanted(options: tuple[Any, ...]) -> str:
-    return " or ".join(_describe(option) for option in options if option is not type(None))
+    return " or ".join(_describe(option) for option in _options(hint) if option is not type(None))
 
 
 def _describe(hint: Any) -> str:

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from fedcom.algorithms import ALGORITHMS
-from fedcom.reports.figures import apart, figures, strokes_of
-from fedcom.reports.looks import APART, COLOURS, SPARE, distance, looks, palette
-from fedcom.reports.looks import apart as apart_in_lab
+from fedcom.reports.figures import figures, spaced, strokes_of
+from fedcom.reports.looks import APART, COLOURS, SPARE, apart, distance, looks, palette
 from fedcom.runs.curve import Curve
 
 
@@ -136,14 +135,14 @@ def test_looks_of_any_fifteen_labels_can_be_told_apart_by_any_eye() -> None:
 
 
 def test_a_colour_is_no_distance_from_itself_and_black_is_far_from_white() -> None:
-    assert apart_in_lab("#123456", "#123456") == 0
-    assert apart_in_lab("#000000", "#ffffff") == pytest.approx(100, abs=0.5)  # of lightness, to every eye
-    assert apart_in_lab("#d40000", "#6a6a00") < 30 < np.linalg.norm(rgb("#d40000") - rgb("#6a6a00")) * 100
+    assert apart("#123456", "#123456") == 0
+    assert apart("#000000", "#ffffff") == pytest.approx(100, abs=0.5)  # of lightness, to every eye
+    assert apart("#d40000", "#6a6a00") < 30 < np.linalg.norm(rgb("#d40000") - rgb("#6a6a00")) * 100
 
 
 def test_labels_are_moved_apart_in_order_and_stay_inside() -> None:
     heights = np.array([50.0, 52.0, 51.0, 99.0, 5.0])
-    moved = apart(heights, 10.0, 0.0, 100.0)
+    moved = spaced(heights, 10.0, 0.0, 100.0)
     assert np.diff(np.sort(moved)).min() > 9.9
     assert (np.argsort(moved) == np.argsort(heights)).all()
     assert moved.min() >= 0

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedcom.reports.figures import blank
 from fedcom.reproduce import STUDIES, drawing, frontier
-from fedcom.reproduce.labels import settings
-from fedcom.reproduce.panels import StudyRun
+from fedcom.reproduce.panels import StudyRun, settings
 from fedcom.reproduce.results import FAILS, HOLDS, PARTLY
 from fedcom.reproduce.study_page import study_page
 from tests.reproduce.made_up import made_up, outcomes
@@ -84,7 +84,7 @@ def test_names_cover_neither_one_another_nor_dots() -> None:
         drawing.Dot(f"some name {i}", 10.0 ** (i % 5 / 20), 90 + i / 20, 0.02, "black", ring=i == 3)
         for i in range(16)
     ]
-    part = drawing.Sheet(1, 1).parts[0]
+    part = blank(*drawing.CHART).subfigures()
     drawing.scatter(part, dots, [dots[0].name, dots[5].name], "", "", "")
     (axes,) = part.axes
     boxes = [text.get_window_extent() for text in axes.texts]

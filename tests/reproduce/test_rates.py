@@ -14,7 +14,8 @@ import pytest
 from fedcom.errors import ConfigError
 from fedcom.reproduce import STUDIES, Scale, command, rates
 from fedcom.reproduce import study as studies
-from fedcom.studies import sweep, tune
+from fedcom.studies import tune
+from fedcom.studies.trials import Trial
 from tests.reproduce.made_up import TINY
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ def test_rates_are_tuned_and_widened_at_an_edge(tmp_path: Path, monkeypatch: pyt
 def scored(peak: tuple[float, float], limit: float = 1e9) -> tune.RunTrials:
     """Runs that score the higher the nearer their eta and gamma are to a peak, and diverge above a limit."""
 
-    def run(trials: Sequence[sweep.Trial]) -> list[dict[str, Any]]:
+    def run(trials: Sequence[Trial]) -> list[dict[str, Any]]:
         found = []
         for trial in trials:
             far = sum(abs(math.log(v / best)) for (_, v), best in zip(trial.point, peak, strict=True))

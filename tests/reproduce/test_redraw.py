@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from fedcom.errors import ConfigError
+from fedcom.reports.figures import blank
 from fedcom.reproduce import STUDIES
-from fedcom.reproduce.drawing import PlotAxes, Sheet, series
+from fedcom.reproduce.drawing import CHART, PlotAxes, series
 from fedcom.reproduce.redraw import redraw, redraw_tables
 from fedcom.reproduce.results import FAILS, HOLDS
 from fedcom.reproduce.study_page import verdicts_page
@@ -58,9 +59,9 @@ def test_points_that_lack_a_run_are_refused_and_nothing_is_written(tmp_path: Pat
 
 
 def test_a_point_far_below_does_not_set_the_range_and_is_told_with_its_value() -> None:
-    sheet = Sheet(1, 1, dpi=50)
+    part = blank(*CHART, dpi=50).subfigures()
     points = {"near": [(1.0, 90.0, 1.0), (2.0, 92.0, 1.0)], "far": [(1.0, 30.0, 2.0), (2.0, 91.0, 1.0)]}
-    axes = series(sheet.parts[0], points, "", "", PlotAxes("x", "y", limits=(88.0, 94.0)))
+    axes = series(part, points, "", "", PlotAxes("x", "y", limits=(88.0, 94.0)))
     assert axes.get_ylim() == (88.0, 94.0)
     assert "30 ± 2" in [text.get_text() for text in axes.texts]
     marks = [line for line in axes.lines if line.get_marker() == "v"]
@@ -68,9 +69,9 @@ def test_a_point_far_below_does_not_set_the_range_and_is_told_with_its_value() -
 
 
 def test_a_line_on_top_of_its_twin_is_dashed_so_that_both_are_seen() -> None:
-    sheet = Sheet(1, 1, dpi=50)
+    part = blank(*CHART, dpi=50).subfigures()
     same = [(1.0, 1.0, 0.0), (2.0, 2.0, 0.0)]
-    axes = series(sheet.parts[0], {"fedcomgate": same, "fedgate": same}, "", "", PlotAxes("x", "y"))
+    axes = series(part, {"fedcomgate": same, "fedgate": same}, "", "", PlotAxes("x", "y"))
     dashed, whole = (line for line in axes.lines if line.get_linewidth() == 2)
     assert (dashed.get_linestyle(), whole.get_linestyle()) == ("--", "-")
     assert dashed.get_zorder() > whole.get_zorder()

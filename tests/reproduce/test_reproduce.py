@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from fedcom.cli import app
 from fedcom.data.sources import SOURCES
 from fedcom.errors import ConfigError, DataError
-from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, reproduce
+from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, reproduce, runner
 from fedcom.reproduce.panels import StudyRun
 from fedcom.reproduce.results import FAILS, HOLDS, NOT_RUN, PARTLY, Stat, StudyResults, alike, better
 from fedcom.reproduce.study import experiment_file
 from fedcom.reproduce.study_page import read_verdicts, verdicts_page
-from fedcom.studies import sweep
 from fedcom.studies.compare import METHODS
+from fedcom.studies.trial_runs import run_stack
 from tests.data.made import lay, mnist_like, source_of, zip_all
 from tests.reproduce.made_up import TINY, made_up, outcomes
 
@@ -64,7 +64,7 @@ def test_a_run_with_other_settings_has_another_key() -> None:
     assert one.key == replace(one).key
 
 
-def study(judge: Any = lambda results: [], measure: Any = None) -> Study:
+def study(judge: Any = lambda results, panel: [], measure: Any = None) -> Study:
     table = {
         "data": {"name": "digits", "clients": 5},
         "model": {"name": "mlp", "hidden": [8]},
@@ -72,18 +72,18 @@ def study(judge: Any = lambda results: [], measure: Any = None) -> Study:
         "run": {"rounds": 4, "eval_every": 2},
     }
     panels = [Panel("one", table, ("fedavg", "fedcomgate"))]
-    return Study("s", "S", ("a claim",), lambda scale: panels, lambda results, out: [], judge, measure)
+    return Study("s", "S", ("a claim",), lambda scale: panels, judge, measure=measure)
 
 
 def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[StudyResults] = []
-    one = study(lambda results: seen.append(results) or [])  # type: ignore[func-returns-value]
+    one = study(lambda results, panel: seen.append(results) or [])  # type: ignore[func-returns-value]
     reproduce(one, Scale(seeds=1), tmp_path, "cpu", True)
     log = tmp_path / "results.jsonl"
     log.write_text(log.read_text() + '{"key": "[cut')
     ran: list[str] = []
-    real = sweep.run_stack
-    monkeypatch.setattr(sweep, "run_stack", lambda t, *a: (ran.extend(r.seed for r in t), real(t, *a))[1])
+    real = run_stack
+    monkeypatch.setattr(runner, "run_stack", lambda t, *a: (ran.extend(r.seed for r in t), real(t, *a))[1])
     reproduce(one, Scale(seeds=2), tmp_path, "cpu", True)
     assert ran == [1, 1]
     reproduce(one, Scale(seeds=2), tmp_path, "cpu", True)
@@ -97,9 +97,9 @@ def test_a_run_of_another_study_in_a_folder_beside_it_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reproduce(study(), Scale(seeds=1), tmp_path / "one", "cpu", True)
-    monkeypatch.setattr(sweep, "run_stack", lambda *a: pytest.fail("run again"))
+    monkeypatch.setattr(runner, "run_stack", lambda *a: pytest.fail("run again"))
     seen: list[StudyResults] = []
-    two = study(lambda results: seen.append(results) or [])  # type: ignore[func-returns-value]
+    two = study(lambda results, panel: seen.append(results) or [])  # type: ignore[func-returns-value]
     reproduce(replace(two, name="t"), Scale(seeds=1), tmp_path / "two", "cpu", True)
     assert [r["rows"][-1]["round"] for r in seen[0].records] == [4, 4]
 
@@ -110,7 +110,7 @@ def test_a_refused_run_is_marked_and_tried_again(tmp_path: Path, capsys: pytest.
     def refuse(run: StudyRun, device: str, quiet: bool) -> Any:
         raise ConfigError("no such thing")
 
-    def judge(results: StudyResults) -> list[Verdict]:
+    def judge(results: StudyResults, panel: Panel) -> list[Verdict]:
         seen.extend(r["status"] for r in results.records)
         return [Verdict.of("c", [results.final("one", "fedavg").mean > 0], "", "")]
 

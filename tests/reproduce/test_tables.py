@@ -15,9 +15,10 @@ from fedcom import Links, Simulation, Task
 from fedcom.algorithms import Algorithm, Diana, FedCOM, FedCOMGATE, FedGATE, Qsparse, Scaffold, VRDiana
 from fedcom.codecs import Identity, RandK, TopK
 from fedcom.draws import Draw
+from fedcom.reproduce.panels import Scale
 from fedcom.reproduce.results import FAILS, HOLDS
 from fedcom.reproduce.tables import tables_runner
-from fedcom.reproduce.tables.cells import CHECKS
+from fedcom.reproduce.tables.cells import CHECKS, TABLES
 from fedcom.reproduce.tables.checks import DIM, Case, Check
 from fedcom.reproduce.tables.measured import (
     BY_A_LOGARITHM,
@@ -30,7 +31,6 @@ from fedcom.reproduce.tables.measured import (
 from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
 from fedcom.reproduce.tables.rounds import Counter, StackedRuns, rounds_to
 from fedcom.reproduce.tables.scaling import BETTER, CONSISTENT, UNKNOWN, WORSE, Fit, fit, hold
-from fedcom.reproduce.tables.tables_page import TABLES
 from fedcom.tasks import models
 from fedcom.tasks.objective import Objective
 from fedcom.vectors import Layout
@@ -276,8 +276,7 @@ def test_a_table_end_to_end(tmp_path: Path) -> None:
         Check((1,), easy, "q", (0.0, 3.0, 7.0), "κ(q/m + 1) log(1/ε)"),
         Check((1,), easy, "epsilon", (0.2, 0.1, 0.05), "κ(q/m + 1) log(1/ε)"),
     ]
-    options: dict[str, Any] = {"quick": True, "quiet": True, "workers": 1}
-    verdicts = tables_runner.reproduce_checks(measurements(checks, 1), checks, tmp_path, **options)
+    verdicts = tables_runner.reproduce_tables(Scale(True, 1), tmp_path, True, checks, workers=1)
     assert [v["claim"] for v in json.loads((tmp_path / "verdicts.json").read_text())] == [
         v.claim for v in verdicts
     ]
@@ -287,5 +286,5 @@ def test_a_table_end_to_end(tmp_path: Path) -> None:
     assert 0 < (tmp_path / "table1.png").stat().st_size < 150_000
     assert "| fedcom | strongly convex | quadratic | q |" in (tmp_path / "README.md").read_text()
     (tmp_path / "results.jsonl").write_text(log[:-40])  # cut short: the last measurement is repeated
-    again = tables_runner.reproduce_checks(measurements(checks, 1), checks, tmp_path, **options)
+    again = tables_runner.reproduce_tables(Scale(True, 1), tmp_path, True, checks, workers=1)
     assert again == verdicts

@@ -19,7 +19,6 @@ from fedcom import (
     Simulation,
     TopK,
 )
-from fedcom.config import Config, read
 from fedcom.errors import ConfigError
 from fedcom.rounds.rules import Rules, memory_of
 from fedcom.rounds.stages import Clip, ErrorFeedback, PaperMemory, Pipeline, Units
@@ -123,25 +122,3 @@ def test_clipping_keeps_the_sum_of_corrections_at_zero() -> None:
     simulation = after(mlp_task(), FedCOMGATE(tau=3, gamma=1.0), links, rounds=4, participation=0.5)
     delta = simulation.client_states().delta
     assert close(simulation.weights @ delta, torch.zeros_like(delta[0]))
-
-
-@pytest.mark.parametrize(
-    ("settings", "memory"),
-    [
-        (["algorithm.memory=error-feedback"], "error-feedback"),
-        (["algorithm.name=qsparse", "algorithm.memory=none"], "none"),
-        (["algorithm.memory=paper", "uplink.memory=paper"], "paper"),
-    ],
-)
-def test_the_former_key_is_read_with_a_warning(settings: list[str], memory: str) -> None:
-    with pytest.warns(UserWarning, match=r"algorithm.memory is uplink.memory now"):
-        config = Config.of(read(None, settings))
-    assert config.links.uplink_memory == memory
-
-
-def test_both_keys_must_agree() -> None:
-    with (
-        pytest.warns(UserWarning, match="uplink.memory"),
-        pytest.raises(ConfigError, match=r"algorithm.memory and uplink.memory differ"),
-    ):
-        read(None, ["algorithm.memory=paper", "uplink.memory=none"])

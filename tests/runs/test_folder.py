@@ -99,3 +99,17 @@ print(told, Path("a/.lock").exists())
 def test_no_lock_stays_behind_on_a_disk_that_cannot_hold_it(tmp_path: Path) -> None:
     done = program(tmp_path, FULL)
     assert done.out == "cannot write to a: File too large; choose another out False\n", done
+
+
+ELSEWHERE = """
+import sys
+sys.modules["fcntl"] = None  # as on systems that have no such module
+import fedcom.runs.folder
+import fedcom.engines.remote.stored
+import fedcom.engines.remote.participant
+print("imported")
+"""
+
+
+def test_locks_can_be_imported_where_there_is_no_fcntl(tmp_path: Path) -> None:
+    assert program(tmp_path, ELSEWHERE).out == "imported\n"

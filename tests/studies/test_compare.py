@@ -10,11 +10,12 @@ import pytest
 
 from fedcom.codecs import Identity, Int, TopK
 from fedcom.config import read
-from fedcom.engines.simulation import Simulation
+from fedcom.config.methods import variant
+from fedcom.engines.local.eager import EagerEngine
 from fedcom.errors import ConfigError, DataError, Stopped
 from fedcom.runs.record import FILES
 from fedcom.studies import compare as comparing
-from fedcom.studies.compare import METHODS, Comparison, compare, variant, variants
+from fedcom.studies.compare import METHODS, Comparison, compare, variants
 
 SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=3", "run.target_accuracy=0.3")
 FIGURES = ("loss_rounds.png", "loss_bytes.png", "accuracy_bytes.png")
@@ -168,15 +169,15 @@ def test_a_missing_model_file_is_an_error_before_anything_runs(tmp_path: Path) -
 def test_an_interrupted_comparison_tabulates_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, steps = Simulation.step, []
+    step, steps = EagerEngine.step, []
 
-    def stop(self: Simulation) -> None:
+    def stop(self: EagerEngine) -> None:
         steps.append(self)
         if len(steps) == 5:
             raise Stopped(signal.SIGINT)
         step(self)
 
-    monkeypatch.setattr(Simulation, "step", stop)
+    monkeypatch.setattr(EagerEngine, "step", stop)
     found = run(tmp_path, "fedavg,fedpaq,fedcom")
     assert found.stopped is not None
     assert [(entry["method"], entry["status"]) for entry in found.table] == [

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from fedcom.cli import app
 from fedcom.errors import ConfigError
 from fedcom.studies import sweep, sweep_report
+from fedcom.studies.trial_runs import run_stack
+from fedcom.studies.trials import Trial, points
 
 TABLE = {
     "data": {"name": "digits", "clients": 5},
@@ -22,16 +24,16 @@ TABLE = {
 
 def test_points_are_all_combinations() -> None:
     grid = {"eta": [0.1, 0.2], "gamma": 1.0, "uplink": {"bits": [2, 4]}}
-    found = [dict(point) for point in sweep.points(grid)]
+    found = [dict(point) for point in points(grid)]
     assert len(found) == 4
     assert found[1] == {"eta": 0.1, "gamma": 1.0, "uplink.bits": 4}
-    words = sweep.points({"eta": "auto, 0.1", "uplink": {"name": "int,rotated"}})
+    words = points({"eta": "auto, 0.1", "uplink": {"name": "int,rotated"}})
     assert words[-1] == (("eta", 0.1), ("uplink.name", "rotated"))
     assert words[0] == (("eta", "auto"), ("uplink.name", "int"))
     with pytest.raises(ConfigError, match="needs a grid"):
-        sweep.points({})
+        points({})
     with pytest.raises(ConfigError, match="section of the grid 'uplnk'"):
-        sweep.points({"uplnk": {"bits": [2]}})
+        points({"uplnk": {"bits": [2]}})
 
 
 def test_a_sweep_runs_every_point_and_seed_once(tmp_path: Path) -> None:
@@ -58,9 +60,9 @@ def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
     log = tmp_path / "results.jsonl"
     log.write_text(log.read_text().splitlines()[0] + '\n{"key": "[cut')
     ran: list[str] = []
-    real = sweep.run_stack
+    real = run_stack
 
-    def note(trials: Sequence[sweep.Trial], *options: Any) -> Any:
+    def note(trials: Sequence[Trial], *options: Any) -> Any:
         ran.extend(trial.key for trial in trials)
         return real(trials, *options)
 
@@ -139,3 +141,13 @@ def test_words_and_numbers_go_together_in_a_grid(tmp_path: Path) -> None:
     table = json.loads((out / "table.json").read_text())
     assert {str(entry["point"]["eta"]) for entry in table} == {"0.1", "auto"}
     assert (out / "sweep.png").stat().st_size > 5000
+
+
+def test_a_sweep_of_a_model_with_its_own_data_has_a_folder_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    args = ["model.name=quadratic", "data.clients=3", "run.rounds=1", "grid.eta=0.1", "-q", "--device", "cpu"]
+    told = CliRunner().invoke(app, ["sweep", *args])
+    assert told.exit_code == 0, told.output
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["sweep-quadratic-001"]

@@ -13,11 +13,13 @@ from typer.testing import CliRunner
 
 from fedcom.cli import app
 from fedcom.config import Config, read
+from fedcom.config.methods import alone
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.runs.prepare import build_task, prepare
-from fedcom.studies import sweep, tune
-from fedcom.studies.compare import alone, variants
+from fedcom.studies import tune
+from fedcom.studies.compare import variants
+from fedcom.studies.trials import Trial
 
 SMALL = ["data.name=digits", "data.clients=8", "model.hidden=16", "run.rounds=12", "algorithm.batch=20"]
 
@@ -34,11 +36,11 @@ def test_rungs_keep_the_budget(points: int, budget: float) -> None:
     assert tune.Rungs(200, None).of(points) == [(points, 200)]
 
 
-def scored(peak: dict[str, float], limit: float = math.inf) -> tuple[tune.RunTrials, list[sweep.Trial]]:
+def scored(peak: dict[str, float], limit: float = math.inf) -> tuple[tune.RunTrials, list[Trial]]:
     """Runs that score the higher the nearer they are to a peak, and diverge above a limit."""
-    seen: list[sweep.Trial] = []
+    seen: list[Trial] = []
 
-    def run(trials: Sequence[sweep.Trial]) -> list[dict[str, Any]]:
+    def run(trials: Sequence[Trial]) -> list[dict[str, Any]]:
         found = []
         for trial in trials:
             point = dict(trial.point)

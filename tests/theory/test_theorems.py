@@ -9,7 +9,7 @@ from fedcom.errors import ConfigError
 from fedcom.reproduce.bounds.cases import BoundCase, grid
 from fedcom.reproduce.bounds.slopes import SlopeCase, slopes
 from fedcom.reproduce.tables.checks import Case
-from fedcom.theory import THEOREMS, Constants, Steps, Theorem, mean_noise, rate, theorem
+from fedcom.theory import THEOREMS, Constants, StepSizes, Theorem, mean_noise, rate, theorem
 from fedcom.theory.rates import TABLES
 
 BIG = Constants(L=2, mu=0.5, sigma=3, q=1, m=4, gap=10, local_gap=12, distance=5, norm=7)
@@ -17,7 +17,7 @@ EACH = pytest.mark.parametrize("claim", THEOREMS, ids=lambda t: t.name)
 
 
 def test_fedcoms_bounds_by_hand() -> None:
-    steps = Steps(0.01, 4, 5)  # eta gamma tau = 0.2
+    steps = StepSizes(0.01, 4, 5)  # eta gamma tau = 0.2
     nonconvex, strongly = theorem(True, "nonconvex"), theorem(True, "strongly convex")
     # 2 * 10/(0.2 * 100) + 2 * 0.04 * 2/4 * 9 + 4 * 1e-4 * 5 * 9
     assert nonconvex.bound(BIG, steps, 100) == pytest.approx(1 + 0.36 + 0.018)
@@ -30,18 +30,18 @@ def test_fedcoms_bounds_by_hand() -> None:
 
 def test_fedcomgates_bounds_by_hand() -> None:
     c = Constants(L=1, mu=0.5, sigma=1, q=1, G_q=2, m=2, gap=3, local_gap=4, distance=5)
-    steps = Steps(0.1, 2, 1)
+    steps = StepSizes(0.1, 2, 1)
     terms = 3 + 0.2 + 0.36 + 0.008 * 2.5 + 1.28 + 0.0016 + 0.096 + 0.4
     assert theorem(False, "nonconvex").bound(c, steps, 10) == pytest.approx(terms / 0.8)
     floor = 0.18 + 0.08 * (5 + 0.1 / 0.45) + 0.48 + 0.004 * 2.5 + 0.1 + 0.2
     claim = theorem(False, "strongly convex")
     assert claim.bound(c, steps, 2) == pytest.approx(3 * (1 - 0.1 / 3) ** 2 + 6 * floor)
     assert claim.steps(c, 8).eta == pytest.approx(1 / (2 * 2 * 8 * 4))  # gamma = sqrt(2 * 8), and q + 1
-    assert claim.slack(c, Steps(1.0, 1, 1)) < 0
+    assert claim.slack(c, StepSizes(1.0, 1, 1)) < 0
 
 
 def test_a_convex_objective_is_a_strongly_convex_one_with_a_ridge() -> None:
-    plain, steps = Constants(L=1, gap=2, norm=3, start=4), Steps(0.1, 1, 4)
+    plain, steps = Constants(L=1, gap=2, norm=3, start=4), StepSizes(0.1, 1, 4)
     ridged = Constants(L=1.5, mu=0.5, gap=3, local_gap=1, norm=3, start=4)  # phi = 1/sqrt(4)
     expected = theorem(True, "strongly convex").bound(ridged, steps, 7) + 0.25 * 3
     assert theorem(True, "convex").bound(plain, steps, 7) == pytest.approx(expected)
@@ -52,7 +52,7 @@ def test_prescribed_step_sizes_keep_the_conditions(claim: Theorem) -> None:
     for m, q, tau in ((1, 0.0, 1), (1, 9.0, 1), (7, 0.5, 3), (100, 30.0, 10)):
         c = replace(BIG, m=m, q=q)
         assert claim.holds(c, claim.steps(c, tau, 2**40)), (m, q, tau)
-    assert not claim.holds(BIG, Steps(1.0, 10, 10))
+    assert not claim.holds(BIG, StepSizes(1.0, 10, 10))
 
 
 @EACH
@@ -73,7 +73,7 @@ def test_bounds_fall_and_rise_with_what_they_should(claim: Theorem) -> None:
 
 
 def test_without_compression_and_at_gamma_one_fedcom_is_local_sgd() -> None:
-    c, s = replace(BIG, q=0), Steps(0.01, 1, 5)
+    c, s = replace(BIG, q=0), StepSizes(0.01, 1, 5)
     local_sgd = 2 * c.gap / (s.eta * 5 * 40) + c.L * s.eta * 9 / 4 + c.L**2 * s.eta**2 * 5 * 9
     assert theorem(True, "nonconvex").bound(c, s, 40) == pytest.approx(local_sgd)
     # Then q/m and q are both 0, so FedCOMGATE's step and FedCOM's are one at the same gamma.
@@ -110,7 +110,7 @@ def test_sampling_as_far_as_the_paper_goes() -> None:
     with pytest.raises(ConfigError, match="no theorem"):
         BIG.sampled(2, alike=False)
     with pytest.raises(ConfigError, match="mu > 0"):
-        theorem(True, "strongly convex").bound(Constants(L=1), Steps(0.1, 1, 1), 1)
+        theorem(True, "strongly convex").bound(Constants(L=1), StepSizes(0.1, 1, 1), 1)
     with pytest.raises(ConfigError, match="L > 0"):
         Constants(L=1, mu=2)
 

@@ -61,6 +61,7 @@ class Round(NamedTuple):
     coin: float | Tensor = 0.0  # one random number in [0, 1) that all clients of this round share
     alpha: float | Tensor = 1.0  # how far tracking or shifts move; set once the server has all messages
     q: float | Tensor = 0.0  # measured by clients, the mean of the coarsest budget; zero if nobody told
+    mu: float | Tensor = 0.0  # the share of earlier directions in the server's step: its momentum
 
 
 class Stateless(NamedTuple):
@@ -253,7 +254,7 @@ class Algorithm:
         """The setting for Round.alpha: a number, or "auto" to compute it from this round's measured q."""
         return 1.0
 
-    def fastest_tracking(self, share: float | Tensor) -> float | Tensor:
+    def fastest_tracking(self, share: float | Tensor, mu: float | Tensor) -> float | Tensor:
         """The most that Round.alpha may be, where it is "auto": tracking must be slower than momentum.
 
         With momentum mu the server goes on by itself for 1/(1 - mu) rounds, and corrections that follow each
@@ -261,10 +262,9 @@ class Algorithm:
 
         Args:
             share: of the clients that take part in a round; the others' corrections rest.
+            mu: the server's momentum, as in Round.
         """
-        if not (self.tracks and self.server.kept):
-            return 1.0
-        return (1 - self.server.kept) / (1 + share)
+        return (1 - mu) / (1 + 2 * share)
 
     def unit(self, vector: str, rnd: Round) -> float | Tensor:
         """The factor that turns an uploaded vector into the model's units, in which norms are bounded.

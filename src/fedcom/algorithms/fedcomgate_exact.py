@@ -71,5 +71,7 @@ class FedCOMGATEExact(FedCOMGATE):
         q, s = rnd.q, rnd.share
         if isinstance(q, Tensor) and isinstance(s, Tensor):
             s = s.to(q.dtype)  # as it is in a stack of runs, for the same bits
-        beta, most = 1 / (1 + q * (1 - s) / s), self.fastest_tracking(s)
-        return torch.minimum(*map(torch.as_tensor, (beta, most))) if self.server.kept else beta
+        beta = 1 / (1 + q * (1 - s) / s)
+        if not self.server.kept:
+            return beta
+        return torch.minimum(*map(torch.as_tensor, (beta, self.fastest_tracking(s, rnd.mu))))

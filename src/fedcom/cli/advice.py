@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,21 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedcom.cli import options
-from fedcom.cli.options import KEYS, AsJson, DeviceOption, Force, Out, Quiet, Settings, Trust
+from fedcom.cli.app import app
+from fedcom.cli.options import KEYS, AsJson, DeviceOption, Force, Methods, Out, Quiet, Settings, Trust
+from fedcom.cli.shared import data_in, names_in, settings_of, show
 from fedcom.errors import ConfigError
-from fedcom.formats import NOTHING, duration, megabytes, significant
+from fedcom.formats import significant
 from fedcom.runs.folder import given_or_fresh
 
 if TYPE_CHECKING:  # all that needs torch is imported by the commands: help and completion do not wait for it
-    from rich.console import RenderableType
-    from rich.table import Table as Grid
-
     from fedcom.config import Config, Table
-    from fedcom.studies import plan
-
-Methods = Annotated[
-    str, typer.Option(help="Separated by commas; may include labels from the config's methods section.")
-]
 
 
 class By(StrEnum):
@@ -35,177 +28,153 @@ class By(StrEnum):
     seconds = "seconds"
 
 
-ReadSettings = Callable[[list[str] | None, bool], "Table"]
-Print = Callable[["RenderableType"], None]
-
-
-def register(app: typer.Typer, read: ReadSettings, output: Print) -> None:
-    """Add the commands to the command line.
-
-    Args:
-        read: the settings that a command's arguments say, and whether its config is trusted.
-        output: prints on standard output.
-    """
-
-    @app.command("probe", epilog=KEYS)
-    def probe_command(
-        settings: Settings = None,
-        clients: Annotated[
-            int, typer.Option(min=1, help="How many clients to look at, at most.")
-        ] = options.CLIENTS,
-        samples: Annotated[
-            int, typer.Option(min=1, help="Samples of each for Hessians, drawn at random, at most.")
-        ] = options.SAMPLES,
-        device: DeviceOption = "auto",
-        quiet: Quiet = False,
-        as_json: AsJson = False,
-        trust: Trust = False,
-    ) -> None:
-        """Estimate a task's constants at its first model: sharpness, noise, dissimilarity, the codec's q.
-
-        Says what they mean for eta, gamma, tau and the codec. To look at a trained model, set
-        run.init=DIR/model.safetensors.
-        """
-        from rich.table import Table as Grid
-
-        from fedcom.config import Config
-
-        answer = probed(Config.of(read(settings, trust)), device, clients, samples, quiet)
-        if as_json:
-            print(json.dumps(answer, indent=2))
-            return
-        grid = Grid(box=None, pad_edge=False)
-        for heading in ("constant", "estimate", "from", "to", ""):
-            grid.add_column(heading, justify="left" if heading in ("constant", "") else "right")
-        for name, one in answer["constants"].items():
-            cells = (significant(one[key], 3) for key in ("value", "from", "to"))
-            grid.add_row(name, *cells, one["what"])
-        output(grid)
-        for line in answer["advice"]:
-            print(line)
-
-    @app.command("tune", epilog=KEYS)
-    def tune_command(
-        settings: Settings = None,
-        methods: Methods = "fedcomgate",
-        seeds: Annotated[
-            int, typer.Option(min=1, help="Seeds on which the best is confirmed.")
-        ] = options.SEEDS,
-        budget: Annotated[
-            float | None,
-            typer.Option(
-                min=1,
-                help="Whole runs for each method, all counted.",
-                show_default="a quarter of the grid's to search, then what confirming takes",
-            ),
-        ] = None,
-        out: Out = None,
-        force: Force = False,
-        device: DeviceOption = "auto",
-        quiet: Quiet = False,
-        trust: Trust = False,
-    ) -> None:
-        """Find eta and gamma of methods on a task, by successive halving around the auto rates.
-
-        Also other settings, if a grid names them: grid.tau=5,10,20 grid.uplink.bits=1,2. Scores are on a
-        tenth of the training samples, which is held out, and on seeds of their own (from 10000 on). Writes
-        tuned.toml, a config for fedcom run and fedcom compare. On a GPU, runs that differ only in eta, gamma
-        and seed are computed together; after an interruption, the same command goes on where it stopped.
-        """
-        from fedcom.studies import tune
-
-        table = read(settings, trust)
-        grid = table.pop("grid", {})
-        names = [name.strip() for name in methods.split(",") if name.strip()]
-        how: dict[str, Any] = {"seeds": seeds, "budget": budget, "force": force}
-        with given_or_fresh(out, f"tune-{_data(table)}") as out:
-            found = tune.tune(table, grid, names, out, **how, device=device, quiet=quiet)
-            for method, own in found.items():
-                print(f"{method}: {tune.words(own)}")
-            print(f"config in {out / 'tuned.toml'}")
-
-    @app.command("plan", epilog=KEYS)
-    def plan_command(
-        settings: Settings = None,
-        accuracy: Annotated[float | None, typer.Option(help="Test accuracy to reach, such as 0.9.")] = None,
-        loss: Annotated[float | None, typer.Option(help="Training loss to reach.")] = None,
-        megabytes_: Annotated[
-            float | None, typer.Option("--megabytes", help="Budget per client, up and down.")
-        ] = None,
-        seconds: Annotated[
-            float | None, typer.Option(help="Budget of modelled time; needs a network.")
-        ] = None,
-        by: Annotated[
-            By | None,
-            typer.Option(help="What is to be small.", show_default="seconds with a network, else bytes"),
-        ] = None,
-        taus: Annotated[
-            str | None, typer.Option(help="Local steps to try, with commas.", show_default="the config's")
-        ] = None,
-        constants: Annotated[
-            str | None,
-            typer.Option(help="Ask the theorems instead of a task: L=1,mu=0.05,sigma=1,m=100,gap=2."),
-        ] = None,
-        dim: Annotated[int, typer.Option(min=1, help="Parameters of the model, with --constants.")] = 200_000,
-        alike: Annotated[bool, typer.Option("--alike", help="Clients are alike, with --constants.")] = False,
-        run: Annotated[bool, typer.Option("--run", help="Run what is recommended, and compare.")] = False,
-        out: Out = None,
-        device: DeviceOption = "auto",
-        quiet: Quiet = False,
-        as_json: AsJson = False,
-        trust: Trust = False,
-    ) -> None:
-        """Predict rounds, bytes and modelled time of methods and codecs to a goal, and recommend one.
-
-        The goal is an accuracy or a loss to reach, or a budget of bytes or time to make the most of. Every
-        candidate is piloted at auto rates for an eighth of run.rounds, on held-out samples and seeds of its
-        own, and its curve is continued; the three most promising go on to half of run.rounds. Candidates are
-        the labels in the config's methods section, or a list of its own if there are none.
-
-        With --constants no task is run: the theorems' bounds decide, which are far above what happens.
-        """
-        from fedcom.studies import plan
-
-        table = read(settings, trust)
-        if constants is not None:
-            _by_theory(table, constants, loss, dim, alike, as_json, output)
-            return
-        goal = plan.Goal(accuracy, loss, None if megabytes_ is None else 1e6 * megabytes_, seconds)
-        cost: Any = None if by is None else by.value
-        try:
-            steps = [int(tau) for tau in taus.split(",")] if taus else []
-        except ValueError:
-            raise ConfigError(f"--taus takes whole numbers, as in 5,10,20; got {taus!r}") from None
-        with given_or_fresh(out, f"plan-{_data(table)}") as out:
-            how: dict[str, Any] = {"by": cost, "taus": steps, "device": device, "quiet": quiet}
-            found = plan.plan(table, goal, out, **how)
-            best = found[0]
-            told: dict[str, Any] = {"plan": [asdict(p) for p in found]}
-            if not as_json:
-                output(_table(found, goal))
-                print(plan.why(found, goal))
-            if run and best.rounds is not None:
-                made = plan.candidates(table, steps)
-                told["outcome"] = plan.outcome(made, best, goal, out / "run", device, quiet)
-                if not as_json:
-                    print(plan.beside(best, told["outcome"], goal))
-            if as_json:
-                print(json.dumps(told, indent=2))
-            else:
-                print(f"plan in {out}")
-
-
-def _data(table: "Table") -> str:
-    """The name of the data set, for a folder."""
-    from fedcom.config import Config
-    from fedcom.runs.prepare import data_label
-
-    return data_label(Config.of({key: table[key] for key in ("data", "model") if key in table}))
-
-
-def _by_theory(
-    table: "Table", text: str, loss: float | None, dim: int, alike: bool, as_json: bool, output: Print
+@app.command("probe", epilog=KEYS)
+def probe_command(
+    settings: Settings = None,
+    clients: Annotated[
+        int, typer.Option(min=1, help="How many clients to look at, at most.")
+    ] = options.CLIENTS,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Samples of each for Hessians, drawn at random, at most.")
+    ] = options.SAMPLES,
+    device: DeviceOption = "auto",
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    trust: Trust = False,
 ) -> None:
+    """Estimate a task's constants at its first model: sharpness, noise, dissimilarity, the codec's q.
+
+    Says what they mean for eta, gamma, tau and the codec. To look at a trained model, set
+    run.init=DIR/model.safetensors.
+    """
+    from rich.table import Table as Grid
+
+    from fedcom.config import Config
+
+    answer = probed(Config.of(settings_of(settings, trust)), device, clients, samples, quiet)
+    if as_json:
+        print(json.dumps(answer, indent=2))
+        return
+    grid = Grid(box=None, pad_edge=False)
+    for heading in ("constant", "estimate", "from", "to", ""):
+        grid.add_column(heading, justify="left" if heading in ("constant", "") else "right")
+    for name, one in answer["constants"].items():
+        cells = (significant(one[key], 3) for key in ("value", "from", "to"))
+        grid.add_row(name, *cells, one["what"])
+    show(grid)
+    for line in answer["advice"]:
+        print(line)
+
+
+@app.command("tune", epilog=KEYS)
+def tune_command(
+    settings: Settings = None,
+    methods: Methods = "fedcomgate",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds on which the best is confirmed.")] = options.SEEDS,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Whole runs for each method, all counted.",
+            show_default="a quarter of the grid's to search, then what confirming takes",
+        ),
+    ] = None,
+    out: Out = None,
+    force: Force = False,
+    device: DeviceOption = "auto",
+    quiet: Quiet = False,
+    trust: Trust = False,
+) -> None:
+    """Find eta and gamma of methods on a task, by successive halving around the auto rates.
+
+    Also other settings, if a grid names them: grid.tau=5,10,20 grid.uplink.bits=1,2. Scores are on a
+    tenth of the training samples, which is held out, and on seeds of their own (from 10000 on). Writes
+    tuned.toml, a config for fedcom run and fedcom compare. On a GPU, runs that differ only in eta, gamma
+    and seed are computed together; after an interruption, the same command goes on where it stopped.
+    """
+    from fedcom.studies import tune
+
+    table = settings_of(settings, trust)
+    grid = table.pop("grid", {})
+    names = names_in(methods)
+    how: dict[str, Any] = {"seeds": seeds, "budget": budget, "force": force}
+    with given_or_fresh(out, f"tune-{data_in(table)}") as out:
+        found = tune.tune(table, grid, names, out, **how, device=device, quiet=quiet)
+        for method, own in found.items():
+            print(f"{method}: {tune.words(own)}")
+        print(f"config in {out / 'tuned.toml'}")
+
+
+@app.command("plan", epilog=KEYS)
+def plan_command(
+    settings: Settings = None,
+    accuracy: Annotated[float | None, typer.Option(help="Test accuracy to reach, such as 0.9.")] = None,
+    loss: Annotated[float | None, typer.Option(help="Training loss to reach.")] = None,
+    megabytes_: Annotated[
+        float | None, typer.Option("--megabytes", help="Budget per client, up and down.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Budget of modelled time; needs a network.")] = None,
+    by: Annotated[
+        By | None,
+        typer.Option(help="What is to be small.", show_default="seconds with a network, else bytes"),
+    ] = None,
+    taus: Annotated[
+        str | None, typer.Option(help="Local steps to try, with commas.", show_default="the config's")
+    ] = None,
+    constants: Annotated[
+        str | None,
+        typer.Option(help="Ask the theorems instead of a task: L=1,mu=0.05,sigma=1,m=100,gap=2."),
+    ] = None,
+    dim: Annotated[int, typer.Option(min=1, help="Parameters of the model, with --constants.")] = 200_000,
+    alike: Annotated[bool, typer.Option("--alike", help="Clients are alike, with --constants.")] = False,
+    run: Annotated[bool, typer.Option("--run", help="Run what is recommended, and compare.")] = False,
+    out: Out = None,
+    device: DeviceOption = "auto",
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    trust: Trust = False,
+) -> None:
+    """Predict rounds, bytes and modelled time of methods and codecs to a goal, and recommend one.
+
+    The goal is an accuracy or a loss to reach, or a budget of bytes or time to make the most of. Every
+    candidate is piloted at auto rates for an eighth of run.rounds, on held-out samples and seeds of its
+    own, and its curve is continued; the three most promising go on to half of run.rounds. Candidates are
+    the labels in the config's methods section, or a list of its own if there are none.
+
+    With --constants no task is run: the theorems' bounds decide, which are far above what happens.
+    """
+    from fedcom.studies import plan
+
+    table = settings_of(settings, trust)
+    if constants is not None:
+        _by_theory(table, constants, loss, dim, alike, as_json)
+        return
+    goal = plan.Goal(accuracy, loss, None if megabytes_ is None else 1e6 * megabytes_, seconds)
+    cost: Any = None if by is None else by.value
+    try:
+        steps = [int(tau) for tau in taus.split(",")] if taus else []
+    except ValueError:
+        raise ConfigError(f"--taus takes whole numbers, as in 5,10,20; got {taus!r}") from None
+    with given_or_fresh(out, f"plan-{data_in(table)}") as out:
+        how: dict[str, Any] = {"by": cost, "taus": steps, "device": device, "quiet": quiet}
+        found = plan.plan(table, goal, out, **how)
+        best = found[0]
+        told: dict[str, Any] = {"plan": [asdict(p) for p in found]}
+        if not as_json:
+            show(plan.render(found, goal))
+            print(plan.why(found, goal))
+        if run and best.rounds is not None:
+            made = plan.candidates(table, steps)
+            told["outcome"] = plan.outcome(made, best, goal, out / "run", device, quiet)
+            if not as_json:
+                print(plan.beside(best, told["outcome"], goal))
+        if as_json:
+            print(json.dumps(told, indent=2))
+        else:
+            print(f"plan in {out}")
+
+
+def _by_theory(table: "Table", text: str, loss: float | None, dim: int, alike: bool, as_json: bool) -> None:
     """What the theorems say."""
     from fedcom.config import Config
     from fedcom.studies import plan
@@ -217,33 +186,12 @@ def _by_theory(
     if as_json:
         print(json.dumps([asdict(p) for p in found], indent=2))
     else:
-        output(_table(found, plan.Goal(loss=loss)))
-
-
-def _table(found: "Sequence[plan.Prediction]", goal: "plan.Goal") -> "Grid":
-    """Candidates as a table for a terminal, the recommended one first."""
-    from rich.table import Table as Grid
-
-    grid = Grid(box=None, pad_edge=False)
-    timed = any(p.seconds is not None for p in found)
-    reached = "loss" if goal.loss is not None else "acc %"
-    headings = ("candidate", "tau", "eta", "gamma", "rounds", "from", "to", "up MB", "down MB")
-    for heading in (*headings, *(["time"] if timed else []), reached, ""):
-        grid.add_column(
-            heading, justify="left" if heading in ("candidate", "") else "right", no_wrap=heading != ""
-        )
-    for p in found:
-        error = None if p.error is None else p.error if goal.loss is not None else 100 * (1 - p.error)
-        cells = [p.label, str(p.tau), significant(p.eta, 3), significant(p.gamma, 3)]
-        cells += [NOTHING if n is None else str(n) for n in (p.rounds, p.low, p.high)]
-        cells += [megabytes(p.up), megabytes(p.down), *([duration(p.seconds)] if timed else [])]
-        grid.add_row(*cells, significant(error, 3), p.how)
-    return grid
+        show(plan.render(found, plan.Goal(loss=loss)))
 
 
 def probed(config: "Config", device: str, clients: int, samples: int, quiet: bool = True) -> dict[str, Any]:
     """What `fedcom probe` finds, as plain data."""
-    from fedcom.engines.simulation import pick_device
+    from fedcom.engines.arguments import pick_device
     from fedcom.rounds.cohort import Cohort
     from fedcom.runs.prepare import build_task
     from fedcom.theory import probe

@@ -60,6 +60,9 @@ Settings = Annotated[
         show_default=False,
     ),
 ]
+Methods = Annotated[
+    str, typer.Option(help="Separated by commas; may include labels from the config's methods section.")
+]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the results.", show_default="a fresh one under runs/")
 ]

@@ -8,15 +8,15 @@ At the lowest rates peaks is the only candidate, and messages are compact, witho
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedcom.codecs import compact, peaks
-from fedcom.codecs.base import Codec, Parts, Sizes
+from fedcom.codecs.base import Codec, Parts, Sizes, nested, parts_of
 from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.entropy_coded import LOWEST_RATE, EntropyCoded
 from fedcom.codecs.lowrank import LowRank
@@ -69,9 +69,6 @@ class Auto(EntropyCoded):
     def exact_size(self) -> bool:
         return self._only_peaks
 
-    def at(self, bits: float) -> Self | None:
-        return replace(self, bits=bits, q=None) if self.has_rate(bits) else None
-
     def variance(self, layout: Layout) -> float:
         return self.q or min(codec.variance(layout) for codec in self.candidates(layout))
 
@@ -106,11 +103,10 @@ class Auto(EntropyCoded):
         parts: Parts = {"choice": choice}
         for i, codec in enumerate(codecs):
             rows = (choice == i).squeeze(-1)
-            if _unseen(choice):
-                parts |= {f"{i} {name}": part for name, part in codec.compress(x, layout, draw).items()}
+            if _makes_all(choice):
+                parts |= nested(i, codec.compress(x, layout, draw))
             elif rows.any():
-                chosen = codec.compress(x[rows], layout, draw[rows])
-                parts |= {f"{i} {name}": part for name, part in chosen.items()}
+                parts |= nested(i, codec.compress(x[rows], layout, draw[rows]))
         return parts
 
     def _error(self, codec: Codec, x: Tensor, layout: Layout, draw: Draw) -> Tensor:
@@ -142,11 +138,11 @@ class Auto(EntropyCoded):
         x = torch.empty((*choice.shape, layout.size), dtype=layout.dtype, device=choice.device)
         for i, codec in enumerate(self.candidates(layout)):
             rows = choice == i
-            if _unseen(parts["choice"]):
-                heard = codec.expand(_parts_of(parts, i), layout, draw)
+            if _makes_all(parts["choice"]):
+                heard = codec.expand(parts_of(i, parts), layout, draw)
                 x = torch.where(rows.unsqueeze(-1), heard, x)
             elif rows.any():
-                x[rows] = codec.expand(_parts_of(parts, i), layout, draw[rows])
+                x[rows] = codec.expand(parts_of(i, parts), layout, draw[rows])
         return x
 
     def refuse_not_finite(self, parts: Parts, layout: Layout) -> None:
@@ -160,7 +156,7 @@ class Auto(EntropyCoded):
     def _chosen(self, parts: Parts, layout: Layout) -> tuple[Codec, Parts]:
         """The codec that was chosen for a single message, and its parts."""
         i = int(parts["choice"])
-        return self.candidates(layout)[i], {name: part[0] for name, part in _parts_of(parts, i).items()}
+        return self.candidates(layout)[i], {name: part[0] for name, part in parts_of(i, parts).items()}
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
         codecs = self.candidates(layout)
@@ -168,19 +164,18 @@ class Auto(EntropyCoded):
             body = memoryview(b"\0" + body)
         if len(body) < 1 or body[0] >= len(codecs):
             raise WireError(f"an auto message names one of {len(codecs)} codecs; got {bytes(body[:1])!r}")
-        chosen = codecs[body[0]].unpack(body[1:], layout)
-        named = {f"{body[0]} {name}": part.unsqueeze(0) for name, part in chosen.items()}
-        return named | {"choice": torch.tensor([body[0]])}
+        chosen = {name: part.unsqueeze(0) for name, part in codecs[body[0]].unpack(body[1:], layout).items()}
+        return nested(body[0], chosen) | {"choice": torch.tensor([body[0]])}
 
     def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
         choice = parts["choice"].squeeze(-1)
         items: Sizes = {"header": self.format.HEADER, **self.format.sizes(self.fields(layout))}
         for i, codec in enumerate(self.candidates(layout)):
-            sizes = codec.itemise(chosen, layout) if (chosen := _parts_of(parts, i)) else {}
+            sizes = codec.itemise(chosen, layout) if (chosen := parts_of(i, parts)) else {}
             for part, size in sizes.items():
                 if part != "header":
                     own = torch.zeros_like(choice)
-                    if _unseen(parts["choice"]):
+                    if _makes_all(parts["choice"]):
                         own = torch.where(choice == i, size, own)
                     else:
                         own[choice == i] = size
@@ -189,14 +184,9 @@ class Auto(EntropyCoded):
         return items
 
 
-def _unseen(choice: Tensor) -> bool:
-    """Whether to make all candidates' parts of all rows: on a GPU, where a look at the choice is a wait."""
+def _makes_all(choice: Tensor) -> bool:
+    """Whether to compress every row by every candidate: on a GPU, as to see the choice would be to wait."""
     return choice.is_cuda and choice.dim() == 2
-
-
-def _parts_of(parts: Parts, i: int) -> Parts:
-    """The parts of candidate number i."""
-    return {name.removeprefix(f"{i} "): part for name, part in parts.items() if name.startswith(f"{i} ")}
 
 
 def _affords(codec: LowRank, layout: Layout) -> bool:

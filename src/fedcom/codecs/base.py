@@ -261,6 +261,16 @@ def together(scales: Tensor, *reach: Tensor) -> Tensor:
     return torch.where(finite, scales, torch.nan)
 
 
+def nested(name: object, parts: Parts) -> Parts:
+    """The parts that another codec made, under names that begin with its own."""
+    return {f"{name} {part}": x for part, x in parts.items()}
+
+
+def parts_of(name: object, parts: Parts) -> Parts:
+    """Those of the parts that `nested` named so, under the names their codec has for them."""
+    return {part.removeprefix(f"{name} "): x for part, x in parts.items() if part.startswith(f"{name} ")}
+
+
 def check_range(name: str, value: float, low: float, high: float) -> None:
     """Refuse a setting outside its range, ends included."""
     if not low <= value <= high:

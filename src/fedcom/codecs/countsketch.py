@@ -30,6 +30,7 @@ class CountSketch(Codec):
 
     name: ClassVar[str] = "count-sketch"
     id: ClassVar[int] = 13
+    unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,10 +39,6 @@ class CountSketch(Codec):
 
     def at(self, bits: float) -> Self | None:
         return replace(self, ratio=bits / 32) if 0 < bits <= 32 else None
-
-    @property
-    def unbiased(self) -> bool:
-        return True
 
     def columns(self, layout: Layout) -> int:
         """The number of buckets in each row."""

@@ -6,8 +6,8 @@ sqrt(12 q / d) |x| meets the paper's assumption on Q with exactly the q asked fo
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from fedcom.codecs.entropy_coded import EntropyCoded
 from fedcom.codecs.kernels import cpu, gpu
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
-from fedcom.errors import ConfigError, WireError
+from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
 
 _STEP = Field("step", 1, 32, floating=True)
@@ -57,9 +57,6 @@ class Dithered(EntropyCoded):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.take_q_or_bits(self.q, self.bits, default=("q", 0.1))
-
-    def at(self, bits: float) -> Self | None:
-        return replace(self, q=None, bits=bits) if self.has_rate(bits) else None
 
     def variance(self, layout: Layout) -> float:
         if self.q is not None:
@@ -109,12 +106,8 @@ class Dithered(EntropyCoded):
         return _STEP.pack(parts["step"]) + integer_stream.pack(parts["codes"])
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
-        if len(body) < _STEP.nbytes:
-            raise WireError(f"a dithered message cannot have {len(body)} bytes")
-        step = _STEP.unpack(body[: _STEP.nbytes])
-        if float(step) < 0:
-            raise WireError("a dithered message has a negative step")
-        return {"step": step, "codes": integer_stream.unpack(body[_STEP.nbytes :], layout.size)}
+        step, stream = self.first_number(_STEP, body)
+        return {"step": step, "codes": integer_stream.unpack(stream, layout.size)}
 
     def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
         codes = integer_stream.nbytes(parts["codes"], exact)

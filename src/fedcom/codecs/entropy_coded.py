@@ -1,14 +1,15 @@
 """What the codecs with an entropy coder have in common: sizes that depend on the vector, and a rate."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
 from fedcom.codecs.base import Codec, Parts, Sizes, check_range
 from fedcom.codecs.coding.entropy import countable
+from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
-from fedcom.errors import ConfigError
+from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
 
 LOWEST_RATE = 0.05  # bits per coordinate, the least that an entropy coder can be set to
@@ -25,12 +26,9 @@ class EntropyCoded(Codec):
         highest_rate: the most bits per coordinate the codec can be set to.
     """
 
+    unbiased: ClassVar[bool] = True
     lowest_rate: ClassVar[float] = LOWEST_RATE
     highest_rate: ClassVar[float]
-
-    @property
-    def unbiased(self) -> bool:
-        return True
 
     @property
     def exact_size(self) -> bool:
@@ -47,6 +45,10 @@ class EntropyCoded(Codec):
         """The bytes of each message by part; about so many, and sooner known, unless they must be exact."""
         return super().itemise(parts, layout)
 
+    def at(self, bits: float) -> Self | None:
+        changes: dict[str, Any] = {"bits": bits} | ({"q": None} if hasattr(self, "q") else {})
+        return replace(self, **changes) if self.has_rate(bits) else None
+
     def has_rate(self, bits: float) -> bool:
         """Whether the codec can be set to so many bits per coordinate."""
         return self.lowest_rate <= bits <= self.highest_rate
@@ -54,6 +56,15 @@ class EntropyCoded(Codec):
     def check_rate(self, bits: float) -> None:
         """Refuse a number of bits per coordinate that is outside the codec's range."""
         check_range("bits", bits, self.lowest_rate, self.highest_rate)
+
+    def first_number(self, field: Field, body: memoryview) -> tuple[Tensor, memoryview]:
+        """The number with which a message begins, 0 or more, and what follows it."""
+        if len(body) < field.nbytes:
+            raise WireError(f"a {self.name} message cannot have {len(body)} bytes")
+        number = field.unpack(body[: field.nbytes])
+        if float(number) < 0:
+            raise WireError(f"a {self.name} message has a negative {field.name}")
+        return number, body[field.nbytes :]
 
     def take_q_or_bits(self, q: float | None, bits: float | None, default: tuple[str, float]) -> None:
         """Check the variance q or the rate in bits that a codec was given, or set its default.

@@ -17,11 +17,8 @@ class Identity(Codec):
 
     name: ClassVar[str] = "identity"
     id: ClassVar[int] = 0
+    unbiased: ClassVar[bool] = True
     lossless: ClassVar[bool] = True
-
-    @property
-    def unbiased(self) -> bool:
-        return True
 
     def variance(self, layout: Layout) -> float:
         return 0.0

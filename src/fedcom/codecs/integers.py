@@ -7,7 +7,8 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, check_range, float32_above, together
+from fedcom.codecs.base import Parts, check_range, float32_above, together
+from fedcom.codecs.blocks import InBlocks
 from fedcom.codecs.kernels import cpu
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
@@ -16,7 +17,7 @@ from fedcom.vectors import Layout
 
 
 @dataclass(frozen=True)
-class Int(Codec):
+class Int(InBlocks):
     """Integers of 1 to 16 bits between the smallest and the largest value, per tensor or per vector.
 
     Args:
@@ -58,17 +59,9 @@ class Int(Codec):
         noise = self.zero_point_noise * (self.zero_point_noise + 1) / 3
         return max(self.blocks(layout).sizes) * 2 * (0.25 + noise) / self.top**2
 
-    def blocks(self, layout: Layout) -> Layout:
-        """The pieces of the vector that share a scale."""
-        return layout if self.scale == "tensor" else Layout.vector(layout.size, layout.dtype)
-
     def fields(self, layout: Layout) -> list[Field]:
-        scales = len(self.blocks(layout).sizes)
-        return [
-            Field("low", scales, 32, floating=True),
-            Field("step", scales, 32, floating=True),
-            Field("codes", layout.size, self.bits),
-        ]
+        scales = [self.scales(name, layout) for name in ("low", "step")]
+        return [*scales, Field("codes", layout.size, self.bits)]
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         low, step = self._scales(x, layout)

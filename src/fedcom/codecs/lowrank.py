@@ -5,14 +5,14 @@ by two power iterations from a random start, and travel as 8-bit integers. Whate
 rounding included, is in the residual. The residual's codec is unbiased, so the whole is.
 """
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedcom.codecs import wire
-from fedcom.codecs.base import Parts, Sizes, check_range, together
+from fedcom.codecs.base import Parts, Sizes, check_range, nested, parts_of, together
 from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.entropy_coded import LOWEST_RATE, EntropyCoded
 from fedcom.codecs.rotated import Rotated
@@ -22,7 +22,7 @@ from fedcom.errors import ConfigError, WireError
 from fedcom.vectors import Layout
 
 _TOP = 127  # the largest magnitude of a factor's integers
-_RESIDUAL = "residual "  # what the names of the residual's parts begin with
+_RESIDUAL = "residual"  # what the names of its parts begin with
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,6 @@ class LowRank(EntropyCoded):
         super().__post_init__()
         check_range("rank", self.rank, 1, 64)
         self.take_q_or_bits(self.q, self.bits, default=("bits", 1.0))
-
-    def at(self, bits: float) -> Self | None:
-        return replace(self, bits=bits, q=None) if self.has_rate(bits) else None
 
     def variance(self, layout: Layout) -> float:
         return self.residual(layout).variance(layout)  # the residual is no larger than x, up to rounding
@@ -96,27 +93,26 @@ class LowRank(EntropyCoded):
             inner = codec.compress_at(rest, step, draw)
         else:
             inner = codec.compress(rest, layout, draw)
-        return factors | {_RESIDUAL + name: part for name, part in inner.items()}
+        return factors | nested(_RESIDUAL, inner)
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
-        rest = self.residual(layout).expand(_inner(parts), layout, draw.fold("residual"))
+        rest = self.residual(layout).expand(parts_of(_RESIDUAL, parts), layout, draw.fold("residual"))
         return self._low_rank(parts, layout, layout.dtype) + rest
 
     def pack(self, parts: Parts, layout: Layout) -> bytes:
-        return super().pack(parts, layout) + self.residual(layout).pack(_inner(parts), layout)
+        return super().pack(parts, layout) + self.residual(layout).pack(parts_of(_RESIDUAL, parts), layout)
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
         size = sum(field.nbytes for field in self.fields(layout))
         factors = wire.unpack(self.fields(layout), body[:size])
         if (factors["factors"] > 2 * _TOP).any():
             raise WireError(f"a lowrank factor is above {2 * _TOP}")
-        inner = self.residual(layout).unpack(body[size:], layout)
-        return factors | {_RESIDUAL + name: part for name, part in inner.items()}
+        return factors | nested(_RESIDUAL, self.residual(layout).unpack(body[size:], layout))
 
     def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
-        items = self.residual(layout).itemise(_inner(parts), layout, exact)
+        items = self.residual(layout).itemise(parts_of(_RESIDUAL, parts), layout, exact)
         own: Sizes = {"header": wire.HEADER, **wire.sizes(self.fields(layout))}
-        return own | {_RESIDUAL + name: size for name, size in items.items() if name != "header"}
+        return own | {f"{_RESIDUAL} {name}": size for name, size in items.items() if name != "header"}
 
     def _factorise(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         """The factors as integers, with one scale per column.
@@ -158,11 +154,6 @@ class LowRank(EntropyCoded):
                 place, column = place + side * r, column + r
             tensors[i].copy_((sides[0] @ sides[1].transpose(-1, -2)).flatten(-2))
         return x
-
-
-def _inner(parts: Parts) -> Parts:
-    """The parts of the residual under the names its own codec has for them, beside the factors."""
-    return {name.removeprefix(_RESIDUAL): part for name, part in parts.items()}
 
 
 def _orthonormal(columns: Tensor) -> Tensor:

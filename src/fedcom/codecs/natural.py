@@ -22,10 +22,7 @@ class Natural(Codec):
 
     name: ClassVar[str] = "natural"
     id: ClassVar[int] = 3
-
-    @property
-    def unbiased(self) -> bool:
-        return True
+    unbiased: ClassVar[bool] = True
 
     def variance(self, layout: Layout) -> float:
         return 1 / 8

@@ -48,6 +48,7 @@ class Peaks(Codec):
 
     name: ClassVar[str] = "peaks"
     id: ClassVar[int] = 14
+    unbiased: ClassVar[bool] = True
     format: ClassVar[wire.Format] = compact
     lowest_rate: ClassVar[float] = 0.0001
 
@@ -57,10 +58,6 @@ class Peaks(Codec):
 
     def at(self, bits: float) -> Self | None:
         return replace(self, bits=bits) if self.lowest_rate <= bits <= 1 else None
-
-    @property
-    def unbiased(self) -> bool:
-        return True
 
     def variance(self, layout: Layout) -> float:
         cut = self.cut(layout)

@@ -32,14 +32,11 @@ class PowerSgd(Codec):
 
     name: ClassVar[str] = "powersgd"
     id: ClassVar[int] = 12
+    unbiased: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("rank", self.rank, 1, 1024)
-
-    @property
-    def unbiased(self) -> bool:
-        return False
 
     def kept(self, layout: Layout) -> float:
         # The share r/min(m, n) that is promised is far below what a message carries of a real update, which

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedcom.codecs.base import Codec, Parts, check_range, float32_above, together, width
+from fedcom.codecs.base import Parts, check_range, float32_above, together, width
+from fedcom.codecs.blocks import InBlocks
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
 from fedcom.errors import WireError
@@ -15,7 +16,7 @@ from fedcom.vectors import Layout
 
 
 @dataclass(frozen=True)
-class Qsgd(Codec):
+class Qsgd(InBlocks):
     """The norm, and each coordinate as a whole multiple of norm/levels, rounded stochastically; unbiased.
 
     Args:
@@ -28,6 +29,7 @@ class Qsgd(Codec):
 
     name: ClassVar[str] = "qsgd"
     id: ClassVar[int] = 2
+    unbiased: ClassVar[bool] = True
     dithers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -37,21 +39,12 @@ class Qsgd(Codec):
     def at(self, bits: float) -> Self | None:
         return replace(self, levels=2 ** (int(bits) - 1) - 1) if bits in range(2, 17) else None
 
-    @property
-    def unbiased(self) -> bool:
-        return True
-
-    def blocks(self, layout: Layout) -> Layout:
-        """The pieces of the vector that share a norm."""
-        return layout if self.scale == "tensor" else Layout.vector(layout.size, layout.dtype)
-
     def variance(self, layout: Layout) -> float:
         s = self.levels
         return max(min(d / s**2, math.sqrt(d) / s) for d in self.blocks(layout).sizes)
 
     def fields(self, layout: Layout) -> list[Field]:
-        norms = Field("norm", len(self.blocks(layout).sizes), 32, floating=True)
-        return [norms, Field("codes", layout.size, width(2 * self.levels + 1))]
+        return [self.scales("norm", layout), Field("codes", layout.size, width(2 * self.levels + 1))]
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         blocks = self.blocks(layout)
@@ -69,11 +62,8 @@ class Qsgd(Codec):
         return {"norm": norm, "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
-        blocks, step = self.blocks(layout), parts["norm"].to(layout.dtype) / self.levels
-        x = torch.empty_like(parts["codes"], dtype=layout.dtype)
-        for i, (codes, out) in enumerate(zip(blocks.split(parts["codes"]), blocks.split(x), strict=True)):
-            torch.mul(codes - self.levels, step[..., i : i + 1], out=out)
-        return x
+        step = parts["norm"].to(layout.dtype) / self.levels
+        return self.scaled(parts["codes"], step, layout, lambda codes: codes - self.levels)
 
     def check(self, parts: Parts, layout: Layout) -> None:
         if (parts["norm"] < 0).any() or (parts["codes"] > 2 * self.levels).any():

@@ -24,6 +24,7 @@ class RandK(Codec):
 
     name: ClassVar[str] = "randk"
     id: ClassVar[int] = 5
+    unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -31,10 +32,6 @@ class RandK(Codec):
 
     def at(self, bits: float) -> Self | None:
         return replace(self, ratio=bits / 32) if 0 < bits <= 32 else None
-
-    @property
-    def unbiased(self) -> bool:
-        return True
 
     def variance(self, layout: Layout) -> float:
         return layout.size / kept_count(self.ratio, layout.size) - 1

@@ -6,8 +6,8 @@ scale |y|^2 / <y, y'> of the rotated vector y, which makes the result unbiased o
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from fedcom.codecs.kernels import cpu, gpu
 from fedcom.codecs.kernels.jit import placed
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
-from fedcom.errors import ConfigError, WireError
+from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
 
 _SCALE = Field("scale", 1, 32, floating=True)
@@ -60,9 +60,6 @@ class Rotated(EntropyCoded):
         if self.tier == "fixed" and self.bits not in lloyd_max.BITS:
             raise ConfigError(f"tier fixed has 1, 2, 3 or 4 bits; got {self.bits!r}: tier fast has any rate")
 
-    def at(self, bits: float) -> Self | None:
-        return replace(self, bits=bits) if self.has_rate(bits) else None
-
     def has_rate(self, bits: float) -> bool:
         return bits in lloyd_max.BITS if self.tier == "fixed" else super().has_rate(bits)
 
@@ -84,8 +81,9 @@ class Rotated(EntropyCoded):
         return trellis.for_rate(bits) if served else uniform.for_rate(bits)
 
     def tables(self, layout: Layout) -> bytes:
-        numbers = (table.double().numpy() for table in self.quantiser(layout).tables)
-        return b"".join(table.astype("<f8").tobytes() for table in numbers)
+        quantiser = self.quantiser(layout)
+        numbers = torch.cat([quantiser.centres, quantiser.coder.frequencies.double()]).numpy()
+        return numbers.astype("<f8").tobytes()
 
     def fields(self, layout: Layout) -> list[Field]:
         return [_SCALE]
@@ -111,12 +109,8 @@ class Rotated(EntropyCoded):
         return scale + self.quantiser(layout).coder.pack(parts["codes"]) if parts["scale"].any() else scale
 
     def unpack(self, body: memoryview, layout: Layout) -> Parts:
-        if len(body) < _SCALE.nbytes:
-            raise WireError(f"a rotated message cannot have {len(body)} bytes")
-        scale = _SCALE.unpack(body[: _SCALE.nbytes])
-        if float(scale) < 0:
-            raise WireError("a rotated message has a negative scale")
-        n, stream = hadamard.padded(layout.size), body[_SCALE.nbytes :]
+        scale, stream = self.first_number(_SCALE, body)
+        n = hadamard.padded(layout.size)
         if not scale.any() and not stream:
             return {"scale": scale, "codes": torch.zeros(n, dtype=torch.int32)}
         return {"scale": scale, "codes": self.quantiser(layout).coder.unpack(stream, n)}

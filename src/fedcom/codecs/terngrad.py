@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedcom.codecs.base import Codec, Parts, float32_above, together
+from fedcom.codecs.base import Parts, float32_above, together
+from fedcom.codecs.blocks import InBlocks
 from fedcom.codecs.kernels.jit import placed
 from fedcom.codecs.wire import Field
 from fedcom.draws import Draw
@@ -20,7 +21,7 @@ _WEIGHTS = torch.tensor([81, 27, 9, 3, 1])
 
 
 @dataclass(frozen=True)
-class TernGrad(Codec):
+class TernGrad(InBlocks):
     """Zero, or plus or minus the largest magnitude, drawn at random; five coordinates per byte; unbiased.
 
     Args:
@@ -31,17 +32,10 @@ class TernGrad(Codec):
 
     name: ClassVar[str] = "terngrad"
     id: ClassVar[int] = 11
+    unbiased: ClassVar[bool] = True
 
     def at(self, bits: float) -> Self | None:
         return self if bits == 1.6 else None
-
-    @property
-    def unbiased(self) -> bool:
-        return True
-
-    def blocks(self, layout: Layout) -> Layout:
-        """The pieces of the vector that share a scale."""
-        return layout if self.scale == "tensor" else Layout.vector(layout.size, layout.dtype)
 
     def variance(self, layout: Layout) -> float:
         # E|Q(x) - x|^2 = s|x|_1 - |x|^2 with s = max|x|. The worst x has one coordinate s and all others
@@ -49,8 +43,7 @@ class TernGrad(Codec):
         return (math.sqrt(max(self.blocks(layout).sizes)) - 1) / 2
 
     def fields(self, layout: Layout) -> list[Field]:
-        scales = Field("scale", len(self.blocks(layout).sizes), 32, floating=True)
-        return [scales, Field("codes", -(-layout.size // 5), 8)]
+        return [self.scales("scale", layout), Field("codes", -(-layout.size // 5), 8)]
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         blocks = self.blocks(layout)
@@ -64,12 +57,8 @@ class TernGrad(Codec):
         return {"scale": scale, "codes": _pack_trits(trits)}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
-        blocks, scale = self.blocks(layout), parts["scale"].to(layout.dtype)
         trits = _unpack_trits(parts["codes"])[..., : layout.size]
-        x = torch.empty_like(trits, dtype=layout.dtype)
-        for i, (trit, out) in enumerate(zip(blocks.split(trits), blocks.split(x), strict=True)):
-            torch.mul(trit - 1, scale[..., i : i + 1], out=out)
-        return x
+        return self.scaled(trits, parts["scale"].to(layout.dtype), layout, lambda trits: trits - 1)
 
     def check(self, parts: Parts, layout: Layout) -> None:
         if (parts["scale"] < 0).any() or (parts["codes"] > 242).any():

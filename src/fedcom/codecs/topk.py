@@ -32,6 +32,7 @@ class TopK(Codec):
 
     name: ClassVar[str] = "topk"
     id: ClassVar[int] = 4
+    unbiased: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,10 +45,6 @@ class TopK(Codec):
         value = 32 if self.values == "float" else self.bits
         ratio = max(bits / (value + 18), (bits - 1) / value)
         return replace(self, ratio=ratio) if 0 < ratio <= 1 else None
-
-    @property
-    def unbiased(self) -> bool:
-        return False
 
     def kept(self, layout: Layout) -> float:
         return self.kept_layout(layout).size / layout.size
@@ -86,7 +83,7 @@ class TopK(Codec):
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
         values = self.inner.expand(parts, self.kept_layout(layout), draw)
-        if "bitmap" in parts and values.is_cuda:  # where the marks are, only a wait would tell
+        if "bitmap" in parts and values.is_cuda:  # to find the marks would be to wait for the GPU
             order = parts["bitmap"].cumsum(-1) - 1  # the number of the kept value of a marked coordinate
             rest = torch.where(values[..., :1].isnan(), torch.nan, 0.0)
             return torch.where(parts["bitmap"] > 0, values.gather(-1, order.clamp_(min=0)), rest)

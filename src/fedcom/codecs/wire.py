@@ -117,24 +117,15 @@ class Field:
 
 
 class Format(Protocol):
-    """What a format of messages has: this module is one, compact.py another."""
+    """What a format of messages has: this module is one, with the functions below, compact.py another."""
 
     HEADER: int
 
-    def pack(self, fields: Sequence[Field], parts: Mapping[str, Tensor]) -> bytes:
-        """The body of one message."""
-
-    def unpack(self, fields: Sequence[Field], body: memoryview) -> dict[str, Tensor]:
-        """The parts of one message, whose length must be that of the receiver's own fields."""
-
-    def sizes(self, fields: Sequence[Field]) -> dict[str, int]:
-        """The bytes of each field."""
-
-    def frame(self, codec_id: int, fingerprint: int, body: bytes) -> bytes:
-        """A whole message: header and body."""
-
-    def unframe(self, codec_id: int, fingerprint: int, data: Data) -> memoryview:
-        """The body of a message; raises WireError unless its header says what the receiver expects."""
+    def pack(self, fields: Sequence[Field], parts: Mapping[str, Tensor]) -> bytes: ...
+    def unpack(self, fields: Sequence[Field], body: memoryview) -> dict[str, Tensor]: ...
+    def sizes(self, fields: Sequence[Field]) -> dict[str, int]: ...
+    def frame(self, codec_id: int, fingerprint: int, body: bytes) -> bytes: ...
+    def unframe(self, codec_id: int, fingerprint: int, data: Data) -> memoryview: ...
 
 
 def pack(fields: Sequence[Field], parts: Mapping[str, Tensor]) -> bytes:

@@ -1,13 +1,14 @@
 """Everything a run needs to know, made from a table and written back as one."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from dataclasses import Field, asdict, dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
+from fedcom.algorithms.optimisers import OPTIMISERS, PLAIN, ServerOptimiser
 from fedcom.codecs import CODECS, Codec
 from fedcom.config.sections import DataConfig, DownlinkConfig, RunConfig, UplinkConfig
-from fedcom.config.tables import Table, check_sections, renamed
+from fedcom.config.tables import Table, check_sections
 from fedcom.data import DATASETS
 from fedcom.engines.remote.terms import Terms
 from fedcom.plain import build, keys, pick, plain
@@ -15,15 +16,47 @@ from fedcom.registry import Registry
 from fedcom.rounds.rules import default_downlink_memory, takes_no_codec
 from fedcom.tasks.model import Model
 from fedcom.tasks.models import MODELS
-from fedcom.traffic.links import Links
+from fedcom.tasks.scores import Metric
+from fedcom.tasks.task import Task
+from fedcom.traffic.links import DefaultUplink, Links
 from fedcom.traffic.network import Network, over_preset
 
 T = TypeVar("T")
+DEFAULT = "fedcomgate"  # the method of a config that names none
+
+
+class RunSettings(Protocol):
+    """What a run is told, by a config (`Config`) or in Python (`runs.given.Given`); both are dataclasses."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def algorithm(self) -> Algorithm: ...
+
+    @property
+    def links(self) -> Links: ...
+
+    @property
+    def run(self) -> RunConfig: ...
+
+    @property
+    def network(self) -> Network | None: ...
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """Metrics of the user's own; see Simulation."""
+
+    @property
+    def task(self) -> Task | None:
+        """The task made in Python. None: the settings describe it, so that another process can build it."""
+
+    def table(self) -> Table:
+        """The settings as plain data."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything a run needs to know."""
+    """Everything a run needs to know, as a config says it."""
 
     data: DataConfig
     model: Model
@@ -36,9 +69,8 @@ class Config:
     @classmethod
     def of(cls, table: Table) -> "Config":
         """Check a table and make it a config."""
-        table = renamed(table)
         check_sections(table)
-        algorithm = _named("algorithm", ALGORITHMS, "fedcomgate", _with_rates(table))
+        algorithm = _named("algorithm", ALGORITHMS, DEFAULT, _with_server(_with_rates(table)))
         run = build(RunConfig, table.get("run", {}), "run")
         down = dict(table.get("downlink", {}))
         below = build(DownlinkConfig, {k: down.pop(k) for k in keys(DownlinkConfig) if k in down}, "downlink")
@@ -46,12 +78,14 @@ class Config:
         if algorithm.compresses is not None and "name" not in up and set(up) - {"memory"}:
             raise takes_no_codec(algorithm, f"got uplink settings {up}")
         around = build(UplinkConfig, {k: up.pop(k) for k in keys(UplinkConfig) if k in up}, "uplink")
-        uplink = _codec("uplink", up, {k: v for k, v in algorithm.uplink.items() if k != "memory"})
+        usual = DefaultUplink.of(algorithm)
+        uplink = _codec("uplink", up, usual.codec)
+        downlink = _codec("downlink", down, {"name": "identity"})
         links = Links(
             uplink=uplink,
-            downlink=_codec("downlink", down, {"name": "identity"}),
-            uplink_memory=around.memory or algorithm.uplink.get("memory", "none"),
-            downlink_memory=below.memory or default_downlink_memory(algorithm),
+            downlink=downlink,
+            uplink_memory=around.memory or usual.memory,
+            downlink_memory=below.memory or default_downlink_memory(algorithm, downlink),
             first=below.first,
             clip=around.clip,
             encode=run.encode,
@@ -63,6 +97,15 @@ class Config:
         terms = build(Terms, table.get("round", {}), "round")
         return cls(data, _named("model", MODELS, "mlp", table), algorithm, links, run, network, terms)
 
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """Empty: a config cannot name any."""
+        return {}
+
+    @property
+    def task(self) -> None:
+        """None: it is built from the config; see `runs.prepare.build_task`."""
+
     def table(self) -> Table:
         """The config as plain data, every default spelled out."""
         links = self.links
@@ -72,7 +115,7 @@ class Config:
         table: Table = {
             "data": asdict(self.data),
             "model": plain(self.model, MODELS),
-            "algorithm": plain(self.algorithm, ALGORITHMS),
+            **method_sections(self.algorithm),
             "uplink": plain(links.uplink, CODECS) | up,
             "downlink": plain(links.downlink, CODECS) | down,
             "run": asdict(self.run),
@@ -88,10 +131,29 @@ def _with_rates(table: Table) -> Table:
     known_data = "path" not in table.get("data", {}) and (data is None or DATASETS.is_own(data))
     if known_data and (model is None or MODELS.is_own(model)):
         return table
-    given = {"name": "fedcomgate", **table.get("algorithm", {})}
+    given = {"name": DEFAULT, **table.get("algorithm", {})}
     fixed = ALGORITHMS.find(given["name"], "algorithm").fixed
     rates = {key: "auto" for key in ("eta", "gamma") if key not in fixed}
     return {**table, "algorithm": {**rates, **given}}
+
+
+def _with_server(table: Table) -> Table:
+    """The table with [server] as a setting of the method; parameters alone refine the method's own."""
+    given, method = table.get("server"), {"name": DEFAULT, **table.get("algorithm", {})}
+    if not given:
+        return table
+    usual = method.get("server", ALGORITHMS.find(method["name"], "algorithm").server)
+    known = usual if isinstance(usual, dict) else {"name": usual}
+    known = known if not isinstance(usual, ServerOptimiser) else plain(usual, OPTIMISERS)
+    server = {**known, **given} if given.get("name", known["name"]) == known["name"] else given
+    return {**table, "algorithm": {**method, "server": server}}
+
+
+def method_sections(algorithm: Algorithm) -> Table:
+    """A method as the sections [algorithm] and, if it is not SGD, [server]."""
+    found = plain(algorithm, ALGORITHMS)
+    server = found.pop("server")
+    return {"algorithm": found, **({} if algorithm.server == PLAIN else {"server": server})}
 
 
 def _named(section: str, registry: Registry[type[T]], default: str, table: Table) -> T:

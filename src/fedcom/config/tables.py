@@ -1,10 +1,8 @@
 """Settings as plain tables: read from TOML, changed by `section.key=value`, checked and written back."""
 
-import copy
 import json
 import re
 import tomllib
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,12 @@ from fedcom.errors import ConfigError, unknown
 
 Table = dict[str, Any]
 _OVERRIDE = re.compile(r"([\w-]+)\.([\w.-]+)=(.*)", re.DOTALL)
-_SECTIONS = ("data", "model", "algorithm", "uplink", "downlink", "run", "round", "network")
+_SECTIONS = ("data", "model", "algorithm", "server", "uplink", "downlink", "run", "round", "network")
 _INSTEAD = {"epochs": "tau", "tau": "epochs"}  # of an algorithm's keys, the one that each makes void
 
 
 def read(path: str | Path | None, overrides: Sequence[str] = (), trust: bool = True) -> Table:
-    """The table of a TOML file with overrides laid over it; epochs given there replace tau, and tau them.
+    """The table of a TOML file with overrides laid over it; an override of epochs drops tau, and vice versa.
 
     Args:
         trust: whether a file outside the current folder may name code; see `refuse_code`.
@@ -44,7 +42,7 @@ def read(path: str | Path | None, overrides: Sequence[str] = (), trust: bool = T
         _refuse_no_section(section, values)
     if file is not None and not trust:
         refuse_code(file, table, said)
-    return renamed(table)
+    return table
 
 
 def drop_void(table: Table, newer: Table) -> None:
@@ -68,22 +66,6 @@ def override(table: Table, text: str) -> None:
         if not isinstance(place, dict):
             raise ConfigError(f"{text!r} sets a key of {name}, but {name} is {place!r}, not a section")
     place[key] = parse(value)
-
-
-def renamed(table: Table) -> Table:
-    """A table with keys of former versions under their present names, each with a warning."""
-    table = copy.deepcopy(table)
-    methods = table.get("methods")
-    places = [("algorithm", table.get("algorithm"), "uplink", table)]
-    for label, own in methods.items() if isinstance(methods, dict) else ():
-        places.append((f"methods.{label}", own, f"methods.{label}.uplink", own))
-    for old, section, new, parent in places:
-        if isinstance(section, dict) and "memory" in section:
-            warnings.warn(f"{old}.memory is {new}.memory now; please write it so", stacklevel=2)
-            value, uplink = section.pop("memory"), parent.setdefault("uplink", {})
-            if isinstance(uplink, dict) and uplink.setdefault("memory", value) != value:
-                raise ConfigError(f"{old}.memory and {new}.memory differ; keep {new}.memory alone")
-    return table
 
 
 def check_sections(table: Table, also: Sequence[str] = ()) -> None:
@@ -118,6 +100,11 @@ def dumps(table: Table) -> str:
         lines += [f"{key} = {_toml(value)}" for key, value in values.items()]
         lines.append("")
     return "\n".join(lines)
+
+
+def toml_key(label: str) -> str:
+    """A label as a key of TOML, in quotes if it has to be."""
+    return label if re.fullmatch(r"[\w-]+", label, re.ASCII) else json.dumps(label, ensure_ascii=False)
 
 
 def _toml(value: Any) -> str:

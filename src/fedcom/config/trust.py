@@ -28,7 +28,7 @@ def refuse_code(path: Path, table: dict[str, Any], said: dict[str, Any]) -> None
 
 
 def outside(path: Path) -> bool:
-    """Whether a file lies outside the current folder; a link lies where it leads."""
+    """Whether a file lies outside the current folder; of a link, whether the file does that it leads to."""
     return not path.resolve().is_relative_to(Path.cwd().resolve())
 
 

@@ -3,7 +3,6 @@
 import io
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,13 @@ _PIXELS = 3 * 32 * 32
 
 def read_cifar(found: Found) -> tuple[Arrays, Arrays]:
     """Training and test images [N, 3, 32, 32] with their labels."""
-    batches = {name: _parse(found.content(name), found.folder / name) for name in found.source.files}
+    batches = dict[str, Arrays]()
+    for name in found.source.files:
+        parse = parse_records if name.endswith(".bin") else parse_pickle
+        batches[name] = parse(found.content(name), found.folder / name)
     train = [batch for name, batch in batches.items() if not name.startswith("test")]
     test = [batch for name, batch in batches.items() if name.startswith("test")]
     return _join(train), _join(test)
-
-
-def _parse(content: bytes, path: Path) -> Arrays:
-    """One batch, in the format that its file's name says."""
-    return parse_records(content, path) if path.suffix == ".bin" else parse_pickle(content, path)
 
 
 def _join(batches: list[Arrays]) -> Arrays:

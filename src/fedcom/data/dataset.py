@@ -14,6 +14,8 @@ from torch import Tensor
 from fedcom.data.forms import unpacked
 from fedcom.errors import DataError
 
+_NAMES = "OSUT"  # numpy's kinds of objects and texts
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -185,12 +187,17 @@ def _pair(x: Any, y: Any, x_name: str, y_name: str, any_targets: bool) -> tuple[
 def _groups(groups: Any, n: int) -> Tensor:
     """Group ids, whole numbers or names, renumbered from 0."""
     ids = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
-    names = ids.dtype.kind in "OSUT"
-    if ids.shape != (n,) or not (names or ids.dtype.kind in "biu"):
+    if ids.shape != (n,) or ids.dtype.kind not in f"{_NAMES}biu":
         raise DataError(
             f"groups has shape {list(ids.shape)} {ids.dtype}; give {n} whole numbers or names, one per sample"
         )
-    return torch.from_numpy(np.unique(ids.astype(str) if names else ids, return_inverse=True)[1])
+    return torch.from_numpy(numbered(ids))
+
+
+def numbered(values: NDArray[Any]) -> NDArray[np.int64]:
+    """The values, numbers or names, as whole numbers 0, 1, 2, ... in increasing order."""
+    found = values.astype(str) if values.dtype.kind in _NAMES else values
+    return np.unique(found, return_inverse=True)[1]
 
 
 def _tensor(values: Any, name: str) -> Tensor:
@@ -214,7 +221,7 @@ def _array(values: Any, name: str) -> NDArray[Any]:
         array = np.asarray(values)
     except (ValueError, TypeError) as error:
         raise DataError(f"{name} is not an array: {error}") from error
-    if array.dtype.kind in "OSUT":
+    if array.dtype.kind in _NAMES:
         remedy = f"np.unique({name}, return_inverse=True)[1]"
         if name.endswith("x"):
             remedy = f"pandas.get_dummies({name}) for categories, or a tokenizer for texts"

@@ -21,12 +21,10 @@ Writers = Iterable[tuple[str, Any, Any]]  # a writer's name, pixels and labels
 
 def read_femnist(found: Found) -> tuple[Arrays, Arrays, NDArray[np.int64]]:
     """Training and test images [N, 1, 28, 28] with their labels, and the writer of each training image."""
-    if "train" in found.source.files:
-        train, writers = _stack(leaf_writers(found.folder / "train"), found.folder / "train")
-        test, _ = _stack(leaf_writers(found.folder / "test"), found.folder / "test")
-        return train, test, writers
-    train, writers = _stack(tff_writers(found.folder / "fed_emnist_train.h5"), found.folder)
-    test, _ = _stack(tff_writers(found.folder / "fed_emnist_test.h5"), found.folder)
+    writers_in = leaf_writers if "train" in found.source.files else tff_writers
+    training, testing = (found.folder / name for name in found.source.files)
+    train, writers = _stack(writers_in(training), training)
+    test, _ = _stack(writers_in(testing), testing)
     return train, test, writers
 
 

@@ -8,6 +8,9 @@ import zlib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
 
 from fedcom.data.download import fetch
 from fedcom.data.sources import SOURCES, Source
@@ -46,6 +49,13 @@ def read(path: Path) -> bytes:
         raise DataError(f"{path} is not a whole gzip file ({error}); delete it and fetch it again") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and dtype of an array in numpy's format; ValueError if none."""
+    plain = np.lib.format.read_magic(file) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if plain else np.lib.format.read_array_header_2_0
+    return read(file)
 
 
 def refuse_too_large(path: Path, nbytes: int) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcom.data.dataset import Dataset, from_arrays
-from fedcom.data.files import refuse_too_large
+from fedcom.data.dataset import Dataset, from_arrays, numbered
+from fedcom.data.files import array_header, refuse_too_large
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError, nearest
 from fedcom.imports import optional
@@ -96,7 +96,7 @@ def _numbered(y: NDArray[Any], test_y: Any, path: Path) -> tuple[Any, Any]:
     elif both.ndim != 1:
         raise DataError(f"the labels of {path} have shape {list(both.shape)}; give one per row")
     else:
-        numbers = np.unique(both.astype(str) if both.dtype.kind in "OSUT" else both, return_inverse=True)[1]
+        numbers = numbered(both)
     return numbers[: len(y)], None if test_y is None else numbers[len(y) :]
 
 
@@ -117,10 +117,7 @@ def _npz(path: Path) -> Columns:
 def _refuse_false_header(path: Path, members: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     """Raise ValueError if an array's header says that it is longer than what follows."""
     with members.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        plain = version == (1, 0)
-        read = np.lib.format.read_array_header_1_0 if plain else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
+        shape, _, dtype = array_header(file)
         length = math.prod(shape) * dtype.itemsize
         if not dtype.hasobject and length != member.file_size - file.tell():
             raise ValueError(f"the header of {member.filename} says {shape}, which is not what follows")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedcom.data.dataset import numbered
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import Registry, function_of
@@ -77,8 +78,10 @@ def split(
         raise ConfigError(f"alpha must be positive and finite; got {alpha}")
     if groups is not None and len(groups) != len(y):
         raise DataError(f"there are {len(groups)} group ids for {len(y)} samples; give one per sample")
+    if count is None and name != "natural":
+        raise ConfigError(f"partition {name!r} needs the number of clients; set clients")
     if count is None:
-        count = _count_groups(name, groups)
+        count = len(torch.unique(_authors(groups)))
     if not 1 <= count <= len(y):
         raise ConfigError(f"clients must be from 1 to the number of samples, {len(y)}; got {count}")
     found = function(SplitRequest(y, groups, count, draw, classes_per_client, alpha))
@@ -95,7 +98,7 @@ def _given(parts: Any, clients: int | None, samples: int) -> list[Tensor]:
                 f"a partition that gives the client of each sample needs {samples} whole numbers or names; "
                 f"got {owners.dtype} of shape {list(owners.shape)}"
             )
-        ids = np.unique(owners.astype(str) if owners.dtype.kind in "OSUT" else owners, return_inverse=True)[1]
+        ids = numbered(owners)
         parts = [np.flatnonzero(ids == client) for client in range(int(ids.max()) + 1)]
     found = indices(parts, samples)
     if clients not in (None, len(found)):
@@ -169,13 +172,6 @@ def _count(clients: int | str | None) -> int | None:
         return None
     number: int = convert(int(clients) if str(clients).isdecimal() else clients, int, "clients")
     return number
-
-
-def _count_groups(name: str, groups: Tensor | None) -> int:
-    """How many authors there are: the number of clients if none is given."""
-    if name != "natural":
-        raise ConfigError(f"partition {name!r} needs the number of clients; set clients")
-    return len(torch.unique(_authors(groups)))
 
 
 def _authors(groups: Tensor | None) -> Tensor:

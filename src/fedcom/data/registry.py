@@ -16,11 +16,11 @@ from fedcom.data.dataset import Arrays, Dataset, from_arrays, images
 from fedcom.data.femnist import read_femnist
 from fedcom.data.files import Found, locate
 from fedcom.data.idx import parse_idx
-from fedcom.data.synthetic import synthetic
+from fedcom.data.synthetic import Synthetic
 from fedcom.draws import Draw
 from fedcom.errors import DataError
 from fedcom.imports import optional
-from fedcom.registry import Registry, function_of, short_name, takes_nothing
+from fedcom.registry import Registry, accepts, function_of, short_name
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def load(
         seed: of generated samples.
     """
     loader: Any = DATASETS[name]
-    alone = name not in _BUILTIN and takes_nothing(loader)
+    alone = name not in _BUILTIN and not accepts(loader, None)
     found: object = loader() if alone else loader(Request(root, clients, alpha, beta, seed))
     pairs = isinstance(found, list) and len(found) > 0 and isinstance(found[0], tuple | Mapping)
     if pairs or isinstance(found, tuple | Mapping | TorchDataset | DataLoader):
@@ -134,7 +134,7 @@ def _femnist(request: Request) -> Dataset:
 def _synthetic(request: Request) -> Dataset:
     """Synthetic(alpha, beta) of FedProx: 60 features in 10 classes, generated, 30 clients by default."""
     clients = 30 if request.clients is None else request.clients
-    return synthetic(clients, request.alpha, request.beta, request.seed)
+    return Synthetic(request.alpha, request.beta, request.seed).dataset(clients)
 
 
 _BUILTIN: dict[str, Loader] = {

@@ -16,37 +16,12 @@ LAID_OUT = 1000  # with more clients than this, samples are by default drawn whe
 SHOWN = 500  # clients of a population on which a model is evaluated
 
 
-def synthetic(clients: int, alpha: float, beta: float, seed: int) -> Dataset:
-    """All samples of some clients, with one group per client.
-
-    As in the paper u is one number per client. It adds the same to every class, so alpha changes W and b but
-    no label. Clients differ in W, b and v, which are drawn for each.
-
-    Args:
-        alpha: the variance of the clients' mean weight u.
-        beta: the variance of the clients' mean input B.
-    """
-    if clients < 1:
-        raise ConfigError(f"synthetic needs at least one client; got {clients}")
-    return Synthetic(alpha, beta, seed).laid_out(torch.arange(clients))
-
-
-def population(clients: int, alpha: float, beta: float, seed: int) -> Population:
-    """The same clients and samples, drawn when they are needed; a model is evaluated on 500 of the clients.
-
-    Args:
-        alpha: the variance of the clients' mean weight u.
-        beta: the variance of the clients' mean input B.
-    """
-    source = Synthetic(alpha, beta, seed)
-    chosen = Draw.seeded(seed).fold("shown").subset(clients, min(clients, SHOWN)).sort().values
-    total = source.total(torch.arange(clients))
-    return Population(source.laid_out(chosen), chosen, total - _test_size(total), source.samples)
-
-
 @dataclass(frozen=True)
 class Synthetic:
     """The data as a function of seed and client.
+
+    As in the paper u is one number per client. It adds the same to every class, so alpha changes W and b but
+    no label. Clients differ in W, b and v, which are drawn for each.
 
     Args:
         alpha: the variance of the clients' mean weight u.
@@ -61,6 +36,18 @@ class Synthetic:
         for name, value in (("alpha", self.alpha), ("beta", self.beta)):
             if not 0 <= value < math.inf:
                 raise ConfigError(f"synthetic's {name} is a variance, so 0 or more; got {value}")
+
+    def dataset(self, clients: int) -> Dataset:
+        """All samples of some number of clients, with one group per client."""
+        if clients < 1:
+            raise ConfigError(f"synthetic needs at least one client; got {clients}")
+        return self.laid_out(torch.arange(clients))
+
+    def population(self, clients: int) -> Population:
+        """The same clients and samples, drawn when needed; a model is evaluated on 500 of the clients."""
+        chosen = Draw.seeded(self.seed).fold("shown").subset(clients, min(clients, SHOWN)).sort().values
+        total = self.total(torch.arange(clients))
+        return Population(self.laid_out(chosen), chosen, total - _test_size(total), self.samples)
 
     def laid_out(self, clients: Tensor) -> Dataset:
         """All samples of some clients; the first tenth of each client's are test samples."""

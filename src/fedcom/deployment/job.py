@@ -69,6 +69,7 @@ class Job:
         simulation.join(engine, 0)
         used = (out / "config.toml").is_file()
         run, port = self.config.run, self.config.round.metrics_port
+        given = {key: value for key, value in asdict(self.config.round).items() if value is not None}
         with nullcontext() if port is None else closing(Endpoint(port)) as endpoint:
             return record(
                 simulation,
@@ -79,7 +80,7 @@ class Job:
                 rounds=1,
                 quiet=True,
                 callbacks=[] if endpoint is None else [endpoint],
-                table={**table_of(simulation), "round": _given(asdict(self.config.round))},
+                table={**table_of(simulation), "round": given},
             )
 
     def participant(self, client: int, folder: Path) -> Participant:
@@ -109,9 +110,7 @@ class Job:
 
     def server_task(self) -> Task:
         """The test set alone: the server never sees what clients have."""
-        found = self._data(getattr(self.parts, "test_data", None))
-        x, y = (None, None) if found is None else (found.x, found.y)
-        return self._task(None, x, y, 0 if found is None else found.classes)
+        return self._task(None, self._data(getattr(self.parts, "test_data", None)))
 
     def client_task(self, client: int) -> Task:
         """The samples of one client alone."""
@@ -122,12 +121,13 @@ class Job:
             raise ConfigError(
                 f"sizes() says that client {client} has {int(sizes[client])} samples; it has {len(found.x)}"
             )
-        return self._task(client, found.x, found.y, found.classes)
+        return self._task(client, found)
 
-    def _task(self, client: int | None, x: Tensor | None, y: Tensor | None, classes: int) -> Task:
-        objective, sizes = self._objective(), self._sizes()
-        x = torch.zeros(0) if x is None else objective.inputs(x)
-        y = torch.zeros(0) if y is None else objective.targets(y)
+    def _task(self, client: int | None, data: Dataset | None) -> Task:
+        """The task of one client, or with None that of the server, whose data is the test set."""
+        objective, sizes, classes = self._objective(), self._sizes(), 0 if data is None else data.classes
+        x = torch.zeros(0) if data is None else objective.inputs(data.x)
+        y = torch.zeros(0) if data is None else objective.targets(data.y)
         if sizes is None:
             self._refuse_without_sizes()
             sizes = torch.ones(self.clients, dtype=torch.int64)
@@ -179,8 +179,3 @@ class Job:
     @property
     def _name(self) -> str:
         return str(getattr(self.parts, "__name__", "task")).rpartition(".")[2]
-
-
-def _given(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings without those that are None, which TOML cannot say."""
-    return {key: value for key, value in settings.items() if value is not None}

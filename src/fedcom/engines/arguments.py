@@ -34,11 +34,11 @@ def algorithm_of(given: object) -> Algorithm:
     return made
 
 
-def links_of(given: object) -> Links | None:
-    """The links that a codec, its class or its name stands for."""
-    made = codec_of(given)
+def links_of(given: object, algorithm: Algorithm) -> Links:
+    """The links that a codec, its class or its name stands for; None: those the algorithm has by default."""
+    made = Links.of(algorithm) if given is None else codec_of(given)
     made = Links(made) if isinstance(made, Codec) else made
-    if made is not None and not isinstance(made, Links):
+    if not isinstance(made, Links):
         raise ConfigError(
             f"links must be fedcom.Links, as in fedcom.Links(fedcom.Int(bits=4)), or a codec or its name; "
             f"got {given!r}"

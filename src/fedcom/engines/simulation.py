@@ -109,10 +109,11 @@ class Simulation:
         tf32, transport = convert(tf32, bool, "tf32"), convert(transport, Exchange, "transport")
         if not isinstance(task, Task):
             raise ConfigError(f"task must be a fedcom.Task, as Task.from_arrays makes; got {_kind(task)}")
-        algorithm, links = algorithm_of(algorithm), links_of(links)
+        algorithm = algorithm_of(algorithm)
+        links = links_of(links, algorithm)
         home: Any = Storage(storage) if isinstance(storage, str) else storage  # type: ignore[arg-type]
         home = convert(home, Storage | None, "storage")
-        self.task, links = task.to(pick_device(device)), links or Links.of(algorithm)
+        self.task = task.to(pick_device(device))
         algorithm, self.why_rates = settle(self.task, algorithm, links, participation, seed)
         self.algorithm = algorithm
         self.rounds, self.eval_every = rounds, eval_every
@@ -160,7 +161,7 @@ class Simulation:
 
     def replaced(self, **changes: Any) -> "Simulation":
         """The same run before its first round, with some arguments changed."""
-        return Simulation(self.task, **{**self._saved(), **self._others, **changes})
+        return Simulation(**{"task": self.task, **self._saved(), **self._others, **changes})
 
     def __repr__(self) -> str:
         done = self.round if "engine" in vars(self) else 0  # which takes time to make

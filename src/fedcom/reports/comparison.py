@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fedcom.formats import NOTHING, duration, html_table, is_number, percent, significant, unit
 from fedcom.reports import terminal
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 MethodEntry = Mapping[str, Any]  # one line of the table: the results of one method
+T = TypeVar("T")
+K = TypeVar("K")
 
 
 class Column(NamedTuple):
@@ -83,12 +85,17 @@ def _entry(method: str, runs: Sequence[Curve], target: float | None) -> dict[str
     }
 
 
-def by_method(curves: Iterable[Curve]) -> dict[str, list[Curve]]:
-    """The curves of each method, in order of first appearance."""
-    groups: dict[str, list[Curve]] = {}
-    for curve in curves:
-        groups.setdefault(curve.method, []).append(curve)
+def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Things by a key, in order of first appearance."""
+    groups: dict[K, list[T]] = {}
+    for thing in things:
+        groups.setdefault(key(thing), []).append(thing)
     return groups
+
+
+def by_method(curves: Iterable[Curve]) -> dict[str, list[Curve]]:
+    """The curves of each method."""
+    return grouped(curves, lambda curve: curve.method)
 
 
 def _values(rows: Iterable[Row], key: str) -> list[float]:
@@ -187,17 +194,18 @@ def _unfinished(entry: MethodEntry) -> str:
 def _loss(entry: MethodEntry) -> str:
     if entry["status"] == "diverged":
         return _unfinished(entry)
-    spread = entry["final_loss_spread"]
-    return significant(entry["final_loss"], 4) + ("" if spread is None else f" ±{significant(spread, 2)}")
+    return _with_spread(entry["final_loss"], entry["final_loss_spread"])
 
 
 def _test_loss(entry: MethodEntry) -> str:
-    """The test loss where there is no accuracy, which says more."""
+    """The test loss, unless there is an accuracy, which says more."""
     if entry["final_accuracy"] is not None:
         return NOTHING
-    spread = entry["final_test_loss_spread"]
-    text = significant(entry["final_test_loss"], 4)
-    return text + ("" if spread is None else f" ±{significant(spread, 2)}")
+    return _with_spread(entry["final_test_loss"], entry["final_test_loss_spread"])
+
+
+def _with_spread(mean: float | None, spread: float | None) -> str:
+    return significant(mean, 4) + ("" if spread is None else f" ±{significant(spread, 2)}")
 
 
 def _accuracy(entry: MethodEntry) -> str:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,8 +62,10 @@ def figures(curves: Sequence[Curve], out: Path, subtitle: str = "") -> list[Path
     for name, (title, x, y) in VIEWS.items():
         strokes = strokes_of(curves, x, y)
         if strokes:
+            figure = blank(*SIZE)
+            chart(figure, strokes, (title, subtitle, x, y))
             paths.append(out / f"{name}.png")
-            _draw(strokes, (title, subtitle, x, y), paths[-1])
+            figure.savefig(paths[-1])
     return paths
 
 
@@ -75,33 +77,59 @@ def strokes_of(curves: Sequence[Curve], x: str, y: str) -> list[Stroke]:
         y: the key of the rows to draw along y.
     """
     strokes, colours = [], palette(curve.method for curve in curves)
-    for method, runs in by_method(curves).items():
-        points = [(run.status, _points(run.rows, x, y)) for run in runs]
-        done = [p for status, p in points if status == "done" and len(p)]
-        lines = [("done", _average(done))] if done else []
-        lines += [(status, p[:, [1, 2, 2, 2]]) for status, p in points if status != "done" and len(p)]
-        strokes += [Stroke(method, colours[method], *line) for line in lines]
+    for method, group in by_method(curves).items():
+        runs = [(run.status, rows) for run in group if (rows := _drawable(run.rows, x, y))]
+        done = [rows for status, rows in runs if status == "done"]
+        lines = [("done", done)] if done else []
+        lines += [(status, [rows]) for status, rows in runs if status != "done"]
+        for status, parts in lines:
+            view = over_seeds(parts, [x], y, {key: UNITS[key][1] for key in (x, y)})
+            points = np.stack([view[key] for key in (x, "mean", "low", "high")], axis=1)
+            strokes.append(Stroke(method, colours[method], status, points))
     if x != "round" and _decades(strokes) > 1:
         strokes = [s._replace(points=s.points[s.points[:, 0] > 0]) for s in strokes]
     strokes = [stroke for stroke in strokes if len(stroke.points)]
     return _capped(strokes) if y == "train_loss" and strokes else strokes
 
 
-def _points(rows: Sequence[Row], x: str, y: str) -> Array:
-    """Round, x and y of the rows that can be drawn; a loss must be positive, as its axis is logarithmic."""
-    keys = ("round", x, y)
-    known = [[row[key] for key in keys] for row in rows if all(is_number(row.get(key)) for key in keys)]
-    points: Array = np.array(known, dtype=float).reshape(-1, 3) * [UNITS[key][1] for key in keys]
-    loss = points[:, 2]
-    return points[(loss > 0) & (loss < 1e30)] if y == "train_loss" else points
+def _drawable(rows: Sequence[Row], x: str, y: str) -> list[Row]:
+    """The rows that can be drawn; a loss must be positive, as its axis is logarithmic."""
+    known = [row for row in rows if all(is_number(row.get(key)) for key in ("round", x, y))]
+    return [row for row in known if y != "train_loss" or 0 < row[y] < 1e30]
 
 
-def _average(runs: Sequence[Array]) -> Array:
-    """Mean and range over seeds; a run that stopped early keeps its last values."""
-    grid = np.unique(np.concatenate([run[:, 0] for run in runs]))
-    x = np.stack([np.interp(grid, run[:, 0], run[:, 1], left=np.nan, right=np.nan) for run in runs])
-    y = np.stack([np.interp(grid, run[:, 0], run[:, 2]) for run in runs])
-    return np.stack([np.nanmean(x, axis=0), y.mean(0), y.min(0), y.max(0)], axis=1)
+def over_seeds(
+    runs: Sequence[Sequence[Row]],
+    xs: Iterable[str],
+    y: str,
+    scale: Mapping[str, float],
+    most: int | None = None,
+) -> dict[str, Array]:
+    """One measure at all rounds of some runs: its mean, lowest and highest, and the mean of each x axis.
+
+    A run that stopped early keeps its last y and does not count in x after its end.
+
+    Args:
+        runs: the rows of each, at least one, all with a number for y.
+        xs: the keys of x axes.
+        scale: what the values of each key are multiplied by.
+        most: how many rounds at most, evenly spaced; None: all.
+    """
+    grid = np.unique([row["round"] for rows in runs for row in rows])
+    if most is not None:
+        grid = grid[np.unique(np.linspace(0, len(grid) - 1, most).round().astype(int))]
+
+    def at_rounds(rows: Sequence[Row], key: str, outside: float | None = None) -> Array:
+        known = [(row["round"], scale[key] * row[key]) for row in rows if is_number(row.get(key))]
+        rounds, values = np.array(known or [(0, np.nan)]).T
+        return np.asarray(np.interp(grid, rounds, values, left=outside, right=outside))
+
+    values = np.stack([at_rounds(rows, y) for rows in runs])
+    view: dict[str, Array] = {"mean": values.mean(0), "low": values.min(0), "high": values.max(0)}
+    for x in xs:
+        known = np.ma.masked_invalid([at_rounds(rows, x, np.nan) for rows in runs])
+        view[x] = known.mean(0).filled(np.nan)
+    return view
 
 
 def _decades(strokes: Sequence[Stroke]) -> float:
@@ -109,14 +137,20 @@ def _decades(strokes: Sequence[Stroke]) -> float:
     return math.log10(max(x) / min(x)) if x else 0.0
 
 
-def _draw(strokes: list[Stroke], view: tuple[str, str, str, str], path: Path) -> None:
+def blank(width: float, height: float, dpi: int = 200, **options: Any) -> "Figure":
+    """An empty figure, to be written to a file.
+
+    Args:
+        width: in inches, as the height.
+        dpi: dots per inch.
+        options: others of matplotlib's figures.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE, dpi=200)
+    figure = Figure(figsize=(width, height), dpi=dpi, **options)
     FigureCanvasAgg(figure)
-    chart(figure, strokes, view)
-    figure.savefig(path)
+    return figure
 
 
 def chart(part: "Figure | SubFigure", strokes: list[Stroke], view: tuple[str, str, str, str]) -> "Axes":
@@ -200,7 +234,7 @@ def label(axes: "Axes", strokes: list[Stroke]) -> None:
     axes.set_position((left, bottom, 0.965 - left - width / axes.figure.bbox.width, tall))
     axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # fixed: what follows must not change them
     tips = axes.transData.transform([s.points[-1, :2] for s in first])
-    places = apart(tips[:, 1], 1.1 * height, axes.bbox.ymin, axes.bbox.ymax)
+    places = spaced(tips[:, 1], 1.1 * height, axes.bbox.ymin, axes.bbox.ymax)
     for text, tip, place in zip(texts, tips, places, strict=True):
         edge, dot = axes.bbox.xmax, axes.figure.dpi / 160
         thread = [tip, (edge, tip[1]), (edge + 20 * dot, place), (edge + 24 * dot, place)]
@@ -209,7 +243,7 @@ def label(axes: "Axes", strokes: list[Stroke]) -> None:
         text.set(x=x[3], y=y[3])
 
 
-def apart(heights: Array, gap: float, low: float, high: float) -> Array:
+def spaced(heights: Array, gap: float, low: float, high: float) -> Array:
     """Move labels as little as needed, in the same order, until neighbours are at least a gap apart.
 
     Args:
@@ -230,17 +264,13 @@ def rate_distortion(points: Sequence[Mapping[str, Any]], path: Path) -> None:
     Args:
         points: of the codec report card. Those without error are left out, as the axis is logarithmic.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     shown = [point for point in points if is_number(point["q"]) and point["q"] > 0]
     vectors = list(dict.fromkeys(point["vector"] for point in shown))
     codecs = dict.fromkeys(point["codec"] for point in points)
     own = looks({name: name for name in codecs}, dict(zip(codecs, itertools.cycle(HUES), strict=False)))
     if not vectors:
         return
-    figure = Figure(figsize=(SIZE[0], SIZE[1] * len(vectors)), dpi=200)
-    FigureCanvasAgg(figure)
+    figure = blank(SIZE[0], SIZE[1] * len(vectors))
     for vector, part in zip(vectors, figure.subfigures(len(vectors), squeeze=False)[:, 0], strict=True):
         _panel(part, [point for point in shown if point["vector"] == vector], own)
     figure.savefig(path)

@@ -73,7 +73,7 @@ def palette(methods: Iterable[str]) -> dict[str, str]:
 
 
 def line_style(method: str, others: Container[str]) -> dict[str, Any]:
-    """The dashes of a method's line in a figure, if its twin is among the others, above which it lies."""
+    """The dashes of a method's line in a figure where its twin is drawn too, below it; else nothing."""
     twin, dash = TWINS.get(method, ("", ()))
     return {"linestyle": (0, dash), "zorder": 2.2} if twin in others and dash else {}
 
@@ -104,7 +104,7 @@ def looks(methods: Mapping[str, str], colours: Mapping[str, str] | None = None) 
 def shade(colour: str, share: float) -> str:
     """A colour mixed with white, or with black if the share is negative, yet readable on white."""
     end = np.full(3, 255.0 if share > 0 else 0.0)
-    mixed = _hex(_rgb(colour) + abs(share) * (end - _rgb(colour)))
+    mixed = _mixed(colour, end, abs(share))
     return readable(mixed, "#ffffff", 2.4) if share else mixed
 
 

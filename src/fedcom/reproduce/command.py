@@ -12,7 +12,7 @@ from fedcom.reproduce.runner import reproduce
 from fedcom.reproduce.tables.tables_runner import reproduce_tables
 from fedcom.saving.whole import write_text
 
-# Studies with code of their own, as their problems are so small.
+# Studies with code of their own, as their problems are so small; they run on all cores of the CPU.
 SMALL = {"tables": reproduce_tables, "theory": reproduce_theory}
 NAMES = (*STUDIES, *SMALL)
 
@@ -87,4 +87,6 @@ def _run_and_print(name: str, scale: Scale, out: Path, device: str, quiet: bool)
 def _run_study(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> list[Verdict]:
     if name in STUDIES:
         return reproduce(STUDIES[name], scale, out, device, quiet)
-    return SMALL[name](scale, out, device, quiet)
+    if scale.overrides:
+        raise ConfigError(f"{name} has no config that {scale.overrides[0]!r} could override; leave it out")
+    return SMALL[name](scale, out, quiet)

@@ -1,24 +1,26 @@
 """Figures of several charts, in the style of fedcom.reports.figures: curves, bars, heat maps and points."""
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedcom.reports.figures import FAINT, INK, Array, Stroke, chart, frame, label, strokes_of, ticks
+from fedcom.reports.figures import FAINT, INK, Array, Stroke, blank, chart, frame, label, strokes_of, ticks
 from fedcom.reports.looks import line_style, palette
+from fedcom.reproduce.results import Stat
 from fedcom.runs.curve import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-CHART, DPI = (6.0, 4.1), 200  # the size of one chart in inches, and dots per inch
+CHART = (6.0, 4.1)  # the size of one chart in inches
 RAMP = ("#e8a76b", "#d0702e", "#9c3f12", "#4f1a05", "#000000")  # colours from less to more
 
 PlotPoint = tuple[float, float, float]  # x, y and the spread of y
+Chart = Callable[["SubFigure"], object]  # draws one chart on a part of a figure
 
 
 class PlotAxes(NamedTuple):
@@ -43,27 +45,25 @@ class PlotAxes(NamedTuple):
     limits: tuple[float, float] | None = None
 
 
-class Sheet:
-    """A figure with rows and columns of charts, each drawn on one of its `parts`.
+def percent_point(x: float, score: Stat) -> PlotPoint:
+    """The point of an accuracy, in %."""
+    return x, 100 * score.mean, 100 * score.spread
+
+
+def draw_charts(charts: Sequence[Chart], path: Path, size: tuple[float, float] = CHART) -> str:
+    """Draw charts into one image, two in a row, as three would be too wide for a page; return its name.
 
     Args:
-        chart: the width and height of each chart in inches.
-        dpi: dots per inch.
+        size: the width and height of each chart in inches.
     """
-
-    def __init__(self, rows: int, columns: int, chart: tuple[float, float] = CHART, dpi: int = DPI) -> None:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        self.figure: Figure = Figure(figsize=(chart[0] * columns, chart[1] * rows), dpi=dpi)
-        FigureCanvasAgg(self.figure)
-        parts: Any = self.figure.subfigures(rows, columns, squeeze=False)
-        self.parts: list[SubFigure] = list(parts.flatten())
-
-    def save(self, path: Path) -> str:
-        """Write the figure as PNG; return the file's name."""
-        save_png(self.figure, path)
-        return path.name
+    columns = min(2, len(charts))
+    rows = -(-len(charts) // columns)
+    figure = blank(size[0] * columns, size[1] * rows)
+    parts: Any = figure.subfigures(rows, columns, squeeze=False)
+    for draw, part in zip(charts, parts.flatten(), strict=False):
+        draw(part)
+    save_png(figure, path)
+    return path.name
 
 
 def save_png(figure: "Figure", path: Path) -> None:

@@ -4,18 +4,19 @@ import statistics
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from fedcom.draws import Draw
-from fedcom.engines.simulation import Row, Simulation
+from fedcom.engines.results import Row
+from fedcom.engines.simulation import Simulation
 from fedcom.errors import Diverged
-from fedcom.reproduce.drawing import PlotAxes, PlotPoint, Sheet, series
-from fedcom.reproduce.panels import Panel, Scale, StudyRun
+from fedcom.reproduce.drawing import Chart, PlotAxes, PlotPoint, series
+from fedcom.reproduce.panels import Panel, StudyRun
 from fedcom.reproduce.results import StudyResults, Verdict
-from fedcom.reproduce.study import Study, panel
+from fedcom.reproduce.study import Study
 from fedcom.rounds.rules import relative_error
 from fedcom.runs.display import progress
 from fedcom.runs.prepare import prepare
@@ -75,31 +76,28 @@ def _row(simulation: Simulation, heard: Tensor, meant: Tensor) -> Row:
     }
 
 
-def plan(scale: Scale) -> list[Panel]:
-    return [panel("fig1/mnist.toml", scale, ("fedcomgate",))]
-
-
-def draw(results: StudyResults, out: Path) -> list[str]:
+def charts(results: StudyResults, p: Panel) -> list[Chart]:
     g, size, q = (_series(results, key) for key in ("G_q", "mean_square", "q"))
     falls = [a / b for a, b in map(_ends, (g, size)) if b] or [1.0]
-    title = f"|G_q| falls {falls[0]:.0f}-fold, the squared update {falls[-1]:.0f}-fold"
-    sheet, rounds = Sheet(1, 2), "communication round"
     absolute = [(x, abs(y), 0.0) for x, y, _ in g]
-    axis = PlotAxes(rounds, "squared norm", every=False, log_y=True)
-    series(
-        sheet.parts[0],
-        {"|mean|²": [(x, y, 0.0) for x, y, _ in size], "|G_q|": absolute},
-        title,
-        results.setting(),
-        axis,
-    )
     beside = [(x, y / s, 0.0) for (x, y, _), (_, s, _) in zip(absolute, size, strict=True) if s]
-    moves = f"Relative to the update it falls {falls[0] / falls[-1]:.1f}-fold"
-    note = f"G_q is below 0 in {sum(y < 0 for _, y, _ in g)} of {len(g)} rounds"
-    axis = PlotAxes(rounds, "relative to the squared update", every=False, log_y=True)
-    points = {"q of a message": [(x, y, 0.0) for x, y, _ in q], "|G_q| / |mean|²": beside}
-    series(sheet.parts[1], points, moves, note, axis)
-    return [sheet.save(out / "fig1.png")]
+    axes = PlotAxes("communication round", "squared norm", every=False, log_y=True)
+    return [
+        partial(
+            series,
+            points={"|mean|²": [(x, y, 0.0) for x, y, _ in size], "|G_q|": absolute},
+            title=f"|G_q| falls {falls[0]:.0f}-fold, the squared update {falls[-1]:.0f}-fold",
+            note=results.setting(),
+            axis=axes,
+        ),
+        partial(
+            series,
+            points={"q of a message": [(x, y, 0.0) for x, y, _ in q], "|G_q| / |mean|²": beside},
+            title=f"Relative to the update it falls {falls[0] / falls[-1]:.1f}-fold",
+            note=f"G_q is below 0 in {sum(y < 0 for _, y, _ in g)} of {len(g)} rounds",
+            axis=axes._replace(y="relative to the squared update"),
+        ),
+    ]
 
 
 def _series(results: StudyResults, key: str) -> list[PlotPoint]:
@@ -118,19 +116,17 @@ def _ends(points: Sequence[PlotPoint]) -> tuple[float, float]:
     return statistics.fmean(sizes[:n]), statistics.fmean(sizes[-n:])
 
 
-def judge(results: StudyResults) -> list[Verdict]:
+def judge(results: StudyResults, p: Panel) -> list[Verdict]:
     g, size = (_series(results, key) for key in ("G_q", "mean_square"))
     if len(g) < 5:
-        return [Verdict.of("G_q decreases in training.", [], "The run diverged.", results.setting())]
+        return [Verdict.of("G_q decreases in training.", [], "The run diverged.")]
     (early, late), (large, small) = _ends(g), _ends(size)
     negative = sum(y < 0 for _, y, _ in g)
-    where = results.setting()
     return [
         Verdict.of(
             "|G_q| decreases in training (by half at least, from the first fifth of the rounds to the last).",
             [late < early / 2],
             f"|G_q| {early:.3g} to {late:.3g}.",
-            where,
         ),
         Verdict.of(
             "It does so because the update does (relative to its squared norm G_q moves by less than a "
@@ -138,23 +134,9 @@ def judge(results: StudyResults) -> list[Verdict]:
             [1 / 3 < (late / small) / (early / large) < 3],
             f"|mean update|² {large:.3g} to {small:.3g}; G_q over it {early / large:.3g} to "
             f"{late / small:.3g}.",
-            where,
         ),
-        Verdict.of("G_q can be negative.", [negative > 0], f"In {negative} of {len(g)} rounds.", where),
+        Verdict.of("G_q can be negative.", [negative > 0], f"In {negative} of {len(g)} rounds."),
     ]
 
 
-STUDY = Study(
-    "fig1",
-    "Figure 1: the compression error G_q in training",
-    (
-        "G_q, the gap between compressing before and after averaging, shrinks as training proceeds, since "
-        "the update does; it may even be negative.",
-    ),
-    plan,
-    draw,
-    judge,
-    measure,
-    notes="G_q = E|mean of Q(x_j)|² - E|Q(mean of x_j)|² with x_j the clients' updates of a round; the first "
-    f"term from the round's own messages, the second from {DRAWS} draws.",
-)
+STUDY = Study.told("fig1", charts=charts, judge_panel=judge, measure=measure, fill={"draws": DRAWS})

@@ -1,15 +1,15 @@
 """Figure 6: how alike clients' gradients are, by author and with two classes each."""
 
 import statistics
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from fedcom.engines.simulation import Row, pick_device
-from fedcom.reproduce.drawing import Sheet, heat
-from fedcom.reproduce.fig5 import authors
-from fedcom.reproduce.panels import Panel, Scale, StudyRun
+from fedcom.engines.arguments import pick_device
+from fedcom.engines.results import Row
+from fedcom.reproduce.drawing import Chart, heat
+from fedcom.reproduce.panels import Panel, StudyRun
 from fedcom.reproduce.results import StudyResults, Verdict
-from fedcom.reproduce.study import Study, panel
+from fedcom.reproduce.study import Study
 from fedcom.runs.prepare import build_task
 from fedcom.tasks.similarity import similarity
 
@@ -26,14 +26,6 @@ def measure(run: StudyRun, device: str, quiet: bool) -> tuple[str, list[Row]]:
     ]
 
 
-def plan(scale: Scale) -> list[Panel]:
-    one = ("fedavg",)  # any method will do, as no round is run
-    return [
-        panel(f"fig6/{authors()}.toml", scale, one, name="authors", tuned=False),
-        panel("fig6/mnist.toml", scale, one, name="classes", tuned=False),
-    ]
-
-
 def cosines(results: StudyResults, name: str) -> list[list[list[float]]]:
     """The matrix of cosines of each seed."""
     return [[list(row.values())[1:] for row in record["rows"]] for record in results.runs(name)]
@@ -44,15 +36,12 @@ def highly_correlated(matrix: Any) -> list[int]:
     return [sum(c > HIGH for j, c in enumerate(row) if j != i) for i, row in enumerate(matrix)]
 
 
-def draw(results: StudyResults, out: Path) -> list[str]:
-    sheet = Sheet(1, len(results.panels))
-    for part, p in zip(sheet.parts, results.panels, strict=True):
-        matrix = cosines(results, p.name)[0]
-        mean, high = statistics.fmean(means(matrix)), statistics.fmean(highly_correlated(matrix))
-        note = f"mean cosine {mean:.2f} · above {HIGH:g} with {high:.1f} others on average"
-        title = {"authors": "by author", "classes": "two classes per client"}[p.name]
-        heat(part, matrix, f"{p.config.data.name}, {title}", note)
-    return [sheet.save(out / "fig6.png")]
+def charts(results: StudyResults, p: Panel) -> list[Chart]:
+    matrix = cosines(results, p.name)[0]
+    mean, high = statistics.fmean(means(matrix)), statistics.fmean(highly_correlated(matrix))
+    note = f"mean cosine {mean:.2f} · above {HIGH:g} with {high:.1f} others on average"
+    title = {"authors": "by author", "classes": "two classes per client"}[p.name]
+    return [partial(heat, matrix=matrix, title=f"{p.data}, {title}", note=note)]
 
 
 def means(matrix: Any) -> list[float]:
@@ -60,46 +49,21 @@ def means(matrix: Any) -> list[float]:
     return [statistics.fmean(c for j, c in enumerate(row) if j != i) for i, row in enumerate(matrix)]
 
 
-def judge(results: StudyResults) -> list[Verdict]:
-    judges = {"authors": _judge_authors, "classes": _judge_classes}
-    return [judges[p.name](cosines(results, p.name), results.setting(p.name)) for p in results.panels]
-
-
-def _judge_authors(found: Any, where: str) -> Verdict:
-    lowest = min(c for matrix in found for row in matrix for c in row)
+def judge(results: StudyResults, p: Panel) -> list[Verdict]:
+    found = cosines(results, p.name)
     own = [mean for matrix in found for mean in means(matrix)]
-    return Verdict.of(
-        "By author every client correlates with all others, and evenly (no cosine below zero; no "
-        "client's mean below half of another's).",
-        [lowest > 0, min(own) > max(own) / 2],
-        f"The lowest cosine is {lowest:.2f}; clients' means are {min(own):.2f} to {max(own):.2f}.",
-        where,
-    )
-
-
-def _judge_classes(found: Any, where: str) -> Verdict:
+    if p.name == "authors":
+        lowest = min(c for matrix in found for row in matrix for c in row)
+        claim = (
+            "By author every client correlates with all others, and evenly (no cosine below zero; no "
+            "client's mean below half of another's)."
+        )
+        numbers = f"The lowest cosine is {lowest:.2f}; clients' means are {min(own):.2f} to {max(own):.2f}."
+        return [Verdict.of(claim, [lowest > 0, min(own) > max(own) / 2], numbers)]
     most = max(max(highly_correlated(matrix)) for matrix in found)
-    unlike = statistics.fmean(mean for matrix in found for mean in means(matrix))
-    return Verdict.of(
-        f"With two classes each, a client correlates highly (above {HIGH:g}) with at most 4 others.",
-        [most <= 4],
-        f"The most connected has {most}; mean cosine {unlike:.2f}.",
-        where,
-    )
+    claim = f"With two classes each, a client correlates highly (above {HIGH:g}) with at most 4 others."
+    numbers = f"The most connected has {most}; mean cosine {statistics.fmean(own):.2f}."
+    return [Verdict.of(claim, [most <= 4], numbers)]
 
 
-STUDY = Study(
-    "fig6",
-    "Figure 6: cosine similarity of clients' gradients",
-    (
-        "By author, each client's full gradient correlates with all others'.",
-        "With two classes per client, each correlates highly with at most 4 others, and not or negatively "
-        "with the rest.",
-    ),
-    plan,
-    draw,
-    judge,
-    measure,
-    notes="Full gradients of 20 clients at the model a run starts from. The paper does not say at which "
-    f"model, nor what counts as high; here a cosine above {HIGH:g} does.",
-)
+STUDY = Study.told("fig6", charts=charts, judge_panel=judge, measure=measure, fill={"high": HIGH})

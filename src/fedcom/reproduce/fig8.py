@@ -2,19 +2,26 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
+from typing import TYPE_CHECKING
 
 from fedcom.codecs import TopK
 from fedcom.reports.looks import COLOURS
-from fedcom.reproduce.drawing import PlotAxes, PlotPoint, Sheet, series
+from fedcom.reproduce.drawing import Chart, PlotAxes, PlotPoint, percent_point, series
 from fedcom.reproduce.panels import Panel, Scale
-from fedcom.reproduce.results import Stat, StudyResults, Verdict, better, list_of
+from fedcom.reproduce.results import StudyResults, Verdict, better, list_of
 from fedcom.reproduce.study import Study, panel
+
+if TYPE_CHECKING:
+    from matplotlib.figure import SubFigure
 
 RATIOS = (0.1, 0.25, 0.5)  # C_r: bytes of the message over bytes of the dense one
 MEMORIES = {"paper": "memory as printed", "error-feedback": "error feedback", "none": "no memory"}
 NEAR = 0.01  # a loss of accuracy that counts as almost as good
 BASE = "fedgate"
+HUES = dict(
+    zip([*MEMORIES.values(), "FedGATE"], ("#b03a00", "#009e73", "#6f6f6f", COLOURS[BASE]), strict=True)
+)
 
 
 def label(rule: str, ratio: float) -> str:
@@ -46,22 +53,21 @@ def plan(scale: Scale) -> list[Panel]:
     ]
 
 
-def draw(results: StudyResults, out: Path) -> list[str]:
-    sheet, hues = Sheet(1, len(results.panels)), ("#b03a00", "#009e73", "#6f6f6f")
-    colours = {**dict(zip(MEMORIES.values(), hues, strict=True)), "FedGATE": COLOURS[BASE]}
-    for part, p in zip(sheet.parts, results.panels, strict=True):
-        points = {
-            words: [_point(ratio, results.final(p.name, label(rule, ratio))) for ratio in RATIOS]
-            for rule, words in MEMORIES.items()
-        }
-        points["FedGATE"] = [_point(1.0, results.final(p.name, BASE))]
-        title = f"{p.config.data.name}: accuracy by C_r"
-        axis = PlotAxes(
-            "C_r, share of FedGATE's bytes", "test accuracy (%)", log=True, limits=_limits(points)
-        )
-        axes = series(part, points, title, results.setting(p.name), axis, colours)
-        axes.axhline(points["FedGATE"][0][1], color=COLOURS[BASE], linestyle=":", linewidth=1)
-    return [sheet.save(out / "fig8.png")]
+def charts(results: StudyResults, p: Panel) -> list[Chart]:
+    return [partial(chart, results, p)]
+
+
+def chart(results: StudyResults, p: Panel, part: "SubFigure") -> None:
+    """Accuracy over C_r, one line per memory rule, and FedGATE's accuracy as a dotted line."""
+    points = {
+        words: [percent_point(ratio, results.final(p.name, label(rule, ratio))) for ratio in RATIOS]
+        for rule, words in MEMORIES.items()
+    }
+    points["FedGATE"] = [percent_point(1.0, results.final(p.name, BASE))]
+    limits = _limits(points)
+    axis = PlotAxes("C_r, share of FedGATE's bytes", "test accuracy (%)", log=True, limits=limits)
+    axes = series(part, points, f"{p.data}: accuracy by C_r", results.setting(p.name), axis, HUES)
+    axes.axhline(points["FedGATE"][0][1], color=COLOURS[BASE], linestyle=":", linewidth=1)
 
 
 def _limits(points: Mapping[str, Sequence[PlotPoint]]) -> tuple[float, float] | None:
@@ -76,47 +82,25 @@ def _limits(points: Mapping[str, Sequence[PlotPoint]]) -> tuple[float, float] | 
     return (low - 2 * pad, top + pad) if max(high) < low - 4 * pad else None
 
 
-def _point(x: float, score: Stat) -> PlotPoint:
-    return x, 100 * score.mean, 100 * score.spread
-
-
-def judge(results: StudyResults) -> list[Verdict]:
-    return [verdict for p in results.panels for verdict in _judge(results, p.name)]
-
-
-def _judge(results: StudyResults, name: str) -> list[Verdict]:
-    base, base_loss = results.final(name, BASE), results.final(name, BASE, "train_loss")
-    data, where, verdicts = results.panel(name).config.data.name, results.setting(name), []
+def judge(results: StudyResults, p: Panel) -> list[Verdict]:
+    base, base_loss = results.final(p.name, BASE), results.final(p.name, BASE, "train_loss")
+    verdicts = []
     for rule, words in MEMORIES.items():
-        scores = {f"C_r {ratio:g}": results.final(name, label(rule, ratio)) for ratio in RATIOS}
+        scores = {f"C_r {ratio:g}": results.final(p.name, label(rule, ratio)) for ratio in RATIOS}
         claim = (
-            f"{data}, {words}: top-k comes within {100 * NEAR:g} point of FedGATE's accuracy at some C_r "
+            f"{p.data}, {words}: top-k comes within {100 * NEAR:g} point of FedGATE's accuracy at some C_r "
             f"of {RATIOS[1]} or more."
         )
         near = [base.mean - s.mean <= NEAR for s in list(scores.values())[1:]]
-        verdicts.append(Verdict.of(claim, [any(near)], f"{list_of(scores)}; FedGATE {base}.", where))
+        verdicts.append(Verdict.of(claim, [any(near)], f"{list_of(scores)}; FedGATE {base}."))
     losses = {
-        words: results.final(name, label(rule, RATIOS[0]), "train_loss") for rule, words in MEMORIES.items()
+        words: results.final(p.name, label(rule, RATIOS[0]), "train_loss") for rule, words in MEMORIES.items()
     }
-    claim = f"{data}: at C_r = {RATIOS[0]} a residual error is left (loss above FedGATE's)."
+    claim = f"{p.data}: at C_r = {RATIOS[0]} a residual error is left (loss above FedGATE's)."
     numbers = f"Loss: {list_of(losses)}; FedGATE {base_loss}."
-    return [
-        *verdicts,
-        Verdict.of(claim, [better(base_loss, loss) for loss in losses.values()], numbers, where),
-    ]
+    return [*verdicts, Verdict.of(claim, [better(base_loss, loss) for loss in losses.values()], numbers)]
 
 
-STUDY = Study(
-    "fig8",
-    "Figure 8: sparsification with memory",
-    (
-        "Top-k with memory does almost as well as FedGATE at moderate compression.",
-        "At C_r = 0.1, a tenth of the bytes, a residual error is left.",
-    ),
-    plan,
-    draw,
-    judge,
-    notes="C_r is a ratio of bytes, indices included: 0.1 of the bytes is "
-    f"{100 * (TopK().at(3.2) or TopK()).ratio:.1f}% of the coordinates. The memory rule as printed, plain "
-    "error feedback with damped tracking, and no memory at all are compared.",
+STUDY = Study.told(
+    "fig8", plan=plan, charts=charts, judge_panel=judge, fill={"kept": 100 * (TopK().at(3.2) or TopK()).ratio}
 )

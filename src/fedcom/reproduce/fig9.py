@@ -1,92 +1,67 @@
 """Figure 9: noise in the quantiser slows convergence; more local steps make up for it."""
 
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
-from fedcom.reproduce.drawing import Sheet, lines
-from fedcom.reproduce.panels import Panel, Scale
+from fedcom.reproduce.drawing import Chart, lines
+from fedcom.reproduce.panels import Panel
 from fedcom.reproduce.results import Stat, StudyResults, Verdict, better, list_of
-from fedcom.reproduce.study import Study, panel
-from fedcom.runs.curve import Curve
+from fedcom.reproduce.study import Study
 
 METHOD, DAMPED = "fedcomgate", "fedcomgate, damped"
+KEYS = {"noise": "zero_point_noise", "tau": "tau"}  # of each panel's grid
+TITLES = {
+    ("noise", METHOD): "Noise",
+    ("noise", DAMPED): "Noise, damped",
+    ("tau", METHOD): "Local steps, noise 32",
+}
 
 
-def plan(scale: Scale) -> list[Panel]:
-    return [panel("fig9/noise.toml", scale, (METHOD, DAMPED)), panel("fig9/tau.toml", scale, (METHOD,))]
-
-
-def draw(results: StudyResults, out: Path) -> list[str]:
-    views = [
-        ("noise", METHOD, "zero_point_noise", "Noise"),
-        ("noise", DAMPED, "zero_point_noise", "Noise, damped"),
-        ("tau", METHOD, "tau", "Local steps, noise 32"),
-    ]
-    views = [view for view in views if results.has(view[0])]
-    sheet = Sheet(2, 2)  # three charts in a row would be too wide for a page
-    for part, (name, method, key, title) in zip(sheet.parts, views, strict=False):
-        word = "tau" if key == "tau" else "noise"
+def charts(results: StudyResults, p: Panel) -> list[Chart]:
+    key, made = KEYS[p.name], list[Chart]()
+    for method in p.methods:
         curves = [
-            Curve(f"{word} {value}", r["seed"], r["rows"], r["status"])
-            for value in results.grid_values(name, key)
-            for r in results.runs(name, method, **{key: value})
+            replace(curve, method=f"{p.name} {value}")
+            for value in results.grid_values(p.name, key)
+            for curve in results.curves(p.name, method, **{key: value})
         ]
-        lines(part, curves, "round", "train_loss", f"{title}: training loss", results.setting(name), True)
-    return [sheet.save(out / "fig9.png")]
-
-
-def _losses(results: StudyResults, name: str, method: str, key: str) -> dict[str, Stat]:
-    word = "tau" if key == "tau" else "noise"
-    return {
-        f"{word} {value}": results.final(name, method, "train_loss", **{key: value})
-        for value in results.grid_values(name, key)
-    }
-
-
-def judge(results: StudyResults) -> list[Verdict]:
-    judges = {"noise": _judge_noise, "tau": _judge_steps}
-    return [verdict for p in results.panels for verdict in judges[p.name](results)]
-
-
-def _judge_noise(results: StudyResults) -> list[Verdict]:
-    verdicts = []
-    for method, words in ((METHOD, "undamped, as in the paper"), (DAMPED, "with damped tracking")):
-        losses = _losses(results, "noise", method, "zero_point_noise")
-        stats = list(losses.values())
-        checks = [not better(worse, less) for less, worse in pairwise(stats)]
-        verdict = Verdict.of(
-            f"More noise of the quantiser degrades convergence ({words}: no step up in noise helps, the "
-            f"last one hurts).",
-            [all(checks), better(stats[0], stats[-1])],
-            f"Final loss: {list_of(losses)}.",
-            results.setting("noise"),
+        title, note = f"{TITLES[p.name, method]}: training loss", results.setting(p.name)
+        made.append(
+            partial(lines, curves=curves, x="round", y="train_loss", title=title, note=note, ramp=True)
         )
-        verdicts.append(verdict)
-    return verdicts
+    return made
 
 
-def _judge_steps(results: StudyResults) -> list[Verdict]:
-    losses = _losses(results, "tau", METHOD, "tau")
-    verdict = Verdict.of(
-        "Under the same noise more local steps give a lower loss after as many rounds (at each step up "
-        "in tau).",
-        [better(more, fewer) for fewer, more in pairwise(losses.values())],
-        f"Final loss: {list_of(losses)}.",
-        results.setting("tau"),
+def judge(results: StudyResults, p: Panel) -> list[Verdict]:
+    key = KEYS[p.name]
+
+    def losses(method: str) -> dict[str, Stat]:
+        values = results.grid_values(p.name, key)
+        return {f"{p.name} {v}": results.final(p.name, method, "train_loss", **{key: v}) for v in values}
+
+    if p.name == "noise":
+        ways = {METHOD: "undamped, as in the paper", DAMPED: "with damped tracking"}
+        return [_noise(losses(method), words) for method, words in ways.items()]
+    loss = losses(METHOD)
+    return [
+        Verdict.of(
+            "Under the same noise more local steps give a lower loss after as many rounds (at each step up "
+            "in tau).",
+            [better(more, fewer) for fewer, more in pairwise(loss.values())],
+            f"Final loss: {list_of(loss)}.",
+        )
+    ]
+
+
+def _noise(loss: dict[str, Stat], words: str) -> Verdict:
+    stats = list(loss.values())
+    return Verdict.of(
+        f"More noise of the quantiser degrades convergence ({words}: no step up in noise helps, the last one "
+        "hurts).",
+        [all(not better(worse, less) for less, worse in pairwise(stats)), better(stats[0], stats[-1])],
+        f"Final loss: {list_of(loss)}.",
     )
-    return [verdict]
 
 
-STUDY = Study(
-    "fig9",
-    "Figure 9: quantisation noise and local steps",
-    (
-        "Adding a random integer to the quantiser's zero point, in a growing range, degrades convergence.",
-        "At a constant level of noise, more local steps make up for it.",
-    ),
-    plan,
-    draw,
-    judge,
-    notes="Noise r: an integer uniform in [-r, r] is added to the zero point of each tensor. Rates are those "
-    "tuned for tau = 10 without noise.",
-)
+STUDY = Study.told("fig9", charts=charts, judge_panel=judge)

@@ -5,12 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedcom.config import Table
 from fedcom.formats import MB
 from fedcom.reports.looks import COLOURS
-from fedcom.reproduce.drawing import Dot, Sheet, scatter
-from fedcom.reproduce.labels import labelled, settings
-from fedcom.reproduce.panels import Panel, Scale
+from fedcom.reproduce.drawing import Chart, Dot, draw_charts, scatter
+from fedcom.reproduce.panels import Panel, Scale, package_data, settings
 from fedcom.reproduce.rates import AROUND
 from fedcom.reproduce.results import Stat, StudyResults, Verdict, better, list_of, near
 from fedcom.reproduce.study import Study, panel
@@ -19,39 +17,21 @@ from fedcom.studies.compare import METHODS
 BASE, PAPER, OURS = "scaffold", "fedcomgate", "exact peaks 0.03"  # the second is at 8 bits
 BOTH_WAYS = f"{OURS}, down rotated 0.35"
 COARSE = ("rotated 0.1", "peaks 0.03")  # codecs far below a bit, with and without exact tracking
-ASKED = (  # what the verdicts are about, and all that the quick form runs
-    "fedavg", BASE, PAPER, *(f"{m} {codec}" for codec in COARSE for m in (PAPER, "exact")), BOTH_WAYS,
-)  # fmt: skip
-CIFAR = (
-    *ASKED, "fedpaq", "fedcom peaks 0.03", "fedcom peaks 0.03, down rotated 0.35", "scallion rotated ¼",
-)  # fmt: skip
-FASHION = (
-    *METHODS, *CIFAR, "fedcomgate int 2", "fedcomgate rotated 1", "fedcomgate rotated ¼", "fedcom rotated ¼",
-    "scafcom topk 10%", "scallion peaks 0.03", "exact peaks 0.01", "fedcomgate rotated 1, down rotated 1",
-)  # fmt: skip
-MNIST = (
-    *FASHION, "diana", "fedcomgate lowrank ¼", "fedcomgate topk 10% with memory",
-    "fedcomgate sign with memory", "scafcom topk 1%", "exact rotated ¼", "exact peaks 0.005",
-    "exact peaks 0.01, down rotated 0.1",
-)  # fmt: skip
-POINTS = {"mnist": MNIST, "fashion-mnist": FASHION, "cifar-10": CIFAR}
-ONE_CLASS = ("fedavg", BASE, PAPER, "fedcomgate rotated 0.1", "exact rotated 0.1", OURS)
-SAMPLED = ("fedavg", BASE, "fedgate", PAPER, "fedcomgate rotated ¼", "exact rotated ¼", OURS)
-HARDER: dict[str, tuple[tuple[str, ...], Table]] = {  # other tasks on the small data sets: points, settings
-    "1-class": (ONE_CLASS, {"data": {"classes_per_client": 1}}),
-    "sampled": (SAMPLED, {"run": {"participation": 0.1}}),
-}
+_TOLD = package_data("studies.toml")["frontier"]
+ASKED, _CIFAR, _FASHION, _MNIST = _TOLD["points"].values()  # in that order
+_SOME = (*METHODS, *ASKED, *_CIFAR, *_FASHION)
+POINTS = {"mnist": (*_SOME, *_MNIST), "fashion-mnist": _SOME, "cifar-10": (*ASKED, *_CIFAR)}
 NEAR, HALF = 0.003, 0.005  # differences in accuracy that claims allow
 UP, TOTAL = ("uplink_bytes",), ("uplink_bytes", "downlink_bytes")
 
 
 def plan(data: str, scale: Scale) -> list[Panel]:
-    study, file = f"frontier-{data}", f"frontier-{data}/{data}.toml"
-    labels = ASKED if scale.quick else tuple(dict.fromkeys(POINTS[data]))
-    panels = [panel(file, scale, labels, rates=(data, study), over=labelled(labels))]
-    for name, (points, changed) in HARDER.items() if data != "cifar-10" else ():
-        own, over = f"{data}-{name}", labelled(points) | changed
-        panels.append(panel(file, scale, points, name=own, rates=(f"frontier-{own}",), over=over))
+    study = f"frontier-{data}"
+    make = partial(panel, f"{study}/{data}.toml", scale)
+    panels = [make(ASKED if scale.quick else tuple(dict.fromkeys(POINTS[data])), rates=(data, study))]
+    for harder in _TOLD["harder"] if data != "cifar-10" else ():
+        name = harder["name"]
+        panels.append(make(**{**harder, "name": f"{data}-{name}", "rates": (f"{study}-{name}",)}))
     return panels
 
 
@@ -121,45 +101,53 @@ def table(results: StudyResults, name: str) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: line["up_MB"] or 0.0, reverse=True)
 
 
-def draw(results: StudyResults, out: Path) -> list[str]:
-    return [_draw(results, p.name, out) for p in results.panels]
+class Frontier(Study):
+    """A study with an image for each of its panels, of larger charts."""
 
-
-def _draw(results: StudyResults, name: str, out: Path) -> str:
-    sheet, axes = Sheet(1, 2, (7.4, 5.6)), {"all bytes, up and down": TOTAL, "bytes up": UP}
-    for part, (words, keys) in zip(sheet.parts, axes.items(), strict=True):
-        points = points_of(results, name, keys)
-        if keys is UP:  # a codec for the downlink would put a second dot at the same bytes
-            points = {label: point for label, point in points.items() if ", down " not in label}
-        dots = [
-            Dot(
-                "int 8, the paper's codec" if label == PAPER else label.removeprefix(f"{PAPER} "),
-                sent / MB,
-                100 * score,
-                100 * results.final(name, label).spread,
-                COLOURS[settings(label)["name"]],
-                label in (PAPER, OURS, BOTH_WAYS),
-                "D" if label.startswith("exact") else "o",
-            )
-            for label, (sent, score) in points.items()
+    def draw(self, results: StudyResults, out: Path) -> list[str]:
+        data = self.name.removeprefix("frontier-")
+        return [
+            draw_charts(self.charts(results, p), out / f"{p.name.replace(data, 'frontier')}.png", (7.4, 5.6))
+            for p in results.panels
         ]
-        names = {label: dot.name for label, dot in zip(points, dots, strict=True)}
-        told = BOTH_WAYS if keys is TOTAL and BOTH_WAYS in results.panel(name).methods else OURS
-        title, note = f"{name}: accuracy by {words}", finding(results, name, told, keys)
-        x = f"{words} per client, all rounds (MB) · a codec by itself is FedCOMGATE with it"
-        scatter(part, dots, [names[label] for label in front(points)], title, note, x)
-    data = next(data for data in POINTS if name.startswith(data))
-    return sheet.save(out / f"{name.replace(data, 'frontier')}.png")
 
 
-def judge(results: StudyResults) -> list[Verdict]:
-    harder = [p.name for p in results.panels if p.name not in POINTS]
-    main = [verdict for p in results.panels if p.name in POINTS for verdict in _judge_main(results, p.name)]
-    return main + [_judge_harder(results, name) for name in harder]
+def charts(results: StudyResults, p: Panel) -> list[Chart]:
+    axes = {"all bytes, up and down": TOTAL, "bytes up": UP}
+    return [_chart(results, p, words, keys) for words, keys in axes.items()]
 
 
-def _judge_main(results: StudyResults, name: str) -> list[Verdict]:
-    """The verdicts on the panel with all points."""
+def _chart(results: StudyResults, p: Panel, words: str, keys: tuple[str, ...]) -> Chart:
+    points = points_of(results, p.name, keys)
+    if keys is UP:  # a codec for the downlink would put a second dot at the same bytes
+        points = {label: point for label, point in points.items() if ", down " not in label}
+    dots = {
+        label: Dot(
+            "int 8, the paper's codec" if label == PAPER else label.removeprefix(f"{PAPER} "),
+            sent / MB,
+            100 * score,
+            100 * results.final(p.name, label).spread,
+            COLOURS[settings(label)["name"]],
+            label in (PAPER, OURS, BOTH_WAYS),
+            "D" if label.startswith("exact") else "o",
+        )
+        for label, (sent, score) in points.items()
+    }
+    told = BOTH_WAYS if keys is TOTAL and BOTH_WAYS in p.methods else OURS
+    return partial(
+        scatter,
+        dots=list(dots.values()),
+        front=[dots[label].name for label in front(points)],
+        title=f"{p.name}: accuracy by {words}",
+        note=finding(results, p.name, told, keys),
+        x=f"{words} per client, all rounds (MB) · a codec by itself is FedCOMGATE with it",
+    )
+
+
+def judge(results: StudyResults, p: Panel) -> list[Verdict]:
+    name = p.name
+    if name not in POINTS:
+        return [_judge_harder(results, name)]
     return [
         _judge_bytes(results, name, OURS, UP, 2000, "uplink bytes"),
         _judge_bytes(results, name, BOTH_WAYS, TOTAL, 150, "bytes up and down, the first model included"),
@@ -177,7 +165,6 @@ def _judge_bytes(
         f"{label} ends within {100 * NEAR:g} points of SCAFFOLD with 1/{times:,.0f} of its {words}.",
         [close, (times_fewer(results, name, label, keys) or 0) >= times],
         f"{finding(results, name, label, keys)}.",
-        results.setting(name),
     )
 
 
@@ -192,7 +179,6 @@ def _judge_coarse(results: StudyResults, name: str) -> Verdict:
         "tracking ends above it.",
         [better(*pair) for pair in pairs],
         f"{', '.join(numbers)}.",
-        results.setting(name),
     )
 
 
@@ -205,7 +191,6 @@ def _judge_rivals(results: StudyResults, name: str) -> Verdict:
         "by all bytes.",
         [not pairs and OURS in points_of(results, name, UP) for pairs in beaten.values()],
         f"Beaten {'; '.join(numbers)}.",
-        results.setting(name),
     )
 
 
@@ -233,26 +218,13 @@ def _judge_harder(results: StudyResults, name: str) -> Verdict:
     if name == "mnist-1-class":
         checks, claim = [*checks, scores[label].mean >= 0.963], f"{claim}, and at 96.3% or more"
     where = "when a tenth of the clients take part" if sampled else "with one class per client"
-    return Verdict.of(f"{claim} {where}.", checks, f"{list_of(scores)}.", results.setting(name))
+    return Verdict.of(f"{claim} {where}.", checks, f"{list_of(scores)}.")
 
 
 def _study(data: str) -> Study:
-    return Study(
-        f"frontier-{data}",
-        f"The frontier on {data}: accuracy and bytes of all methods and codecs",
-        (
-            "FedCOMGATE at 8 bits is the paper's cheapest point. This study, which the paper does not have, "
-            "asks what lies beyond it.",
-        ),
-        partial(plan, data),
-        draw,
-        judge,
-        notes="Every point runs at rates of its own, tuned on other seeds (experiments/rates). Bytes are "
-        "those of one client in all rounds, the first model among them. FedPAQ at a tuned gamma is FedCOM at "
-        "8 bits; exact is fedcomgate-exact. FedCOMGATE's tracking is damped (damping = auto); the paper's "
-        "rule is damping = 1." + " Only eta is tuned here, at the method's gamma." * (data in AROUND),
-        table=table,
-    )
+    kept = " Only eta is tuned here, at the method's gamma." if data in AROUND else ""
+    own = {"plan": partial(plan, data), "charts": charts, "judge_panel": judge, "table": table}
+    return Frontier.told(f"frontier-{data}", words="frontier", fill={"data": data, "kept": kept}, **own)
 
 
 STUDIES = tuple(map(_study, POINTS))

@@ -2,15 +2,37 @@
 
 import copy
 import json
+import tomllib
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import Any, cast
 
 from fedcom.config import Config, Table, override
-from fedcom.studies import sweep
 from fedcom.studies.compare import METHODS
+from fedcom.studies.trials import Trial, points, trials_of
 
 # Upper limits in the quick form; a data set's name stands for its rounds.
 QUICK = {"clients": 20, "authors": 100, "rounds": 30, "cifar-10": 10, "eval_every": 5}
+
+
+@cache
+def package_data(file: str) -> Table:
+    """The content of a TOML file in this folder."""
+    return tomllib.loads(files("fedcom.reproduce").joinpath(file).read_text(encoding="utf-8"))
+
+
+def settings(label: str) -> Table:
+    """The settings of a method from a label: the method, then its codec up, then its codec down.
+
+    "exact peaks 0.03, down rotated 0.35" is fedcomgate-exact with those codecs.
+    """
+    first, _, down = label.partition(", down ")
+    method, _, up = first.partition(" ")
+    own: Table = {"name": "fedcomgate-exact" if method == "exact" else method}
+    codecs = package_data("studies.toml")["codecs"]
+    own |= {"uplink": codecs[up]} if up else {}
+    return own | ({"downlink": codecs[down], "option": "I"} if down else {})  # I: only the mean goes down
 
 
 @dataclass(frozen=True)
@@ -47,7 +69,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class StudyRun(sweep.Trial):
+class StudyRun(Trial):
     """One run of a study. Its key changes with any of its settings, so no two runs share one.
 
     Args:
@@ -78,7 +100,7 @@ class Panel:
     Args:
         table: the settings of a config file, by section.
         methods: names of methods, or labels under [methods].
-        grid: settings to try in all combinations; see `sweep.points`.
+        grid: settings to try in all combinations; see `points`.
         rates: files under experiments/rates with rates that were tuned on this very task, one per method or
             label; tuning writes the last of them.
         untuned: the methods and labels that no such file has, which run at other rates.
@@ -93,11 +115,16 @@ class Panel:
 
     def runs(self, seeds: int) -> list[StudyRun]:
         """Every run of the panel."""
-        points = sweep.points(self.grid) if self.grid else [()]
-        trials = sweep.trials_of(self.table, points, self.methods, seeds)
+        tried = points(self.grid) if self.grid else [()]
+        trials = trials_of(self.table, tried, self.methods, seeds)
         return [StudyRun(t.method, t.point, t.seed, cast(Config, t.config), self.name) for t in trials]
 
     @property
     def config(self) -> Config:
         """The settings of data, model and run, which its methods share."""
         return Config.of({key: self.table[key] for key in ("data", "model", "run") if key in self.table})
+
+    @property
+    def data(self) -> str:
+        """The name of the data set."""
+        return str(self.config.data.name)

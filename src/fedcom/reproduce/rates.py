@@ -1,20 +1,19 @@
 """Tune eta and gamma, of each method on each data set and of each point of a study; see experiments/rates."""
 
-import json
 import math
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedcom.config import Table, dumps
+from fedcom.config.methods import method_keys
+from fedcom.config.tables import toml_key
 from fedcom.errors import ConfigError, unknown
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.study import method_rates, panel, rates_in
 from fedcom.studies import sweep, sweep_report
-from fedcom.studies.compare import method_keys
-from fedcom.studies.tune import LAST, SHARE, VALIDATION, RunTrials, around, tune_one
+from fedcom.studies.tune import LAST, SHARE, RunTrials, around, held_out, tune_one
 from fedcom.tasks.task import Task
 
 SEED = 100  # the first seed of tuning; results are reported on other seeds
@@ -42,7 +41,7 @@ PANEL_HEAD = (
 
 
 def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool = False) -> Path:
-    """Sweep every method over a grid, which is widened if the best point is at its edge; the file of rates.
+    """Sweep every method over a grid, which is widened if the best point is at its edge; return the file.
 
     Args:
         data: the name of the data set, one of GRIDS.
@@ -50,7 +49,7 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
     """
     if data not in GRIDS:
         raise unknown("data set to tune for", data, GRIDS)
-    table = _seeded({**panel(f"{data}.toml", scale, TUNED, tuned=False).table, "methods": {}})
+    table = held_out({**panel(f"{data}.toml", scale, TUNED, tuned=False).table, "methods": {}}, SEED)
     run = _runner(out / data, device, quiet)
     grid, size = GRIDS[data], math.prod(map(len, GRIDS[data].values()))
     best = {method: tune_one(table, method, grid, SEEDS, run, size / SHARE) for method in TUNED}
@@ -66,7 +65,9 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
 
 
 def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = False) -> Path:
-    """Tune every label of a panel that has no rates yet, around its method's; the file, renewed after each.
+    """Tune every label of a panel that has no rates yet, around its method's; return the file of rates.
+
+    The file is written anew after each label.
 
     Args:
         panel: one with `rates`, of which the last names the file.
@@ -81,19 +82,13 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
         own = {key: values for key, values in factors.items() if key in keys}
         grid = around({**DEFAULTS, **method_rates(data, method)}, own)
         try:
-            best[label] = tune_one(_seeded(panel.table), label, grid, CONFIRMED, run)
+            best[label] = tune_one(held_out(panel.table, SEED), label, grid, CONFIRMED, run)
         except ConfigError as error:
             print(f"fedcom: {panel.name}: {error}", file=sys.stderr)
             continue
         head, tuning = PANEL_HEAD.format(name), facts(data, factors, CONFIRMED)
         path.write_text(text(head, tuning, best), encoding="utf-8")
     return path
-
-
-def _seeded(table: Table) -> Table:
-    """The settings with the first seed of tuning, and samples held out to score on."""
-    data = {"validation": VALIDATION, **table["data"]}
-    return {**table, "data": data, "run": {**table["run"], "seed": SEED}}
 
 
 def _runner(folder: Path, device: str, quiet: bool) -> RunTrials:
@@ -119,7 +114,7 @@ def text(head: str, tuning: Table, best: Mapping[str, Mapping[str, Any]]) -> str
     """
     sections: Table = {"tuning": tuning}
     for method, found in best.items():
-        name = method if re.fullmatch(r"[\w-]+", method, re.ASCII) else json.dumps(method, ensure_ascii=False)
+        name = toml_key(method)
         how = {"accuracy": found["accuracy"], "edges": list(found["edges"]), "note": found["note"]}
         sections[f"methods.{name}"] = {key: float(found[key]) for key in ("eta", "gamma") if key in found}
         sections[f"found.{name}"] = {key: value for key, value in how.items() if value is not None}

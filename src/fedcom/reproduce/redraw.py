@@ -1,6 +1,7 @@
 """Draw, judge and write studies anew from the points that are kept of them, without a run."""
 
 import csv
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -65,8 +66,4 @@ def _records(panel: Panel, scale: Scale, lines: Sequence[Line]) -> list[Record]:
 
 def _row(line: Line, known: set[str]) -> dict[str, Any]:
     """The numbers of a line; what is empty was not measured."""
-    return {key: _number(value) for key, value in line.items() if key not in known and value}
-
-
-def _number(text: str) -> float:
-    return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+    return {key: json.loads(value) for key, value in line.items() if key not in known and value}

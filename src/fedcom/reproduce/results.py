@@ -40,7 +40,7 @@ class Verdict:
     setting: str
 
     @classmethod
-    def of(cls, claim: str, checks: Iterable[bool], numbers: str, setting: str) -> "Verdict":
+    def of(cls, claim: str, checks: Iterable[bool], numbers: str, setting: str = "") -> "Verdict":
         """A verdict that holds if all checks do, and partly if some do."""
         found = list(checks)
         outcome = HOLDS if found and all(found) else PARTLY if any(found) else FAILS
@@ -169,6 +169,10 @@ class StudyResults:
         tried = [without_sections(r["point"]) for r in self.runs(panel, method, **point)]
         up = 1 if key == "test_accuracy" else -1
         return max(tried, key=lambda p: up * self.final(panel, method, key, **p).mean)
+
+    def final_at_best(self, panel: str, method: str, key: str = "test_accuracy", **point: Any) -> Stat:
+        """A method's final score at its best point of the grid, among those with these values."""
+        return self.final(panel, method, key, **self.best(panel, method, key, **point))
 
     def reach(self, panel: str, method: str, accuracy: float, **point: Any) -> Stat:
         """The bytes that a client sent until the model first reached an accuracy."""

@@ -3,27 +3,30 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from fedcom.config import RunConfig
-from fedcom.engines.simulation import Row, pick_device
+from fedcom.engines.arguments import pick_device
+from fedcom.engines.results import Row
 from fedcom.errors import ConfigError, DataError
 from fedcom.reports.comparison import write_csv
-from fedcom.reproduce import study_page
 from fedcom.reproduce.panels import Panel, Scale, StudyRun
 from fedcom.reproduce.results import NOT_RUN, StudyResults, Verdict
+from fedcom.reproduce.small_runs import json_lines
 from fedcom.reproduce.study import Study
+from fedcom.reproduce.study_page import study_page, write_study
 from fedcom.runs.folder import claim
 from fedcom.runs.record import CHECKPOINTS, append, device_name, mend_end, open_log
 from fedcom.runs.status import TRIALS
-from fedcom.saving.whole import write_json, write_text
+from fedcom.saving.whole import write_json
 from fedcom.studies import sweep
+from fedcom.studies.trial_runs import FAILED, run_stack, spread_trials, task_of
+from fedcom.studies.trials import Trial, stacks
 from fedcom.tasks.task import Task
 
-Ended = tuple[sweep.Trial, str, list[Row]]  # a run, its status and its rows
+Ended = tuple[Trial, str, list[Row]]  # a run, its status and its rows
 END = ("device", "simulated", "status", "rows")  # the keys of a record that say how its run ended
 
 
@@ -65,9 +68,7 @@ def publish(study: Study, results: StudyResults, lost: Sequence[Verdict], out: P
     """
     images = study.draw(results, out)
     verdicts = [*study.judge(results), *lost]
-    write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
-    text = study_page.study_page(study, results, verdicts, images)
-    write_text(out / "README.md", text)
+    write_study(out, verdicts, study_page(study, results, verdicts, images))
     return verdicts
 
 
@@ -75,7 +76,7 @@ def results_of(
     panels: Sequence[Panel], records: Sequence[sweep.Record], scale: Scale, missing: Mapping[str, DataError]
 ) -> StudyResults:
     """The results without the panels that have no run for want of data."""
-    known = {r["panel"] for r in records if r["panel"] not in missing or r["status"] != sweep.FAILED}
+    known = {r["panel"] for r in records if r["panel"] not in missing or r["status"] != FAILED}
     if not known:
         raise next(iter(missing.values()))
     kept, lost = ([p for p in panels if (p.name in known) == has_runs] for has_runs in (True, False))
@@ -115,7 +116,7 @@ def _records(
     with open_log(path) as log:
         for run, end in chain(shared, ends):
             known[run.key] = {**run.facts, **end}
-            if end["status"] != sweep.FAILED:  # so that it is tried again the next time
+            if end["status"] != FAILED:  # so that it is tried again the next time
                 append(log, json.dumps(known[run.key], allow_nan=False) + "\n")
     return [known[run.key] for run in runs]
 
@@ -124,11 +125,9 @@ def _elsewhere(path: Path) -> dict[str, dict[str, Any]]:
     """How runs of the studies in folders beside this one ended, by the hash of their config."""
     found = {}
     for other in sorted({*path.parent.parent.glob("*/results.jsonl")} - {path}):
-        for line in other.read_text().splitlines():
-            with suppress(json.JSONDecodeError):  # a line cut short by an interruption
-                record = json.loads(line)
-                if record.get("simulated") and all(key in record for key in END):
-                    found[record["config"]] = {key: record[key] for key in END}
+        for record in json_lines(other):
+            if record.get("simulated") and all(key in record for key in END):
+                found[record["config"]] = {key: record[key] for key in END}
     return found
 
 
@@ -146,16 +145,16 @@ def _run_all(
     for panel in dict.fromkeys(run.panel for run in runs):
         own = [run for run in runs if run.panel == panel]
         try:
-            sweep.task_of(own[0], device, tasks)
+            task_of(own[0], device, tasks)
         except DataError as error:
             print(f"fedcom: {study.name} needs data for {panel}: {error}", file=sys.stderr)
             missing[panel] = error
-            yield from ((run, sweep.FAILED, []) for run in own)
+            yield from ((run, FAILED, []) for run in own)
             continue
         if study.measure is None:
-            sweep.spread_trials(own, evaluated, device, quiet, saves)
-            for stack in sweep.stacks(own):
-                yield from sweep.run_stack(stack, evaluated, device, quiet, tasks, saves, (done, len(runs)))
+            spread_trials(own, evaluated, device, quiet, saves)
+            for stack in stacks(own):
+                yield from run_stack(stack, evaluated, device, quiet, tasks, saves, (done, len(runs)))
                 done += len(stack)
             continue
         for run in own:
@@ -163,7 +162,7 @@ def _run_all(
                 yield run, *study.measure(run, device, quiet)
             except (ConfigError, DataError) as error:
                 print(f"fedcom: {run.title}: {error}", file=sys.stderr)
-                yield run, sweep.FAILED, []
+                yield run, FAILED, []
 
 
 def evaluated(run: RunConfig) -> set[int]:

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -11,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from fedcom.runs.display import progress
+from fedcom.runs.record import append, mend_end, open_log
 
 
 class SmallRun(Protocol):
@@ -44,29 +46,23 @@ def measure_all(
         workers: processes to use; None for one per core.
         time: about how long a job takes, so that no long one starts last; None: they are alike.
     """
-    known = _read(path)
+    known = {record["key"]: record["rows"] for record in json_lines(path)}
     pending = [job for job in work if job.key not in known]
     pending = pending if time is None else sorted(pending, key=time, reverse=True)
-    cut = path.exists() and path.stat().st_size
-    with path.open("a") as log, progress(len(pending), title, quiet) as show:
-        log.write("\n" if cut else "")  # after a line that may be cut short
+    mend_end(path)
+    with open_log(path) as log, progress(len(pending), title, quiet) as show:
         for done, (job, rows) in enumerate(_measured(pending, workers or os.cpu_count() or 1), 1):
-            log.write(json.dumps({"key": job.key, "rows": rows}, allow_nan=False) + "\n")
-            log.flush()
+            append(log, json.dumps({"key": job.key, "rows": rows}, allow_nan=False) + "\n")
             known[job.key] = rows
             show.advance(done)
     return [(job, known[job.key]) for job in work]
 
 
-def _read(path: Path) -> dict[str, Any]:
-    known = {}
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The object in each line of a file, if there is one; a line cut short by an interruption is left out."""
     for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        known[record["key"]] = record["rows"]
-    return known
+        with suppress(json.JSONDecodeError):
+            yield json.loads(line)
 
 
 def _measured(work: Sequence[J], workers: int) -> Iterator[tuple[J, Any]]:

@@ -1,15 +1,18 @@
 """What a study is: claims of the paper, the runs that test them, a figure and a verdict on each claim."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedcom.algorithms import ALGORITHMS
 from fedcom.config import Table, read
 from fedcom.config.experiments import PLACES
-from fedcom.engines.simulation import Row
+from fedcom.data.files import at_hand
+from fedcom.engines.results import Row
 from fedcom.errors import ConfigError
-from fedcom.reproduce.panels import Panel, Scale, StudyRun
+from fedcom.reproduce.drawing import Chart, draw_charts
+from fedcom.reproduce.panels import Panel, Scale, StudyRun, package_data, settings
 from fedcom.reproduce.results import StudyResults, Verdict
 from fedcom.studies.compare import METHODS
 
@@ -35,8 +38,8 @@ class Study:
         title: the heading of its page.
         claims: what the paper says, in our words.
         plan: returns the panels to run at a scale.
-        draw: draws the results into a folder and returns the names of the images.
-        judge: returns the verdict on each claim.
+        judge_panel: returns the verdicts on what is claimed of a panel; their settings may be left empty.
+        charts: returns the charts of a panel.
         measure: how each run is measured, if not by the rows of a simulation; then runs are not stacked.
         notes: a paragraph of the page on how it was measured.
         table: returns the lines of a panel's table for the page and table.csv; None for the usual table.
@@ -46,11 +49,41 @@ class Study:
     title: str
     claims: tuple[str, ...]
     plan: Callable[[Scale], list[Panel]]
-    draw: Callable[[StudyResults, Path], list[str]]
-    judge: Callable[[StudyResults], list[Verdict]]
+    judge_panel: Callable[[StudyResults, Panel], Iterable[Verdict]]
+    charts: Callable[[StudyResults, Panel], Sequence[Chart]] = lambda results, panel: ()
     measure: MeasureRun | None = None
     notes: str = ""
     table: Callable[[StudyResults, str], list[dict[str, Any]]] | None = None
+
+    @classmethod
+    def told(cls, name: str, *, words: str | None = None, fill: Table | None = None, **own: Any) -> "Study":
+        """The study of which studies.toml has the words and, if no `plan` is given, the panels.
+
+        Args:
+            words: its section there; None for its name.
+            fill: what stands for {key} in the words.
+            own: the other fields.
+        """
+        section = package_data("studies.toml")[words or name]
+        title, notes = (section.get(key, "").format(**fill or {}) for key in ("title", "notes"))
+
+        def plan(scale: Scale) -> list[Panel]:
+            return [panel(scale=scale, **entry) for entry in section["panels"]]
+
+        return cls(name, title, tuple(section["claims"]), **{"plan": plan, "notes": notes, **own})
+
+    def draw(self, results: StudyResults, out: Path) -> list[str]:
+        """Draw the results into a folder; return the names of the images."""
+        charts = [chart for p in results.panels for chart in self.charts(results, p)]
+        return [draw_charts(charts, out / f"{self.name}.png")] if charts else []
+
+    def judge(self, results: StudyResults) -> list[Verdict]:
+        """The verdict on each claim."""
+        return [
+            replace(verdict, setting=verdict.setting or results.setting(p.name))
+            for p in results.panels
+            for verdict in self.judge_panel(results, p)
+        ]
 
 
 def experiment_file(name: str) -> Path:
@@ -70,28 +103,40 @@ def panel(
     tuned: bool = True,
     rates: Sequence[str] = (),
     over: Table | None = None,
+    quick: Table | None = None,
 ) -> Panel:
     """The panel that a config under experiments/ describes.
 
     Args:
-        file: the path of the config under experiments/.
-        methods: names of methods, or labels under [methods].
+        file: the path of the config under experiments/; {authors} in it stands for a data set by author.
+        methods: names of methods, labels under [methods], or labels as `panels.settings` reads them.
         name: of the panel; None for the file's.
         tuned: run each method at its rates from experiments/rates.
         rates: the files there with rates for this very task; see `Panel`.
         over: settings that override the file's, by section.
+        quick: settings that override those in the quick form.
     """
-    table = read(experiment_file(file))
-    for section, values in (over or {}).items():
-        table[section] = {**table.get(section, {}), **values}
+    table = read(experiment_file(file.format(authors=authors()) if "{" in file else file))
+    known = {*ALGORITHMS, *table.get("methods", {}), *(over or {}).get("methods", {})}
+    labelled = {label: settings(label) for label in methods if label not in known}
+    for changes in ({"methods": labelled}, over, quick if scale.quick else None):
+        for section, values in (changes or {}).items():
+            table[section] = {**table.get(section, {}), **values}
     grid = table.pop("grid", {})
     table = scale.of(table)
     untuned = lay_rates(table, methods, rates) if tuned else ()
     return Panel(name or Path(file).stem, table, tuple(methods), grid, tuple(rates), untuned)
 
 
+def authors() -> str:
+    """The data set by author: FEMNIST, the paper's, if its files are there; else MNIST by its 539 writers."""
+    return "femnist" if at_hand("femnist") else "mnist-by-writer"
+
+
 def lay_rates(table: Table, methods: Sequence[str], files: Sequence[str] = ()) -> tuple[str, ...]:
     """Add the rates of experiments/rates to each method in a config; rates that the config sets are kept.
+
+    A label with `rates_of` gets the rates of that method, which comes before it.
 
     Args:
         methods: names of methods, or labels under [methods].
@@ -104,7 +149,11 @@ def lay_rates(table: Table, methods: Sequence[str], files: Sequence[str] = ()) -
     labels = table.setdefault("methods", {})
     for label in methods:
         own = labels.get(label, {})
-        rates = tuned.get(label) or method_rates(table["data"]["name"], own.get("name", label))
+        if "rates_of" in own:
+            like = labels[own.pop("rates_of")]
+            rates = {key: like[key] for key in ("eta", "gamma") if key in like}
+        else:
+            rates = tuned.get(label) or method_rates(table["data"]["name"], own.get("name", label))
         labels[label] = {**rates, **own}
     return tuple(label for label in methods if files and label not in tuned)
 

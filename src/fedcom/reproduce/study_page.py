@@ -1,5 +1,6 @@
 """The Markdown page of a study, and the page with the verdicts of all studies."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ from fedcom.formats import megabytes, significant
 from fedcom.reports.markdown import markdown_table
 from fedcom.reproduce.panels import Scale
 from fedcom.reproduce.results import MARKS, RULE, StudyResults, Verdict, without_sections
+from fedcom.saving.whole import write_json, write_text
 
 if TYPE_CHECKING:
     from fedcom.reproduce.study import Study
@@ -42,6 +44,12 @@ def study_page(
         *(_measured(results) if study.table is None else _tables(study.table, results)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def write_study(out: Path, verdicts: Sequence[Verdict], page: str) -> None:
+    """Write a study's verdicts and its page into its folder."""
+    write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
+    write_text(out / "README.md", page)
 
 
 def caption(verdicts: Sequence[Verdict]) -> str:
@@ -88,32 +96,23 @@ def _measured(results: StudyResults) -> list[str]:
     scored = any("train_loss" in row for record in results.records for row in record["rows"])
     parts = ["## Measured"] if scored else []
     for panel in results.panels if scored else []:
-        rows: list[tuple[list[str], list[str]]] = []
-        for record in results.runs(panel.name):
-            point = without_sections(record["point"])
-            row = [record["method"], *map(str, point.values())]
-            if row not in [r[0] for r in rows]:
-                rows.append((row, _cells(results, panel.name, record["method"], point)))
-        if rows:
-            keys = list(without_sections(results.runs(panel.name)[0]["point"]))
-            heads = ["method", *keys, "loss", "accuracy", "up MB per client", "down MB per client"]
+        runs = [(r["method"], without_sections(r["point"])) for r in results.runs(panel.name)]
+        lines = [
+            [method, *map(str, point.values()), *_cells(results, panel.name, method, point)]
+            for i, (method, point) in enumerate(runs)
+            if (method, point) not in runs[:i]
+        ]
+        if lines:
+            heads = ["method", *runs[0][1], "loss", "accuracy", "up MB per client", "down MB per client"]
             parts.append(f"{_heading(results, panel.name)}:" if len(results.panels) > 1 else "")
-            lines = [[*row, *cells] for row, cells in rows]
             parts.append(markdown_table(heads, lines, "l" + "r" * (len(heads) - 1)))
     return parts
 
 
 def _cells(results: StudyResults, panel: str, method: str, point: Mapping[str, Any]) -> list[str]:
-    loss, accuracy = (results.final(panel, method, key, **point) for key in ("train_loss", "test_accuracy"))
-    return [
-        str(loss),
-        str(accuracy),
-        *(_bytes(results, panel, method, key, point) for key in ("uplink_bytes", "downlink_bytes")),
-    ]
-
-
-def _bytes(results: StudyResults, panel: str, method: str, key: str, point: Mapping[str, Any]) -> str:
-    return megabytes(results.sent(panel, method, key, **point).mean)
+    scores = (results.final(panel, method, key, **point) for key in ("train_loss", "test_accuracy"))
+    sent = (results.sent(panel, method, key, **point) for key in ("uplink_bytes", "downlink_bytes"))
+    return [*map(str, scores), *(megabytes(bytes_.mean) for bytes_ in sent)]
 
 
 def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
@@ -151,7 +150,5 @@ def _board(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
 
 def read_verdicts(folder: Path, names: Sequence[str]) -> dict[str, list[dict[str, str]]]:
     """The verdicts of the named studies that a folder has, in order of the names."""
-    import json
-
     files = {name: folder / name / "verdicts.json" for name in names}
     return {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}

@@ -69,10 +69,10 @@ def play(players: Players[B, W, M, A]) -> A:
 
 
 def facts(
-    eta: float | Tensor, tau: float, share: float | Tensor, coin: float | Tensor, alpha: float | Tensor = 1.0
+    rules: Rules, eta: float | Tensor, tau: float, share: float | Tensor, coin: float | Tensor
 ) -> Round:
     """The public facts of a round, which `Round` explains; path is that of tau steps."""
-    return Round(eta, tau, eta * tau, share, coin, alpha)
+    return Round(eta, tau, eta * tau, share, coin, mu=rules.algorithm.server.kept)
 
 
 def coin(draw: Draw) -> Tensor:

@@ -12,10 +12,11 @@ from torch import Tensor
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.algorithms.base import Round
 from fedcom.algorithms.optimisers import SGD
+from fedcom.codecs import Codec
 from fedcom.errors import ConfigError
 from fedcom.rounds import returned, stages
 from fedcom.rounds.stages import Pipeline, Units
-from fedcom.traffic.links import DownlinkMemory, Links, Memory
+from fedcom.traffic.links import DefaultUplink, DownlinkMemory, Links, Memory
 from fedcom.vectors import Layout, Vectors, apart, handfuls
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (heard, meant) to an error, one number per client
@@ -112,7 +113,7 @@ class Rules:
     @cached_property
     def downlink(self) -> Pipeline:
         """The stages around the mean that the server sends."""
-        memory = self.links.downlink_memory or default_downlink_memory(self.algorithm)
+        memory = self.links.downlink_memory or default_downlink_memory(self.algorithm, self.links.downlink)
         return stages.downlink(self.links, memory, self.layout, self.clients)
 
     @property
@@ -190,9 +191,10 @@ class Rules:
     @cached_property
     def _fastest(self) -> float:
         """The most that alpha may be, where the method leaves it to us."""
-        if self.algorithm.smoothing() != "auto":
+        algorithm, mu = self.algorithm, self.algorithm.server.kept
+        if not (mu and algorithm.tracks and algorithm.smoothing() == "auto"):
             return 1.0
-        return float(self.algorithm.fastest_tracking(self.sampled / self.clients))
+        return float(algorithm.fastest_tracking(self.sampled / self.clients, mu))
 
     def _undamped(self) -> float:
         """How far tracking or shifts move where the measured q does not decide it."""
@@ -252,13 +254,17 @@ class Rules:
 
 def memory_of(algorithm: Algorithm, links: Links) -> Memory:
     """What clients do with what their codec drops: as the links say, else as the method does by default."""
-    default: Memory = algorithm.uplink.get("memory", "none")
-    return default if links.uplink_memory is None else links.uplink_memory
+    return links.uplink_memory or DefaultUplink.of(algorithm).memory
 
 
-def default_downlink_memory(algorithm: Algorithm) -> DownlinkMemory:
-    """What the server does with what its codec drops, unless told; nothing if the method makes up for it."""
-    return "none" if algorithm.corrects_downlink else "error-feedback"
+def default_downlink_memory(algorithm: Algorithm, downlink: Codec) -> DownlinkMemory:
+    """What the server does with what its codec drops, unless told.
+
+    Nothing if the method makes up for it, or if the server has momentum and the codec is unbiased: momentum
+    averages its noise away, and would multiply what a memory sends late.
+    """
+    averaged = bool(algorithm.server.kept) and downlink.unbiased
+    return "none" if algorithm.corrects_downlink or averaged else "error-feedback"
 
 
 def fewest(algorithm: Algorithm) -> int:
@@ -292,8 +298,14 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
             f"a downlink codec compresses the mean, but {a.name} sends the model down, which is never "
             "compressed; set algorithm.option=I to send the mean instead"
         )
-    lost = not a.corrects_downlink and links.downlink_memory == "none"
-    if not links.downlink.lossless and lost:
+    usual = default_downlink_memory(a, links.downlink)
+    if not links.downlink.lossless and a.server.kept and links.downlink_memory == "error-feedback" != usual:
+        warnings.warn(
+            f"server {a.server.name} and downlink.memory=error-feedback may diverge together: momentum "
+            "multiplies what is sent late; leave downlink.memory out",
+            stacklevel=2,
+        )
+    if not links.downlink.lossless and links.downlink_memory == "none" != usual:
         warnings.warn(
             f"downlink {links.downlink.name!r} without memory loses what it drops, which leaves an error "
             "floor; downlink.memory=error-feedback keeps it",

@@ -1,6 +1,5 @@
 """Folders of results: found, claimed for one process at a time, and cleared of what an earlier run left."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ from fedcom.saving.whole import ASIDE
 
 LOCK = ".lock"  # exists and is locked while a process writes into the folder
 _PATIENCE = 1.0  # seconds to wait for a lock: `holder` takes it for a moment
+_MOMENT = 0.005  # seconds
 
 
 def fresh_folder(name: str, root: Path = Path("runs")) -> Path:
@@ -77,14 +77,18 @@ def claim(out: Path, *, used: bool = False) -> Iterator[None]:
 
 def holder(out: Path) -> dict[str, Any] | None:
     """Who holds a folder: pid, host and since when; None if nobody does."""
+    from filelock import lock_descriptor
+
+    writable = os.access(out / LOCK, os.W_OK)  # NFS locks only what could be written
     try:
-        with (out / LOCK).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _who(out)
+        with (out / LOCK).open("r+" if writable else "r") as file:
+            for _ in range(2):  # another process may be asking the same at this moment
+                if lock_descriptor(file.fileno(), blocking=False):
+                    return None
+                time.sleep(_MOMENT)
     except OSError:
         return None
-    return None
+    return _who(out)
 
 
 def clear(out: Path, names: Iterable[str]) -> None:
@@ -130,15 +134,17 @@ def _lock(out: Path) -> IO[str]:
 
 def _try_lock(out: Path) -> IO[str] | None:
     """The locked lock file of a folder, or None if another process has it."""
+    from filelock import lock_descriptor
+
     out.mkdir(parents=True, exist_ok=True)
     try:
         file = (out / LOCK).open("a+")
     except FileNotFoundError:  # another process has just removed the folder, which was empty
         return None
-    with suppress(BlockingIOError, FileNotFoundError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), (out / LOCK).stat()):  # its last holder deletes it
-            return file
+    with suppress(FileNotFoundError):
+        locked = lock_descriptor(file.fileno(), blocking=False)
+        if locked and os.path.samestat(os.fstat(file.fileno()), (out / LOCK).stat()):
+            return file  # and not one that its last holder has deleted
     file.close()
     return None
 

@@ -1,12 +1,12 @@
-"""A run on a task made in Python: what a Config is to a run that a config file describes."""
+"""The settings of a run on a task made in Python; a `Config` holds those of a config file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fedcom.algorithms import ALGORITHMS, Algorithm
+from fedcom.algorithms import Algorithm
 from fedcom.codecs import CODECS
-from fedcom.config import RunConfig
+from fedcom.config import RunConfig, method_sections
 from fedcom.plain import plain
 from fedcom.tasks.scores import Metric
 from fedcom.tasks.task import Task
@@ -39,7 +39,7 @@ class Given:
         """The settings as plain data, without the task."""
         links = {key: value for key, value in asdict(self.links).items() if key not in ("uplink", "downlink")}
         return {
-            "algorithm": plain(self.algorithm, ALGORITHMS),
+            **method_sections(self.algorithm),
             "uplink": plain(self.links.uplink, CODECS),
             "downlink": plain(self.links.downlink, CODECS),
             "links": links,

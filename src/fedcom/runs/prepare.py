@@ -3,15 +3,14 @@
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch.nn.functional import mse_loss
 
-from fedcom.config import Config, DataConfig
+from fedcom.config import Config, DataConfig, RunSettings
 from fedcom.data import DATASETS, PARTITIONS, Dataset, load, split
 from fedcom.data.own_files import read_own
-from fedcom.data.synthetic import LAID_OUT, population
+from fedcom.data.synthetic import LAID_OUT, Synthetic
 from fedcom.draws import Draw
 from fedcom.engines.ranks.ranks import here
 from fedcom.engines.remote.terms import Terms
@@ -20,24 +19,21 @@ from fedcom.errors import ConfigError, DataError
 from fedcom.registry import short_name
 from fedcom.rounds.cohort import sample_size
 from fedcom.rounds.rules import Measure, check, relative_error
-from fedcom.runs.given import Given
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.suitable import copied, initialised
 from fedcom.tasks.task import Task
 
-C = TypeVar("C", Config, Given)
 
-
-def prepare(config: C, device: str = "auto", measure: Measure = relative_error) -> tuple[Simulation, C]:
+def prepare(
+    config: Config, device: str = "auto", measure: Measure = relative_error
+) -> tuple[Simulation, Config]:
     """A simulation ready to run, and the config with the defaults that depend on the data filled in.
 
     Args:
         device: "auto", "cpu" or "cuda".
         measure: how the error of a message is measured; see Simulation.
     """
-    if isinstance(config, Given):
-        return simulation_of(config.task, config, device, measure), config
     if config.data.clients is not None:  # wrong settings are refused before the data is read
         refuse(config, config.data.clients)
     task, config = build_task(config)
@@ -53,14 +49,14 @@ def prepare(config: C, device: str = "auto", measure: Measure = relative_error) 
 
 
 def simulation_of(
-    task: Task, config: Config | Given, device: str = "auto", measure: Measure = relative_error
+    task: Task, config: RunSettings, device: str = "auto", measure: Measure = relative_error
 ) -> Simulation:
     """The simulation that a config describes, on a task already built; arguments as in `prepare`.
 
     On several ranks, rank 0 tells the others to prepare the same.
     """
     run, ranks = config.run, here()
-    if ranks.size > 1 and isinstance(config, Given):
+    if ranks.size > 1 and config.task is not None:
         raise ConfigError(
             "on several ranks compare and sweep need a config; give Simulation its ranks instead"
         )
@@ -78,7 +74,7 @@ def simulation_of(
         tf32=run.tf32,
         storage=run.storage,
         network=config.network,
-        metrics=config.metrics if isinstance(config, Given) else None,
+        metrics=config.metrics,
         measure=measure,
         ranks=ranks,
         transport=run.transport,
@@ -89,7 +85,7 @@ def simulation_of(
     return simulation
 
 
-def refuse(config: Config | Given, clients: int) -> None:
+def refuse(config: RunSettings, clients: int) -> None:
     """Raise ConfigError if the settings do not go together with this number of clients."""
     check(config.algorithm, config.links, clients, sample_size(config.run.participation, clients))
 
@@ -153,7 +149,7 @@ def _drawn_task(config: Config) -> tuple[Task, Config]:
     c = config.data
     if c.validation is not None:
         raise ConfigError("data.validation holds out samples that are there; data.lazy draws them as needed")
-    people = population(c.clients or 30, c.alpha, c.beta, config.run.seed)
+    people = Synthetic(c.alpha, c.beta, config.run.seed).population(c.clients or 30)
     filled = replace(c, name=people.data.name, partition="natural", clients=len(people.sizes), lazy=True)
     return Task.drawn(_objective(config, people.data), people), replace(config, data=filled)
 

@@ -21,9 +21,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from fedcom.algorithms import ALGORITHMS
 from fedcom.codecs import CODECS
-from fedcom.config import Table, dumps
+from fedcom.config import Table, dumps, method_sections
 from fedcom.engines.arguments import Callbacks, callbacks_of
 from fedcom.engines.local.eager import repeatable
 from fedcom.engines.remote.faults import AUDIT
@@ -531,7 +530,7 @@ def table_of(simulation: Simulation) -> Table:
         "recorded": {"by": "fedcom.record", "data_checksum": task.checksum},
         "data": {"name": task.name, "clients": task.clients},
         "model": {"name": type(task.objective.module).__name__},
-        "algorithm": plain(simulation.algorithm, ALGORITHMS),
+        **method_sections(simulation.algorithm),
         "uplink": plain(links.uplink, CODECS) | {"memory": links.uplink_memory, "clip": links.clip},
         "downlink": plain(links.downlink, CODECS) | {"memory": links.downlink_memory},
         "run": {**settings, "encode": links.encode, "store": options.storage.home},

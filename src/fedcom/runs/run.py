@@ -4,15 +4,15 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedcom.config import Config
+from fedcom.config import Config, RunSettings
 from fedcom.engines.results import Row
 from fedcom.runs.given import Given
-from fedcom.runs.prepare import prepare
+from fedcom.runs.prepare import prepare, simulation_of
 from fedcom.runs.record import Outcome, Start, record
 
 
 def execute(
-    config: Config | Given,
+    config: RunSettings,
     out: Path,
     *,
     start: Start = "new",
@@ -26,11 +26,11 @@ def execute(
     Args:
         device: "auto", "cpu", "cuda" or "cuda:1".
     """
-    if isinstance(config, Given):
-        simulation, table = prepare(config, device)[0], None
-    else:
+    if isinstance(config, Config):
         simulation, config = prepare(config, device)
-        table = config.table()
+    else:
+        assert isinstance(config, Given)
+        simulation = simulation_of(config.task, config, device)
     label = label or config.algorithm.name
     if simulation.why_rates is not None and not quiet:
         print(f"fedcom: {label}: auto rates: {simulation.why_rates}", file=sys.stderr)
@@ -46,5 +46,5 @@ def execute(
         quiet=quiet,
         callbacks=callbacks,
         log=config.run.log or (),
-        table=table,
+        table=config.table() if isinstance(config, Config) else None,
     )

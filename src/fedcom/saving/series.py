@@ -190,23 +190,20 @@ class Series:
 
 def _write(path: Path, tensors: Vectors) -> FileEntry:
     """Write a safetensors file; returns its entry in the manifest."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    def save(aside: Path) -> None:
+        try:
+            save_file(tensors, aside)
+        except SafetensorError as error:  # the library's own error for a full disk
+            raise OSError(None, str(error)) from None
+
     with disk_errors(path.parent):
-        write_whole(path, lambda aside: _saved(save_file, tensors, aside))
+        write_whole(path, save)
         checksum, size = _crc(path)
     entry = {"file": path.name, "size": size, "crc32": checksum}
     return entry | ({"rows": len(tensors["clients"])} if "clients" in tensors else {})
-
-
-def _saved(save_file: Callable[[Vectors, Path], object], tensors: Vectors, path: Path) -> None:
-    """Save tensors; the library has an error of its own for a full disk."""
-    from safetensors import SafetensorError
-
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:
-        raise OSError(None, str(error)) from None
 
 
 def _load(path: Path) -> Vectors:

@@ -70,7 +70,7 @@ def real_update() -> Vector:
     rules = Rules(algorithm, config.links, layout, cohort.clients, cohort.sampled)
     first = torch.zeros(1, dtype=torch.int64)
     draw = Draw.seeded(0).fold(0).fold(first)
-    rnd = facts(algorithm.local_rate(0), cohort.tau, 1.0, 0.0)
+    rnd = facts(rules, algorithm.local_rate(0), cohort.tau, 1.0, 0.0)
     oracle = DataOracle.of(task, first, draw, algorithm)
     given = Assignment(
         first,

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -132,15 +134,15 @@ def report_card(
         quiet: show no progress.
     """
     with claim(out, used=force):
-        card, stopped = Card([], repeat), None
+        points, stopped = list[dict[str, Any]](), None
         try:
             for point in _measured(vectors, settings(rates), repeat, quiet):
-                card.points.append(point)
+                points.append(point)
         except Stopped as signal:
             stopped = Stopped(signal.signal, between_rounds=True)
-            if not card.points:
+            if not points:
                 raise stopped from None
-        card = Card(card.points, repeat, stopped)
+        card = Card(points, repeat, stopped)
         clear(out, FILES)
         write_json(out / "card.json", card.table())
         write_csv(card.points, out / "card.csv")
@@ -276,10 +278,7 @@ def _notes(points: Sequence[CardPoint]) -> list[str]:
 
 
 def _by_vector(card: Card) -> list[list[CardPoint]]:
-    groups: dict[str, list[CardPoint]] = {}
-    for point in card.points:
-        groups.setdefault(point["vector"], []).append(point)
-    return list(groups.values())
+    return [list(points) for _, points in groupby(card.points, key=itemgetter("vector"))]
 
 
 def _table(

@@ -2,19 +2,18 @@
 
 import json
 import re
-import warnings
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.config import Config, DataConfig, Table, check_sections, drop_void, override, read, renamed
+from fedcom.config import Config, DataConfig, RunSettings, Table, check_sections
+from fedcom.config.methods import check_once, check_shared, method_keys, run_of, variant
+from fedcom.engines.arguments import pick_device
 from fedcom.engines.ranks.ranks import job
 from fedcom.engines.results import frame
-from fedcom.engines.simulation import pick_device
-from fedcom.errors import ConfigError, Stopped, flag, nearest
+from fedcom.errors import ConfigError, Stopped, flag
 from fedcom.formats import counted
 from fedcom.registry import short_name
 from fedcom.reports import comparison, page
@@ -22,7 +21,6 @@ from fedcom.reports.comparison import compare_table, markdown, write_csv
 from fedcom.reports.figures import VIEWS, figures
 from fedcom.runs.curve import Curve
 from fedcom.runs.folder import LOCK, claim, clear
-from fedcom.runs.given import Given
 from fedcom.runs.prepare import build_task, refuse
 from fedcom.runs.record import CHECKPOINTS, read_json, read_rows
 from fedcom.runs.record import FILES as RUN_FILES
@@ -107,8 +105,8 @@ def compare(
         device: "auto", "cpu" or "cuda".
         quiet: show no progress.
     """
-    first = Config.of({"run": table.get("run", {})}).run
-    configs = variants(table, methods, range(first.seed, first.seed + seeds))
+    first = run_of(table).seed
+    configs = variants(table, methods, range(first, first + seeds))
     data = _resolve(configs)
     deal = {
         "classes": f"{data.classes_per_client} classes per client",
@@ -120,7 +118,7 @@ def compare(
 
 
 def play(
-    configs: Sequence[tuple[str, Config | Given]],
+    configs: Sequence[tuple[str, RunSettings]],
     out: Path,
     plan: Table,
     task: str,
@@ -148,7 +146,7 @@ def play(
 
 
 def _run_all(
-    configs: Sequence[tuple[str, Config | Given]], out: Path, seeds: int, device: str, quiet: bool
+    configs: Sequence[tuple[str, RunSettings]], out: Path, seeds: int, device: str, quiet: bool
 ) -> tuple[list[Curve], Stopped | None]:
     """The curves of all runs, or of those that were begun before a signal stopped them."""
     curves: list[Curve] = []
@@ -172,10 +170,10 @@ def _run_all(
 
 
 def _shared_out(
-    configs: Sequence[tuple[str, Config | Given]], out: Path, device: str, quiet: bool
+    configs: Sequence[tuple[str, RunSettings]], out: Path, device: str, quiet: bool
 ) -> Collection[Path]:
     """On several ranks and if there are enough runs, let each rank play whole ones; returns their folders."""
-    runs = {_folder(out, label, c): (label, c) for label, c in configs if isinstance(c, Config)}
+    runs = {_folder(out, label, c): (label, c) for label, c in configs if c.task is None}
     pending = [folder for folder in runs if _status(folder) != "done"]
     if not worth_spreading(len(pending)):
         return ()
@@ -212,7 +210,7 @@ def run_unit(unit: Unit) -> None:
         raise outcome.error
 
 
-def _folder(out: Path, label: str, config: Config | Given) -> Path:
+def _folder(out: Path, label: str, config: RunSettings) -> Path:
     return out / label / f"seed-{config.run.seed}"
 
 
@@ -245,110 +243,20 @@ def variants(table: Table, methods: Sequence[str], seeds: range) -> list[tuple[s
     Args:
         table: the settings of a config file, by section.
     """
-    table = renamed(table)
     check_sections(table, ("methods",))
-    _check_labels(table, methods, seeds)
+    if not methods or not seeds:
+        raise ConfigError("a comparison needs at least one method and one seed")
+    check_once(methods)
+    for label in methods:
+        check_folder(label)
+    for label in table.get("methods", {}):
+        method_keys(table, label)  # also of labels that are not compared
     check_shared(table, methods)
     return [
         (label, variant({**table, "run": {**table.get("run", {}), "seed": seed}}, label))
         for label in methods
         for seed in seeds
     ]
-
-
-def check_shared(table: Table, methods: Sequence[str]) -> None:
-    """Refuse shared hyper-parameters that none of the methods has; warn of links that none of them uses."""
-    known = {key for label in methods for key in _keys(_method(table, label))} | {"name"}
-    for key in table.get("algorithm", {}):
-        if key not in known:
-            raise ConfigError(f"none of the methods has a key {key!r} in algorithm; {nearest(key, known)}")
-    kinds = [_method(table, label) for label in methods]
-    used = {
-        "uplink": any(_compresses(method) for method in kinds),
-        "downlink": any(method.needs_mean for method in kinds),
-    }
-    for section, anyone in used.items():
-        if table.get(section) and not anyone:
-            given = ", ".join(f"{section}.{key}={value}" for key, value in table[section].items())
-            warnings.warn(
-                f"{given} is not used: none of {', '.join(methods)} compresses its {section} by default; "
-                f"write methods.{methods[0]}.{section}.KEY=... to set it for one of them",
-                stacklevel=2,
-            )
-
-
-def alone(path: str | None, overrides: Sequence[str], trust: bool = True) -> Config:
-    """The config of a single run: of the method or label that algorithm.name names.
-
-    If the file has settings for it under [methods], they apply as in a comparison; overrides come last.
-
-    Args:
-        path: of a config file; None: none.
-        trust: whether a file outside the current folder may name code.
-    """
-    table, said = read(path, overrides, trust), read(None, overrides)
-    check_sections(table, ("methods",))
-    methods = table.pop("methods", {})
-    label = table.get("algorithm", {}).get("name", "fedcomgate")
-    for other, own in methods.items():
-        _check_section(other, own)
-        if other in said.get("methods", {}) and other != label:
-            raise ConfigError(
-                f"methods.{other} is about {other}, and this runs {label}; write algorithm.KEY=... or "
-                f"algorithm.name={other}"
-            )
-    if label not in methods:
-        return Config.of(table)
-    own = sections({**table, "methods": methods}, label)
-    drop_void(own, said)
-    for text in overrides:
-        if not re.match(r"methods\.|algorithm\.name=", text):
-            override(own, text)
-    return Config.of(own)
-
-
-def variant(table: Table, label: str) -> Config:
-    """The config of one method of a comparison; see `sections`."""
-    try:
-        return Config.of(sections(table, label))
-    except ConfigError as error:
-        raise ConfigError(f"{label}: {error}") from None
-
-
-def sections(table: Table, label: str) -> Table:
-    """The settings of one method of a comparison.
-
-    Keys of [algorithm] apply to every method that has them and does not fix them, [uplink] to every method
-    that compresses by default, [downlink] to every method whose clients receive the mean. They are
-    overridden by [methods.LABEL], [methods.LABEL.uplink] and [methods.LABEL.downlink].
-
-    Args:
-        table: the settings of a config file, by section.
-        label: the name of a method, or a label under [methods].
-    """
-    table = renamed(table)
-    check_sections(table, ("methods", "grid"))
-    method, own = _method(table, label), dict(table.get("methods", {}).get(label, {}))
-    uplink = table.get("uplink", {}) if _compresses(method) else {}
-    downlink = table.get("downlink", {}) if method.needs_mean else {}
-    shared = {key: value for key, value in table.get("algorithm", {}).items() if key in _keys(method)}
-    drop_void({"algorithm": shared}, {"algorithm": own})
-    return {
-        **{section: table[section] for section in ("data", "model", "run", "network") if section in table},
-        "uplink": _laid(own.pop("uplink", {}), uplink),
-        "downlink": _laid(own.pop("downlink", {}), downlink),
-        "algorithm": {**shared, **own, "name": _name(table, label)},
-    }
-
-
-def _compresses(method: type[Algorithm]) -> bool:
-    """Whether a method compresses what clients send unless told otherwise."""
-    return bool(method.uplink["name"] != "identity")
-
-
-def _laid(own: Any, shared: Table) -> Any:
-    """The shared section overridden by the method's own; Config will refuse an `own` that is no section."""
-    return {**shared, **own} if isinstance(own, dict) else own
 
 
 def _resolve(configs: Sequence[tuple[str, Config]]) -> DataConfig:
@@ -370,31 +278,6 @@ def _write(curves: Sequence[Curve], target: float, out: Path, subtitle: str) -> 
     return rows
 
 
-def _check_labels(table: Table, methods: Sequence[str], seeds: range) -> None:
-    if not methods or not seeds:
-        raise ConfigError("a comparison needs at least one method and one seed")
-    check_once(methods)
-    for label in methods:
-        check_folder(label)
-    for label, own in table.get("methods", {}).items():
-        _check_section(label, own)
-        _method(table, label)
-
-
-def check_once(methods: Sequence[str]) -> None:
-    """Refuse a method that is named twice."""
-    for label in methods:
-        if methods.count(label) > 1:
-            raise ConfigError(
-                f"{label} is among the methods twice; give one a label, as in methods.mine.name={label}"
-            )
-
-
-def _check_section(label: str, own: object) -> None:
-    if not isinstance(own, dict):
-        raise ConfigError(f"methods.{label} is a section; write methods.{label}.key=value")
-
-
 def check_folder(label: str) -> None:
     """Raise ConfigError for a label that cannot be the name of a folder."""
     if re.search(r"[:/\\\x00]", label) or label.startswith(".") or label in ("", *FILES, PLAN):
@@ -404,22 +287,3 @@ def check_folder(label: str) -> None:
             f"{label!r} cannot name a folder; give the method another label, as in "
             f"methods.{mine}.name={label} and {one}"
         )
-
-
-def _method(table: Table, label: str) -> type[Algorithm]:
-    """The algorithm's class that a label stands for."""
-    return ALGORITHMS.find(_name(table, label), "method")
-
-
-def _name(table: Table, label: str) -> Any:
-    """The method's name that a label stands for: `name` under [methods.LABEL], or the label itself."""
-    return table.get("methods", {}).get(label, {}).get("name", label)
-
-
-def method_keys(table: Table, label: str) -> set[str]:
-    """The hyper-parameters that can be set for the method that a label stands for."""
-    return _keys(_method(table, label))
-
-
-def _keys(method: type[Algorithm]) -> set[str]:
-    return {f.name for f in fields(method)} - set(method.fixed)

@@ -14,17 +14,8 @@ from fedcom.runs.folder import claim, clear
 from fedcom.runs.record import CHECKPOINTS, append, mend_end, open_log
 from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json, write_text
-from fedcom.studies.trial_runs import FAILED as FAILED
-from fedcom.studies.trial_runs import TRIAL_DUTY as TRIAL_DUTY
-from fedcom.studies.trial_runs import run_stack as run_stack
-from fedcom.studies.trial_runs import run_unit as run_unit
-from fedcom.studies.trial_runs import spread_trials as spread_trials
-from fedcom.studies.trial_runs import task_of as task_of
-from fedcom.studies.trials import Trial as Trial
-from fedcom.studies.trials import lists as lists
-from fedcom.studies.trials import points as points
-from fedcom.studies.trials import stacks as stacks
-from fedcom.studies.trials import trials_of as trials_of
+from fedcom.studies.trial_runs import FAILED, run_stack, spread_trials
+from fedcom.studies.trials import Trial, points, stacks, trials_of
 from fedcom.tasks.task import Task
 
 FILES = (

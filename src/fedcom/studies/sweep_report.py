@@ -1,12 +1,14 @@
-"""The table and the figure of a sweep: means over seeds, and the best point of each method."""
+"""What a sweep found, as a table and a figure: means over seeds, and the best point of each method."""
 
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcom.formats import duration, percent, significant, unit
+from fedcom.engines.results import frame
+from fedcom.formats import counted, duration, percent, significant, unit
 from fedcom.reports.comparison import write_csv
 from fedcom.reports.figures import FAINT, INK, PALE
 from fedcom.reports.looks import palette
@@ -19,10 +21,54 @@ from fedcom.studies.sweep import Record
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from pandas import DataFrame
     from rich.console import RenderableType
 
 PointSummary = Mapping[str, Any]  # one method at one point of the grid: means and spreads over seeds
 _MEANS = ("test_accuracy", "train_loss", "uplink_bytes")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep found.
+
+    Args:
+        records: one per method, point and seed.
+        table: one entry per method and point: means and spreads over seeds; `best` marks the best points.
+    """
+
+    records: list[dict[str, Any]] = field(repr=False)
+    table: list[dict[str, Any]] = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"Sweep({counted(len(self.records), 'run')}; best: {self.best or 'none'})"
+
+    def __str__(self) -> str:
+        """The table, as text; the best points are in bold."""
+        return markdown(self.table)
+
+    @property
+    def best(self) -> dict[str, dict[str, Any]]:
+        """The best point of each method that has one: {"fedavg": {"eta": 0.1}}."""
+        return {entry["method"]: dict(entry["point"]) for entry in self.table if entry["best"]}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to know before the best points are trusted, such as that one is at the grid's edge."""
+        return warnings_of(self.table)
+
+    def frame(self) -> "DataFrame":
+        """The table as a pandas frame, with a column per key of the grid; see Results.frame."""
+        hidden = ("point", "edges", "score")
+        return frame(
+            {"method": e["method"], **e["point"], **{k: v for k, v in e.items() if k not in hidden}}
+            for e in self.table
+        )
+
+    def rows(self) -> "DataFrame":
+        """All records as a pandas frame, one line per run."""
+        hidden = ("key", "point")
+        return frame({**{k: v for k, v in r.items() if k not in hidden}, **r["point"]} for r in self.records)
 
 
 def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -41,7 +87,8 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
         scored = [entry for entry in own if entry["score"] is not None]
         if scored:
             best = max(scored, key=lambda entry: entry["score"])
-            best |= {"best": True, "edges": _edges(best, own)}
+            tried = {key: [entry["point"][key] for entry in own] for key in best["point"]}
+            best |= {"best": True, "edges": edges_of(best["point"], tried)}
     return table
 
 
@@ -126,11 +173,11 @@ def _entry(method: str, runs: Sequence[Record], means: Sequence[str]) -> dict[st
     return entry
 
 
-def _edges(best: PointSummary, entries: Sequence[PointSummary]) -> list[str]:
-    """The keys whose value at the best point is the smallest or largest of those tried."""
-    tried = {key: {entry["point"][key] for entry in entries} for key in best["point"]}
-    ranges = {k: v for k, v in tried.items() if len(v) > 1 and all(isinstance(x, int | float) for x in v)}
-    return [key for key, values in ranges.items() if best["point"][key] in (min(values), max(values))]
+def edges_of(point: Mapping[str, Any], tried: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The keys whose value at a point is the smallest or largest of those tried, if these are numbers."""
+    numbers = {k: v for k, v in tried.items() if all(isinstance(value, int | float) for value in v)}
+    ends = {key: (min(values), max(values)) for key, values in numbers.items() if len({*values}) > 1}
+    return [key for key, end in ends.items() if point[key] in end]
 
 
 def figure(table: Sequence[PointSummary], made: "Figure | None" = None) -> "Figure":

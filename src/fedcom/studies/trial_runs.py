@@ -152,6 +152,7 @@ def task_of(trial: Trial, device: str, tasks: dict[str, Task]) -> Task:
     config = trial.config
     if isinstance(config, Given):
         return config.task
+    assert isinstance(config, Config)
     kind = json.dumps([config.table()[section] for section in ("data", "model")] + [config.run.dtype])
     name = json.dumps([kind, config.run.seed, config.run.init])
     if name not in tasks:

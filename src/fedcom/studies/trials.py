@@ -7,14 +7,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fedcom.config import Config, Table
+from fedcom.config import RunSettings, Table
+from fedcom.config.methods import (
+    check_keys,
+    check_once,
+    check_shared,
+    method_keys,
+    run_of,
+    variant,
+    with_point,
+)
 from fedcom.config.values import parse
-from fedcom.errors import ConfigError, nearest, unknown
-from fedcom.runs.given import Given
-from fedcom.studies.compare import check_once, check_shared, method_keys, variant
+from fedcom.errors import ConfigError, unknown
 
-_SECTIONS = ("algorithm", "uplink", "downlink", "data", "model", "run", "network")
-_STACKED = {"algorithm": ("eta", "gamma"), "run": ("seed",)}  # settings that may differ in one stack
+_SECTIONS = ("algorithm", "server", "uplink", "downlink", "data", "model", "run", "network")
+_STACKED = {  # settings that may differ in one stack
+    "algorithm": ("eta", "gamma"),
+    "server": ("momentum", "rate", "beta1", "beta2", "tau"),
+    "run": ("seed",),
+}
 T = TypeVar("T", bound="Trial")
 
 
@@ -31,7 +42,7 @@ class Trial:
     method: str
     point: tuple[tuple[str, Any], ...]
     seed: int
-    config: Config | Given
+    config: RunSettings
 
     @property
     def key(self) -> str:
@@ -63,7 +74,7 @@ class Trial:
         """All settings that runs of one stack must share, as text."""
         table = self.config.table()
         for section, keys in _STACKED.items():
-            table[section] = {k: v for k, v in table[section].items() if k not in keys}
+            table[section] = {k: v for k, v in table.get(section, {}).items() if k not in keys}
         return json.dumps([self.method, table], default=str)
 
 
@@ -121,33 +132,21 @@ def trials_of(
         methods: names of methods, or labels under [methods].
         seeds: how many seeds per point, from run.seed on.
     """
-    first = Config.of({"run": table.get("run", {})}).run.seed
+    first = run_of(table).seed
     check_once(methods)
     known = {method: method_keys(table, method) for method in methods}
     check_shared(table, methods)
     every = set().union(*known.values())
-    for key, _ in tried[0]:
-        if "." not in key and key not in every:
-            raise ConfigError(f"none of the methods has a key {key!r} to sweep; {nearest(key, every)}")
+    check_keys((key for key, _ in tried[0] if "." not in key), every, "to sweep")
     for method in methods:
         own = {tuple((k, v) for k, v in point if "." in k or k in known[method]): None for point in tried}
         for point, seed in itertools.product(own, range(first, first + seeds)):
-            yield Trial(method, point, seed, variant(_at(table, method, point, seed), method))
-
-
-def _at(table: Table, method: str, point: Sequence[tuple[str, Any]], seed: int) -> Table:
-    """The settings of one trial: those of the config with the values of the point put in."""
-    own: Table = dict(table.get("methods", {}).get(method, {}))
-    run: Table = {**table.get("run", {}), "seed": seed}
-    rest = dict(table)
-    for name, value in point:
-        section, _, key = name.rpartition(".")
-        if section in ("uplink", "downlink"):
-            own[section] = {**own.get(section, {}), key: value}
-        elif section in ("", "algorithm"):
-            own[key] = value
-        elif section == "run":
-            run[key] = value
-        else:
-            rest[section] = {**rest.get(section, {}), key: value}
-    return {**rest, "run": run, "methods": {**table.get("methods", {}), method: own}}
+            yield Trial(
+                method,
+                point,
+                seed,
+                variant(
+                    with_point({**table, "run": {**table.get("run", {}), "seed": seed}}, method, point),
+                    method,
+                ),
+            )

@@ -14,16 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedcom.config import Config, Table, dumps
-from fedcom.engines.simulation import pick_device
-from fedcom.errors import ConfigError, flag, nearest
+from fedcom.config import Table, dumps
+from fedcom.config.methods import check_keys, method_keys, run_of, variant, with_point
+from fedcom.config.tables import toml_key
+from fedcom.engines.arguments import pick_device
+from fedcom.errors import ConfigError, flag
 from fedcom.formats import counted
 from fedcom.runs.folder import claim
 from fedcom.runs.prepare import build_task
 from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json, write_text
 from fedcom.studies import sweep, sweep_report
-from fedcom.studies.compare import method_keys, variant
+from fedcom.studies.trial_runs import FAILED
+from fedcom.studies.trials import Trial, lists, trials_of
 from fedcom.tasks.task import Task
 from fedcom.theory import settle
 
@@ -38,11 +41,11 @@ RATES = ("eta", "gamma")
 ABOUT = ("accuracy", "loss", "edges", "note", "table", "spent")  # what is told of a point besides its values
 
 Point = tuple[tuple[str, Any], ...]
-RunTrials = Callable[[Sequence[sweep.Trial]], list[dict[str, Any]]]
+RunTrials = Callable[[Sequence[Trial]], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
-class TuningRun(sweep.Trial):
+class TuningRun(Trial):
     """A run of tuning. Its key changes with any of its settings, so no two runs share one."""
 
     @property
@@ -105,7 +108,7 @@ def tune_one(
         limit: whole runs to spend in all; None: no limit. Confirming the best point comes before widening.
     """
     tried, sure = {key: list(values) for key, values in grid.items()}, list[dict[str, Any]]()
-    rungs = Rungs(Config.of({"run": table.get("run", {})}).run.rounds, budget)
+    rungs = Rungs(run_of(table).rounds, budget)
     ladder = rungs.of(math.prod(map(len, grid.values())))
     spent, seen, found = 0.0, dict[str, dict[str, Any]](), list[dict[str, Any]]()
     records, over = list[dict[str, Any]](), False
@@ -114,7 +117,7 @@ def tune_one(
     def play(points: Sequence[Point], rounds: int, seeds: int = 1, spare: int = 0) -> list[dict[str, Any]]:
         nonlocal spent
         short: Point = () if rounds == rungs.rounds else (("run.rounds", rounds),)
-        trials = [_unique(t) for t in sweep.trials_of(table, [(*p, *short) for p in points], [method], seeds)]
+        trials = [_unique(t) for t in trials_of(table, [(*p, *short) for p in points], [method], seeds)]
         cost = sum(rounds for t in trials if t.key not in seen) / rungs.rounds
         if limit is not None and spent + cost > limit - spare + 1e-9:
             raise _Spent
@@ -137,14 +140,15 @@ def tune_one(
         except _Spent:
             over = True
             break
-        if all(record["status"] == sweep.FAILED for record in records):
+        if all(record["status"] == FAILED for record in records):
             raise ConfigError(f"{method} cannot be tuned, because none of its runs could be made")
         found = sweep_report.summary(list({r["key"]: r for r in records}.values()))
         best = next((entry for entry in found if entry["best"]), None)
-        edges = [] if best is None else edges_of(best["point"], tried)
+        rates = {key: values for key, values in tried.items() if key in RATES}  # others are not widened
+        edges = [] if best is None else sweep_report.edges_of(best["point"], rates)
         if best and best["point"] in sure and not edges:
             break
-        lowest = {key: min(values) for key, values in tried.items() if key in RATES}
+        lowest = {key: min(values) for key, values in rates.items()}
         for key in edges if best else lowest:
             tried[key] = widened(tried[key], (best["point"] if best else lowest)[key])
         sure += [best["point"]] if best and not edges else []
@@ -156,7 +160,7 @@ def tune_one(
     if best is None:
         none = {"accuracy": None, "edges": [], "note": "every point diverged", "table": found, "spent": spent}
         return {**{key: values[0] for key, values in tried.items()}, **lowest, **none}
-    added = {key: sorted({*values} - {*grid[key]}) for key, values in tried.items() if key in RATES}
+    added = {key: sorted({*tried[key]} - {*grid[key]}) for key in rates}
     words = [f"{key} {value:g}" for key, values in added.items() for value in values]
     note = f"grid widened by {', '.join(words)}" if words else "inside the grid"
     note = "the budget ended the search" if over else note
@@ -183,7 +187,7 @@ def _refuse_too_small(
         )
 
 
-def _unique(trial: sweep.Trial) -> TuningRun:
+def _unique(trial: Trial) -> TuningRun:
     return TuningRun(trial.method, trial.point, trial.seed, trial.config)
 
 
@@ -202,10 +206,10 @@ def _best(
     return [*first, *(p for p in ranked if p not in first)] or list(points[:1])
 
 
-def edges_of(point: Mapping[str, Any], tried: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Which of eta and gamma are the smallest or largest of those tried; others are not widened."""
-    ranges = {key: values for key, values in tried.items() if len(values) > 1 and key in RATES}
-    return [key for key, values in ranges.items() if point[key] in (min(values), max(values))]
+def held_out(table: Table, seed: int) -> Table:
+    """The settings with another first seed, and with training samples held out to score on."""
+    run = {**table.get("run", {}), "seed": seed}
+    return {**table, "run": run, "data": {"validation": VALIDATION, **table.get("data", {})}}
 
 
 def widened(values: Sequence[float], edge: float) -> list[float]:
@@ -245,19 +249,14 @@ def tune(
             many as it takes to widen the grid and to confirm the best point.
         force: replace another tuning in the folder.
     """
-    here = dict(table)
-    run = here.get("run", {})
-    here["run"] = {**run, "seed": Config.of({"run": run}).run.seed + SEED}
-    here["data"] = {"validation": VALIDATION, **here.get("data", {})}
+    here = held_out(table, run_of(table).seed + SEED)
     tasks, log = dict[str, Task](), out / "results.jsonl"
     if not methods:
         raise ConfigError("name at least one method to tune, as in fedcomgate")
     known = {key for method in methods for key in method_keys(here, method)}
-    for key in sweep.lists(grid):
-        if "." not in key and key not in known:
-            raise ConfigError(f"none of the methods has a key {key!r} to tune; {nearest(key, known)}")
+    check_keys((key for key in lists(grid) if "." not in key), known, "to tune")
 
-    def play(trials: Sequence[sweep.Trial]) -> list[dict[str, Any]]:
+    def play(trials: Sequence[Trial]) -> list[dict[str, Any]]:
         return sweep.run_missing(trials, log, LAST, device, quiet, tasks)
 
     with claim(out, used=True):
@@ -270,7 +269,7 @@ def tune(
             whole = max(4.0, size / SHARE) if budget is None else max(0.0, budget - (seeds - 1))
             found[method] = tune_one(here, method, points, seeds, play, whole, start, budget)
             sweep_report.write([e for one in found.values() for e in one["table"]], out)
-            _write(out / "tuned.toml", tuned_text(table, found))
+            write_text(out / "tuned.toml", tuned_text(table, found))
         told = {m: {k: v for k, v in own.items() if k != "table"} for m, own in found.items()}
         write_json(out / "tuned.json", told)
     return found
@@ -279,9 +278,9 @@ def tune(
 def _grid(table: Table, grid: Table, method: str, device: str) -> tuple[dict[str, list[Any]], dict[str, Any]]:
     """The values to try for a method, and the point that is nearest to its auto rates."""
     known = method_keys(table, method)
-    given = {key: values for key, values in sweep.lists(grid).items() if "." in key or key in known}
+    given = {key: values for key, values in lists(grid).items() if "." in key or key in known}
     own = {key: "auto" for key in RATES if key in known}
-    task, config = build_task(variant(_laid(table, method, own), method))
+    task, config = build_task(variant(with_point(table, method, own.items()), method))
     task, run = task.to(pick_device(device)), config.run
     settled, _ = settle(task, config.algorithm, config.links, run.participation, run.seed)
     rates = {key: float(getattr(settled, key)) for key in own}
@@ -297,15 +296,6 @@ def _nearest(values: Sequence[Any], rate: float, key: str) -> float:
     return min(map(float, values), key=lambda value: abs(math.log(value / rate)))
 
 
-def _write(path: Path, text: str) -> None:
-    write_text(path, text)
-
-
-def _laid(table: Table, method: str, own: Mapping[str, Any]) -> Table:
-    methods = table.get("methods", {})
-    return {**table, "methods": {**methods, method: {**methods.get(method, {}), **own}}}
-
-
 def words(own: Mapping[str, Any]) -> str:
     """What was found for a method, in a line."""
     point = ", ".join(f"{key} {value}" for key, value in own.items() if key not in ABOUT)
@@ -316,30 +306,16 @@ def words(own: Mapping[str, Any]) -> str:
 
 def tuned_text(table: Table, found: Mapping[str, Mapping[str, Any]]) -> str:
     """A config with the settings that were found, for `fedcom run` and `fedcom compare`."""
-    sections: Table = {name: dict(values) for name, values in table.items() if name != "methods"}
-    labels: Table = {label: dict(own) for label, own in table.get("methods", {}).items()}
-    lines = []
     for method, own in found.items():
-        point = {
-            k: v for k, v in own.items() if k not in ("accuracy", "loss", "edges", "note", "table", "spent")
-        }
-        place = labels.setdefault(method, {})
-        for name, value in point.items():
-            section, _, key = name.rpartition(".")
-            if section in ("uplink", "downlink"):
-                place[section] = {**place.get(section, {}), key: value}
-            elif section in ("", "algorithm"):
-                place[key] = value
-            else:
-                sections.setdefault(section, {})[key] = value
-        lines.append(f"# {method}: {words(own)}")
+        table = with_point(table, method, ((k, v) for k, v in own.items() if k not in ABOUT))
+    sections, labels = {k: v for k, v in table.items() if k != "methods"}, table["methods"]
     if len(found) == 1:  # `fedcom run` takes one method
         (method,) = found
         one = dict(labels[method])
         up = {key: one.pop(key) for key in ("uplink", "downlink") if key in one}
         sections["algorithm"] = {"name": method, **sections.get("algorithm", {}), **one}
         sections |= {key: {**sections.get(key, {}), **value} for key, value in up.items()}
-    flat = {f"methods.{_key(label)}": own for label, own in labels.items()}
+    flat = {f"methods.{toml_key(label)}": own for label, own in labels.items()}
     text = dumps({**sections, **{name: _plain(own) for name, own in flat.items()}})
     nested = {
         f"{name}.{section}": own[section]
@@ -347,13 +323,9 @@ def tuned_text(table: Table, found: Mapping[str, Mapping[str, Any]]) -> str:
         for section in ("uplink", "downlink")
         if section in own
     }
+    lines = [f"# {method}: {words(own)}" for method, own in found.items()]
     return "\n".join(["# Written by fedcom tune.", *lines, text, dumps(nested)])
 
 
 def _plain(own: Table) -> Table:
     return {key: value for key, value in own.items() if key not in ("uplink", "downlink")}
-
-
-def _key(label: str) -> str:
-    bare = label.replace("-", "").replace("_", "").isalnum() and label.isascii()
-    return label if bare else json.dumps(label, ensure_ascii=False)

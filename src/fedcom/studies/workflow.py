@@ -1,98 +1,37 @@
-"""The whole workflow in Python: compare methods, sweep their settings, report and plot what was found."""
+"""Comparisons and sweeps in Python, of a task or of a config."""
 
-import io
 import itertools
 import tempfile
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedcom.algorithms import Algorithm
 from fedcom.config import RunConfig, Table, check_sections, read
-from fedcom.engines.results import Results, frame
-from fedcom.engines.simulation import Metrics, Simulation, algorithm_of, links_of, metrics_of
+from fedcom.config.methods import check_keys, keys_of
+from fedcom.engines.arguments import Metrics, algorithm_of, links_of, metrics_of
 from fedcom.errors import ConfigError, nearest
-from fedcom.formats import MB, counted
-from fedcom.reports import page
-from fedcom.reports.figures import UNITS, chart, strokes_of
-from fedcom.reports.page.collect import CollectedRuns, SavedSweep, collect, unsaved
-from fedcom.runs.curve import Curve
+from fedcom.plain import keys
 from fedcom.runs.given import Given
 from fedcom.runs.prepare import refuse
-from fedcom.runs.record import Outcome
 from fedcom.settings import at_least
 from fedcom.studies import compare as comparing
 from fedcom.studies import sweep as sweeping
 from fedcom.studies import sweep_report
 from fedcom.studies.compare import Comparison
+from fedcom.studies.sweep_report import Sweep
+from fedcom.studies.trials import Trial, points
 from fedcom.tasks.task import Task
 from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
-
 Method = Algorithm | str | tuple[Any, Any]  # a method, its name, or either with its links or codec
 Methods = Sequence[Method] | Mapping[str, Method]  # by label; a method that stands alone has its name
 Tasks = Task | Callable[[int], Task]  # one task for all seeds, or a function that makes one for each
-_TITLES = {
-    "test_loss": "test loss",
-    "train_loss": "training loss",
-    "downlink_bytes": "downlink per client (MB)",
-}
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """What a sweep found.
-
-    Args:
-        records: one per method, point and seed.
-        table: one entry per method and point: means and spreads over seeds; `best` marks the best points.
-    """
-
-    records: list[dict[str, Any]] = field(repr=False)
-    table: list[dict[str, Any]] = field(repr=False)
-
-    def __repr__(self) -> str:
-        return f"Sweep({counted(len(self.records), 'run')}; best: {self.best or 'none'})"
-
-    def __str__(self) -> str:
-        """The table, as text; the best points are in bold."""
-        return sweep_report.markdown(self.table)
-
-    @property
-    def best(self) -> dict[str, dict[str, Any]]:
-        """The best point of each method that has one: {"fedavg": {"eta": 0.1}}."""
-        return {entry["method"]: dict(entry["point"]) for entry in self.table if entry["best"]}
-
-    @property
-    def warnings(self) -> list[str]:
-        """What to know before the best points are trusted, such as that one is at the grid's edge."""
-        return sweep_report.warnings_of(self.table)
-
-    def frame(self) -> "DataFrame":
-        """The table as a pandas frame, with a column per key of the grid; see Results.frame."""
-        hidden = ("point", "edges", "score")
-        return frame(
-            {"method": e["method"], **e["point"], **{k: v for k, v in e.items() if k not in hidden}}
-            for e in self.table
-        )
-
-    def rows(self) -> "DataFrame":
-        """All records as a pandas frame, one line per run."""
-        hidden = ("key", "point")
-        return frame({**{k: v for k, v in r.items() if k not in hidden}, **r["point"]} for r in self.records)
-
-
-Drawn = Comparison | Simulation | Results | Outcome | str | Path
-Plottable = Drawn | Sweep | Mapping[str, Drawn]
 
 
 def compare(
@@ -145,9 +84,8 @@ def compare(
         "target_accuracy": target,
     }
     seeds = _how_many(seeds)
-    scratch = tempfile.TemporaryDirectory(prefix="fedcom-") if out is None else None
-    place = Path(scratch.name if scratch is not None else str(out))
-    try:
+    with ExitStack() as scratch:
+        place = _folder(out, scratch)
         if not isinstance(task, Task) and not callable(task):
             table = _table(task, asked, {"network": network, "metrics": metrics})
             names = comparing.labels(table) if methods is None else _names(methods)
@@ -163,12 +101,7 @@ def compare(
             found = comparing.play(runs, place, plan, words, force, device, quiet)
         if found.stopped is not None:
             raise found.stopped
-    except BaseException:
-        if scratch is not None:
-            scratch.cleanup()
-        raise
-    if scratch is not None:
-        weakref.finalize(found, scratch.cleanup)
+        weakref.finalize(found, scratch.pop_all().close)
     return found
 
 
@@ -204,8 +137,9 @@ def sweep(
         out: the folder for what is written; None: nothing is kept.
     """
     asked = {"rounds": rounds, "participation": participation, "eval_every": eval_every, "seed": seed}
-    points, seeds = sweeping.points(_nested(grid)), _how_many(seeds)
-    with _folder(out) as place:
+    tried, seeds = points(_nested(grid)), _how_many(seeds)
+    with ExitStack() as scratch:
+        place = _folder(out, scratch)
         if not isinstance(task, Task) and not callable(task):
             table = _table(task, asked, {"network": network, "metrics": metrics})
             records = sweeping.sweep(
@@ -218,7 +152,7 @@ def sweep(
             )
         else:
             runs = _runs(task, _methods(methods), asked, seeds, network, metrics)
-            trials = _trials(runs, points)
+            trials = _trials(runs, tried)
             plan = {"trials": [[t.key, t.config.table()] for t in trials], "last": last}
             records = sweeping.play(trials, place, plan, last, force, device, quiet)
         table_of_points = sweep_report.summary(records)
@@ -227,108 +161,9 @@ def sweep(
     return Sweep(records, table_of_points)
 
 
-def report(what: Plottable | Sequence[Plottable], out: str | Path | None = None) -> Path:
-    """Write one HTML page about runs, as `fedcom report` does; returns its path.
-
-    Args:
-        what: folders that contain runs at any depth, comparisons, sweeps, results, or mappings from labels to
-            results; one of these, or a list.
-        out: the file; None: report.html in the folder, or here if there are several or none.
-    """
-    alone = isinstance(what, str | Path | Comparison | Sweep | Results | Outcome | Mapping)
-    folders, also = list[Path](), CollectedRuns()
-    many: list[Any] = list(what) if isinstance(what, Sequence) and not alone else [what]
-    if not many:
-        raise ConfigError("there is nothing to report; name a folder of runs, or give results")
-    for one in many:
-        if isinstance(one, str | Path | Comparison):
-            folders.append(one.folder if isinstance(one, Comparison) else Path(one))
-        elif isinstance(one, Sweep):
-            name = Path(f"sweep-{len(also.sweeps) + 1}")
-            also.sweeps.append(SavedSweep(name, one.records, len(one.records)))
-        else:
-            for curve in _curves(one):
-                also.runs.append(unsaved(curve, f"results-{len(also.runs) + 1}"))
-    place = None if out is None else Path(out)
-    return page.write(folders, place, lambda notice: warnings.warn(notice, stacklevel=4), also)
-
-
-def plot(
-    what: Plottable, x: str | None = None, y: str | None = None, *, title: str | None = None
-) -> "Figure":
-    """Draw runs as curves, one colour per method; seeds are averaged, with their range as a band.
-
-    Args:
-        what: a comparison, the results of a run, a folder that contains runs at any depth, or a mapping from
-            labels to any of these; or a sweep, whose scores are drawn over its grid.
-        x: the figure of the rows along x: "round", "modelled_seconds", ...; None: "uplink_bytes".
-        y: the figure along y: "train_loss", "test_loss", or a metric of your own; None: "test_accuracy".
-
-    Returns:
-        A matplotlib figure: `plot(...).savefig("curves.png")`. Notebooks show it.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    class Picture(Figure):
-        def _repr_png_(self) -> bytes:
-            data = io.BytesIO()
-            self.savefig(data)
-            return data.getvalue()
-
-    if isinstance(what, Sweep):
-        if x is not None or y is not None:
-            raise ConfigError("a sweep's scores are drawn over its grid; leave x and y out")
-        drawn = sweep_report.figure(what.table, Picture())
-        drawn.suptitle(title or "")
-        return drawn
-    curves, x, y = _curves(what), x or "uplink_bytes", y or "test_accuracy"
-    known = {key for curve in curves for row in curve.rows for key in row}
-    if not known:
-        raise ConfigError(f"there is nothing to draw: {what!r} has no rows")
-    for key in (x, y):
-        if key not in known:
-            raise ConfigError(f"the rows have no {key!r}; {nearest(key, known)}")
-        UNITS.setdefault(key, (_TITLES.get(key, key), 1 / MB if key.endswith("_bytes") else 1.0))
-    strokes = strokes_of(curves, x, y)
-    if not strokes:
-        raise ConfigError(f"there is nothing to draw: {y!r} is None in every row; choose another y")
-    figure = Picture(figsize=(8, 4.8), dpi=110)
-    FigureCanvasAgg(figure)
-    words = (UNITS[y][0], UNITS[x][0])
-    chart(figure, strokes, (title or f"{words[0]} by {words[1]}".capitalize(), "", x, y))
-    return figure
-
-
-def _curves(what: Any) -> list[Curve]:
-    if isinstance(what, Comparison):
-        return what.curves
-    if isinstance(what, Outcome):
-        return [what.curve]
-    if isinstance(what, Simulation):
-        return [Curve(what.algorithm.name, what.settings["seed"], list(what.results), "done")]
-    if isinstance(what, Mapping):
-        return [replace(curve, method=label) for label, one in what.items() for curve in _curves(one)]
-    if isinstance(what, str | Path):
-        return [run.curve for run in collect([Path(what)]).runs]
-    if isinstance(what, Sequence) and all(isinstance(row, Mapping) for row in what):
-        return [Curve("", 0, list(what), "done")]
-    raise ConfigError(
-        "expected a Comparison, a Sweep, Results, a folder of runs, or a mapping from labels to results; got "
-        f"{what!r}"
-    )
-
-
-def _folder(out: str | Path | None) -> AbstractContextManager[Path]:
-    """The folder that is given, or one that is deleted when it is left."""
-    if out is not None:
-        return nullcontext(Path(out))
-    return _Scratch()
-
-
-class _Scratch(tempfile.TemporaryDirectory[str]):
-    def __enter__(self) -> Path:  # type: ignore[override]
-        return Path(super().__enter__())
+def _folder(out: str | Path | None, scratch: ExitStack) -> Path:
+    """The folder that is given, or a temporary one, which goes when `scratch` is closed."""
+    return Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix="fedcom-")) if out is None else out)
 
 
 def _table(config: str | Path | Table, asked: Mapping[str, Any], idle: Mapping[str, Any]) -> Table:
@@ -353,7 +188,7 @@ def _names(methods: Methods) -> list[str]:
 
 
 def _listed(methods: Any) -> Methods:
-    """Methods as they are; one that stands alone, as a list."""
+    """The methods as they are given; a single one as a list."""
     alone = isinstance(methods, str | Algorithm | type)
     return [methods] if alone else methods
 
@@ -380,7 +215,7 @@ def _methods(methods: Methods) -> dict[str, tuple[Algorithm, Links]]:
         if name in found:
             raise ConfigError(f"{name} is among the methods twice; give a mapping from labels to methods")
         comparing.check_folder(name)
-        found[name] = algorithm, links_of(links) or Links.of(algorithm)
+        found[name] = algorithm, links_of(links, algorithm)
     if not found:
         raise ConfigError("name at least one method, as in ['fedavg', 'fedcomgate']")
     return found
@@ -426,47 +261,33 @@ def _nested(grid: Mapping[str, Any]) -> Table:
     return nested
 
 
-def _trials(
-    runs: Sequence[tuple[str, Given]], points: Sequence[tuple[tuple[str, Any], ...]]
-) -> list[sweeping.Trial]:
+def _trials(runs: Sequence[tuple[str, Given]], tried: Sequence[tuple[tuple[str, Any], ...]]) -> list[Trial]:
     """Every run at every point of the grid that differs for it."""
-    known = {label: {f.name for f in fields(run.algorithm)} - {*run.algorithm.fixed} for label, run in runs}
+    known = {label: keys_of(run.algorithm) for label, run in runs}
     every = set().union(*known.values())
-    for key, _ in points[0]:
-        if "." not in key and key not in every:
-            raise ConfigError(f"none of the methods has a key {key!r} to sweep; {nearest(key, every)}")
+    check_keys((key for key, _ in tried[0] if "." not in key), every, "to sweep")
     trials = []
-    for (label, run), point in itertools.product(runs, points):
+    for (label, run), point in itertools.product(runs, tried):
         own = tuple((key, value) for key, value in point if "." in key or key in known[label])
-        trials.append(sweeping.Trial(label, own, run.run.seed, _at(label, run, own)))
+        trials.append(Trial(label, own, run.run.seed, _at(label, run, own)))
     return list({trial.key: trial for trial in trials}.values())
 
 
 def _at(label: str, run: Given, point: Sequence[tuple[str, Any]]) -> Given:
     """A run with the values of a point put in."""
-    changed = {
-        "": run.algorithm,
-        "algorithm": run.algorithm,
-        "uplink": run.links.uplink,
-        "downlink": run.links.downlink,
-        "run": run.run,
-    }
-    made: dict[str, Any] = {}
+    links = run.links
+    parts: dict[str, Any] = {"algorithm": run.algorithm, "run": run.run}
+    parts |= {"uplink": links.uplink, "downlink": links.downlink}
     for name, value in point:
         section, _, key = name.rpartition(".")
-        if section not in changed:
+        section = section or "algorithm"
+        if section not in parts:
             raise ConfigError(
                 f"a grid on a task is of hyper-parameters, uplink, downlink and run; got {name!r}"
             )
-        section = section or "algorithm"
-        known = [f.name for f in fields(changed[section])]  # type: ignore[arg-type]
+        known = keys(type(parts[section]))
         if key not in known:
             raise ConfigError(f"{label} has no {name!r}; {nearest(key, known)}")
-        made[section] = replace(made.get(section, changed[section]), **{key: value})
-    ways = {way: made[way] for way in ("uplink", "downlink") if way in made}
-    return replace(
-        run,
-        algorithm=made.get("algorithm", run.algorithm),
-        links=replace(run.links, **ways),
-        run=made.get("run", run.run),
-    )
+        parts[section] = replace(parts[section], **{key: value})
+    links = replace(links, uplink=parts["uplink"], downlink=parts["downlink"])
+    return replace(run, algorithm=parts["algorithm"], links=links, run=parts["run"])

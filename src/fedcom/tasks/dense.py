@@ -80,7 +80,8 @@ class Dense:
         """The inputs and the errors of each layer; the gradient of its matrix is their product."""
         layers, inputs = self._layers(w), [x.flatten(2)]
         for matrix, bias in layers:
-            outputs = _affine(inputs[-1], matrix, bias)
+            outputs = torch.bmm(inputs[-1], matrix.mT)
+            outputs = outputs if bias is None else outputs + bias.unsqueeze(1)
             inputs.append(outputs.relu())
         hot = torch.arange(outputs.shape[-1], device=y.device) == y.unsqueeze(-1)
         errors = [(outputs.softmax(-1) - hot.to(w.dtype)) * weight.unsqueeze(-1)]
@@ -96,8 +97,3 @@ class Dense:
             matrix, shape = next(parts)
             layers.append((matrix.reshape(len(w), *shape), next(parts)[0] if has_bias else None))
         return layers
-
-
-def _affine(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    product = torch.bmm(x, matrix.mT)
-    return product if bias is None else product + bias.unsqueeze(1)

@@ -149,7 +149,7 @@ def _auto_keys(algorithm: Algorithm) -> str:
 
 
 def _q(task: Task, prober: Prober, links: Links, eta: float) -> float:
-    """The codec's q on what clients would send, if its noise is all that it does; else 0."""
+    """The codec's q on what clients would send; 0 if it is lossless or biased."""
     if links.uplink.lossless or not links.uplink.unbiased:
         return 0.0
     key = ("q", repr(links), eta)

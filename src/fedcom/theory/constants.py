@@ -6,7 +6,7 @@ from typing import NamedTuple
 from fedcom.errors import ConfigError
 
 
-class Steps(NamedTuple):
+class StepSizes(NamedTuple):
     """The step sizes of a run: local rate, global rate and local steps per round."""
 
     eta: float

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedcom.errors import ConfigError
-from fedcom.theory.constants import Constants, Steps
+from fedcom.theory.constants import Constants, StepSizes
 
 Regime = Literal["nonconvex", "strongly convex", "convex"]
 _MOST = 2**62  # rounds
@@ -35,7 +35,7 @@ class Theorem(ABC):
     error: ClassVar[str] = "E f(w_R) - f*"
 
     @abstractmethod
-    def slack(self, c: Constants, s: Steps) -> float:
+    def slack(self, c: Constants, s: StepSizes) -> float:
         """How much room the conditions on the step sizes leave; they hold if it is 0 or more."""
 
     @abstractmethod
@@ -43,18 +43,18 @@ class Theorem(ABC):
         """The least gamma that the theorem prescribes."""
 
     @abstractmethod
-    def steps(self, c: Constants, tau: int, rounds: int, gamma: float | None = None) -> Steps:
+    def steps(self, c: Constants, tau: int, rounds: int, gamma: float | None = None) -> StepSizes:
         """The step sizes that the theorem prescribes; gamma: the least, unless given."""
 
     @abstractmethod
-    def bound(self, c: Constants, s: Steps, rounds: int) -> float:
+    def bound(self, c: Constants, s: StepSizes, rounds: int) -> float:
         """The bound on the error after so many rounds with these step sizes."""
 
     def weight(self, c: Constants, tau: int) -> float:
         """phi: the weight of the ridge phi/2 |w|^2 that the method is to be run with; 0 for none."""
         return 0.0
 
-    def holds(self, c: Constants, s: Steps) -> bool:
+    def holds(self, c: Constants, s: StepSizes) -> bool:
         """Whether the conditions on the step sizes hold."""
         return self.slack(c, s) >= -1e-12
 
@@ -90,7 +90,7 @@ class _FedCOM(Theorem):
 
     alike = True
 
-    def slack(self, c: Constants, s: Steps) -> float:
+    def slack(self, c: Constants, s: StepSizes) -> float:
         """1 - tau^2 L^2 eta^2 - (q/m + 1) eta gamma L tau."""
         return 1 - (s.tau * c.L * s.eta) ** 2 - (c.q / c.m + 1) * c.L * s.round
 
@@ -105,11 +105,11 @@ class FedCOMNonconvex(_FedCOM):
     regime: ClassVar[Regime] = "nonconvex"
     error = "mean of |grad f|^2 over the rounds"
 
-    def steps(self, c: Constants, tau: int, rounds: int, gamma: float | None = None) -> Steps:
+    def steps(self, c: Constants, tau: int, rounds: int, gamma: float | None = None) -> StepSizes:
         """eta gamma = sqrt(m/(R tau (q + 1)))/L."""
         return _slow(c, tau, rounds, gamma or self.gamma(c, tau))
 
-    def bound(self, c: Constants, s: Steps, rounds: int) -> float:
+    def bound(self, c: Constants, s: StepSizes, rounds: int) -> float:
         start = 2 * c.gap / (s.round * rounds)
         noise = c.L * s.eta * s.gamma * (c.q + 1) / c.m * c.sigma**2
         drift = c.L**2 * s.eta**2 * s.tau * c.sigma**2
@@ -122,12 +122,12 @@ class FedCOMStronglyConvex(_FedCOM):
     name = "Theorem D.7"
     regime: ClassVar[Regime] = "strongly convex"
 
-    def steps(self, c: Constants, tau: int, rounds: int = 1, gamma: float | None = None) -> Steps:
+    def steps(self, c: Constants, tau: int, rounds: int = 1, gamma: float | None = None) -> StepSizes:
         """eta = 1/(2 L (q/m + 1) tau gamma), for any number of rounds."""
         gamma = gamma or self.gamma(c, tau)
-        return Steps(1 / (2 * c.L * (c.q / c.m + 1) * tau * gamma), gamma, tau)
+        return StepSizes(1 / (2 * c.L * (c.q / c.m + 1) * tau * gamma), gamma, tau)
 
-    def bound(self, c: Constants, s: Steps, rounds: int) -> float:
+    def bound(self, c: Constants, s: StepSizes, rounds: int) -> float:
         noise = (1 + c.q) * s.gamma * s.eta * c.L / (2 * c.m) * c.sigma**2
         drift = c.L**2 * s.tau * s.eta**2 / 2 * c.sigma**2
         return _power(1 - _pl(c) * s.round, rounds) * c.gap + (drift + noise) / _pl(c)
@@ -139,12 +139,12 @@ class _FedCOMGATE(Theorem):
     alike = False
 
     @staticmethod
-    def near(c: Constants, s: Steps) -> float:
+    def near(c: Constants, s: StepSizes) -> float:
         """1 - 30 eta^2 L^2 tau^2."""
         return 1 - 30 * (s.eta * c.L * s.tau) ** 2
 
     @staticmethod
-    def echo(c: Constants, s: Steps) -> float:
+    def echo(c: Constants, s: StepSizes) -> float:
         """10 eta^2 (eta gamma)^2 (q + 1) L^4 tau^4: what the last round's step adds to this one's drift."""
         return 10 * (s.eta * c.L * s.tau) ** 2 * (c.L * s.round) ** 2 * (c.q + 1)
 
@@ -156,17 +156,17 @@ class FedCOMGATENonconvex(_FedCOMGATE):
     regime: ClassVar[Regime] = "nonconvex"
     error = "mean of |grad f|^2 over the rounds"
 
-    def slack(self, c: Constants, s: Steps) -> float:
+    def slack(self, c: Constants, s: StepSizes) -> float:
         return min(1 - self.echo(c, s) - c.L * s.round * (c.q + 1), self.near(c, s))
 
     def gamma(self, c: Constants, tau: int) -> float:
         return float(c.m)
 
-    def steps(self, c: Constants, tau: int, rounds: int, gamma: float | None = None) -> Steps:
+    def steps(self, c: Constants, tau: int, rounds: int, gamma: float | None = None) -> StepSizes:
         """eta gamma = sqrt(m/(R tau (q + 1)))/L."""
         return _slow(c, tau, rounds, gamma or self.gamma(c, tau))
 
-    def bound(self, c: Constants, s: Steps, rounds: int) -> float:
+    def bound(self, c: Constants, s: StepSizes, rounds: int) -> float:
         L, eta, tau, noise = c.L, s.eta, s.tau, c.sigma**2
         eg = eta * s.gamma
         echo = 10 * eta**2 * L**4 * tau**2 * eg**2 * (c.q + 1)
@@ -189,7 +189,7 @@ class FedCOMGATEStronglyConvex(_FedCOMGATE):
     name = "Theorem E.6"
     regime: ClassVar[Regime] = "strongly convex"
 
-    def slack(self, c: Constants, s: Steps) -> float:
+    def slack(self, c: Constants, s: StepSizes) -> float:
         kept = 1 - _pl(c) * s.round * (1 - 20 * (s.eta * c.L * s.tau) ** 2)
         if kept <= 0:
             return kept - 1
@@ -199,12 +199,12 @@ class FedCOMGATEStronglyConvex(_FedCOMGATE):
         """sqrt(m tau), and what 30 eta^2 L^2 tau^2 <= 1 needs at the prescribed eta."""
         return max(math.sqrt(c.m * tau), math.sqrt(7.5) / (c.q + 1))
 
-    def steps(self, c: Constants, tau: int, rounds: int = 1, gamma: float | None = None) -> Steps:
+    def steps(self, c: Constants, tau: int, rounds: int = 1, gamma: float | None = None) -> StepSizes:
         """eta = 1/(2 L (q + 1) tau gamma), for any number of rounds."""
         gamma = gamma or self.gamma(c, tau)
-        return Steps(1 / (2 * c.L * (c.q + 1) * tau * gamma), gamma, tau)
+        return StepSizes(1 / (2 * c.L * (c.q + 1) * tau * gamma), gamma, tau)
 
-    def bound(self, c: Constants, s: Steps, rounds: int) -> float:
+    def bound(self, c: Constants, s: StepSizes, rounds: int) -> float:
         L, eta, tau, mu, noise = c.L, s.eta, s.tau, _pl(c), c.sigma**2
         eg = eta * s.gamma
         first = 8 * L**4 * eta**2 * tau**2 * (c.distance + eta * noise / (mu * (1 - eta * L)))
@@ -239,20 +239,20 @@ class _Regularised(Theorem):
         """The constants of the objective that is optimised."""
         return c.regularised(self.weight(c, tau))
 
-    def slack(self, c: Constants, s: Steps) -> float:
+    def slack(self, c: Constants, s: StepSizes) -> float:
         return self.of.slack(self.made(c, s.tau), s)
 
     def gamma(self, c: Constants, tau: int) -> float:
         return self.of.gamma(c, tau)
 
-    def steps(self, c: Constants, tau: int, rounds: int = 1, gamma: float | None = None) -> Steps:
+    def steps(self, c: Constants, tau: int, rounds: int = 1, gamma: float | None = None) -> StepSizes:
         return self.of.steps(self.made(c, tau), tau, rounds, gamma)
 
-    def bound(self, c: Constants, s: Steps, rounds: int) -> float:
+    def bound(self, c: Constants, s: StepSizes, rounds: int) -> float:
         return self.of.bound(self.made(c, s.tau), s, rounds) + self.weight(c, s.tau) / 2 * c.norm
 
     def target(self, c: Constants, epsilon: float) -> tuple[int, int]:
-        """R and tau for an error of epsilon; without a phi of its own, phi leaves half of epsilon to it."""
+        """R and tau for an error of epsilon; if phi is not given, phi/2 |w*|^2 is half of epsilon."""
         if self.phi is None and c.norm > 0:
             return type(self)(epsilon / c.norm).target(c, epsilon)
         return super().target(c, epsilon)
@@ -306,9 +306,9 @@ def mean_noise(q: float, mean_square: float, square_of_mean: float, m: int) -> f
     return q * (mean_square / m - square_of_mean)
 
 
-def _slow(c: Constants, tau: int, rounds: int, gamma: float) -> Steps:
+def _slow(c: Constants, tau: int, rounds: int, gamma: float) -> StepSizes:
     """The step sizes for nonconvex objectives, which shrink with the number of rounds."""
-    return Steps(math.sqrt(c.m / (rounds * tau * (c.q + 1))) / (c.L * gamma), gamma, tau)
+    return StepSizes(math.sqrt(c.m / (rounds * tau * (c.q + 1))) / (c.L * gamma), gamma, tau)
 
 
 def _pl(c: Constants) -> float:
@@ -323,7 +323,7 @@ def _power(base: float, exponent: int) -> float:
 
 
 def _first(enough: Callable[[int], bool]) -> int | None:
-    """The least whole number for which something holds that then holds for all larger ones."""
+    """The least whole number for which a condition holds; it must hold for all larger ones too."""
     high = 1
     while not enough(high):
         high *= 2

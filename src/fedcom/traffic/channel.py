@@ -1,12 +1,13 @@
 """One direction of traffic: sends vectors through codecs and enters their bytes in ledgers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedcom.codecs import Codec, wire
+from fedcom.codecs.base import Sizes
 from fedcom.codecs.wire import Data
 from fedcom.draws import Draw
 from fedcom.errors import NotFinite, WireError
@@ -56,12 +57,13 @@ class Channel:
             rows: where the senders are in the meter.
         """
         if self.encode:
-            return self._send_bytes(vector, x, layout, codec, draw, receivers, rows)
-        heard, sizes = codec.transmit(x, layout, draw)
+            heard, sizes = self._pass_bytes(x, layout, codec, draw, rows)
+        else:
+            heard, sizes = codec.transmit(x, layout, draw)
         # One number per message: the sizes of a single vector have no axis.
         sizes = {part: n.reshape(-1) if isinstance(n, Tensor) else n for part, n in sizes.items()}
-        messages = x[..., 0].numel() // len(self.ledgers)
-        exact = codec.counts_exactly(x)
+        messages = x[..., 0].numel() // max(1, len(self.ledgers))
+        exact = self.encode or codec.counts_exactly(x)
         for i, ledger in enumerate(self.ledgers):
             share = slice(i * messages, (i + 1) * messages)
             items = {part: n[share] if isinstance(n, Tensor) else n for part, n in sizes.items()}
@@ -69,6 +71,30 @@ class Channel:
         if self.meter is not None:
             self.meter[rows] += sum(sizes.values())
         return heard
+
+    def _pass_bytes(
+        self, x: Tensor, layout: Layout, codec: Codec, draw: Draw, rows: Tensor | slice
+    ) -> tuple[Tensor, Sizes]:
+        """Make the message of every vector and decode it: what is heard, and the bytes of each by part."""
+        boxes, lengths, header = iter(self._boxes(rows)), list[int](), codec.format.HEADER
+
+        def one(x: Tensor, draw: Draw) -> Tensor:
+            message = self._message(next(boxes, []), x, layout, codec, draw)
+            lengths.append(len(message))
+            return codec.decode(message, layout, draw)
+
+        if x.dim() == 1:
+            heard = one(x, draw)
+        elif len(x) == 1:
+            heard = one(x[0], draw[0]).unsqueeze(0)
+        else:
+            heard = torch.stack([one(row, draw[i]) for i, row in enumerate(x)])
+        return heard, {"header": header, "body": torch.tensor(lengths, device=x.device) - header}
+
+    def _message(self, box: Mail, x: Tensor, layout: Layout, codec: Codec, draw: Draw) -> Data:
+        """The message of one vector, which is put into its sender's mail."""
+        box.append(message := codec.encode(x, layout, draw))
+        return message
 
     def append(
         self,
@@ -87,16 +113,21 @@ class Channel:
             receivers: how many hear each message.
             rows: where the senders are in the meter.
         """
-        messages = numbers.numel() // len(self.ledgers)
+        halves = self._pass_halves(part, numbers, rows)
+        messages = numbers.numel() // max(1, len(self.ledgers))
         for ledger in self.ledgers:
             ledger.add(self.direction, vector, {part: _HALF.itemsize}, messages, receivers)
         if self.meter is not None:
             self.meter[rows] += _HALF.itemsize
+        return halves.to(numbers.device, numbers.dtype)
+
+    def _pass_halves(self, part: str, numbers: Tensor, rows: Tensor | slice) -> Tensor:
+        """The numbers in half precision, which are put into their senders' mail."""
         halves = numbers.clamp(max=torch.finfo(_HALF).max).to(_HALF)
         if self.mail is not None:
             for mail, half in zip(self._boxes(rows), halves.reshape(-1), strict=True):
                 mail.append(half.cpu().numpy().tobytes())
-        return halves.to(numbers.dtype)
+        return halves
 
     def send_seed(self, vector: str, seed: int, layout: Layout, receivers: int = 1) -> None:
         """Send the seed of a model in place of the model.
@@ -118,108 +149,42 @@ class Channel:
         if self.meter is not None:
             self.meter.add_(SEED_BYTES)
 
-    def _send_bytes(
-        self,
-        vector: str,
-        x: Tensor,
-        layout: Layout,
-        codec: Codec,
-        draw: Draw,
-        receivers: int,
-        rows: Tensor | slice,
-    ) -> Tensor:
-        def one(x: Tensor, draw: Draw) -> Tensor:
-            message = codec.encode(x, layout, draw)
-            items = {"header": codec.format.HEADER, "body": len(message) - codec.format.HEADER}
-            next(ledgers).add(self.direction, vector, items, receivers=receivers)
-            messages.append(message)
-            return codec.decode(message, layout, draw)
-
-        share = x[..., 0].numel() // len(self.ledgers)
-        ledgers = (ledger for ledger in self.ledgers for _ in range(share))
-        messages: list[bytes] = []
-        heard = _one_by_one(one, x, draw)
-        if self.meter is not None:
-            self.meter[rows] += torch.tensor([len(message) for message in messages], device=self.meter.device)
-        if self.mail is not None:
-            for mail, message in zip(self._boxes(rows), messages, strict=True):
-                mail.append(message)
-        return heard
-
     def _boxes(self, rows: Tensor | slice) -> Sequence[Mail]:
-        """The mail of some senders."""
-        assert self.mail is not None
+        """The mail of some senders; none if messages do not travel."""
+        if self.mail is None:
+            return ()
         return self.mail[rows] if isinstance(rows, slice) else [self.mail[i] for i in rows.tolist()]
 
 
 @dataclass(frozen=True)
 class Inbox(Channel):
-    """The other end of a channel: what is sent into it is left aside, and what is in the mail is heard.
+    """The receiver's end of a channel: it ignores the vectors it is given, and returns those in the mail.
 
-    Its ledgers, if any, are entered with the bytes that were in the mail.
+    The bytes in the mail are entered in its ledgers, if it has any.
     """
 
-    def send(
-        self,
-        vector: str,
-        x: Tensor,
-        layout: Layout,
-        codec: Codec,
-        draw: Draw,
-        receivers: int = 1,
-        rows: Tensor | slice = slice(None),
-    ) -> Tensor:
-        """The vectors in the next message of each sender; one vector if x is one."""
+    def _message(self, box: Mail, x: Tensor, layout: Layout, codec: Codec, draw: Draw) -> Data:
+        return _next(box)
 
-        def one(x: Tensor, draw: Draw) -> Tensor:
-            message = _next(boxes)
-            items = {"header": codec.format.HEADER, "body": len(message) - codec.format.HEADER}
-            for ledger in self.ledgers:
-                ledger.add(self.direction, vector, items)
-            return codec.decode(message, layout, draw)
-
-        boxes = iter(self._boxes(rows))
-        return _one_by_one(one, x, draw)
-
-    def append(
-        self,
-        vector: str,
-        part: str,
-        numbers: Tensor,
-        receivers: int = 1,
-        rows: Tensor | slice = slice(None),
-    ) -> Tensor:
-        """The number that comes next in the mail of each sender."""
-        boxes = self._boxes(rows)
-        raw = [_next(iter([box])) for box in boxes]
+    def _pass_halves(self, part: str, numbers: Tensor, rows: Tensor | slice) -> Tensor:
+        raw = [_next(box) for box in self._boxes(rows)]
         for message in raw:
             wire.check_length(memoryview(message), _HALF.itemsize)
-            for ledger in self.ledgers:
-                ledger.add(self.direction, vector, {part: _HALF.itemsize})
         halves = torch.frombuffer(bytearray(b"".join(raw)), dtype=_HALF).reshape(numbers.shape)
         if not halves.isfinite().all():
             raise NotFinite(f"{part} is not finite")
-        return halves.to(numbers.device, numbers.dtype)
+        return halves
 
     def hear_seed(self, layout: Layout) -> int:
         """The seed in the next message, in place of a model of this layout."""
-        body = wire.unframe(_SEED_ID, layout.fingerprint, _next(iter(self.mail or ())))
+        (box,) = self._boxes(slice(None))
+        body = wire.unframe(_SEED_ID, layout.fingerprint, _next(box))
         wire.check_length(body, _SEED)
         return int.from_bytes(body, "little")
 
 
-def _next(boxes: Iterator[Mail]) -> Data:
-    """The next message of the next sender."""
-    box = next(boxes)
+def _next(box: Mail) -> Data:
+    """The next message of a sender."""
     if not box:
         raise WireError("a message is missing")
     return box.pop(0)
-
-
-def _one_by_one(one: Callable[[Tensor, Draw], Tensor], x: Tensor, draw: Draw) -> Tensor:
-    """Apply a function to every vector of a stack, each with its own key."""
-    if x.dim() == 1:
-        return one(x, draw)
-    if len(x) == 1:
-        return one(x[0], draw[0]).unsqueeze(0)
-    return torch.stack([one(row, draw[i]) for i, row in enumerate(x)])

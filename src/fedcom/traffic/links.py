@@ -1,9 +1,9 @@
 """The two directions of traffic: which codec each uses, and what happens to what it drops."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,10 +12,34 @@ from fedcom import settings
 from fedcom.algorithms import Algorithm
 from fedcom.codecs import CODECS, Codec, Identity
 from fedcom.errors import ConfigError
+from fedcom.plain import pick
 
 Memory = Literal["none", "error-feedback", "paper"]
 DownlinkMemory = Literal["none", "error-feedback"]
 First = Literal["dense", "seed"]
+
+
+class DefaultUplink(NamedTuple):
+    """What clients of a method send through unless told otherwise.
+
+    Args:
+        codec: its name and settings, as in a config.
+        memory: what clients do with what the codec drops.
+    """
+
+    codec: Mapping[str, Any]
+    memory: Memory
+
+    @classmethod
+    def of(cls, method: Algorithm | type[Algorithm]) -> "DefaultUplink":
+        """The default of a method: what its `uplink` says."""
+        codec = dict(method.uplink)
+        return cls(codec, codec.pop("memory", "none"))
+
+    @property
+    def compresses(self) -> bool:
+        """Whether messages are made shorter."""
+        return bool(self.codec["name"] != Identity.name)
 
 
 @dataclass(frozen=True)
@@ -33,8 +57,8 @@ class Links:
             to it before memory and codec. None: no limit.
         encode: make the real bytes of every message and decode them, instead of only counting them.
         budgets: the uplink's bits per coordinate, one number per client; None: as the codec is set.
-        correlated: spread the numbers that the clients of a round round with evenly over them. Each message
-            is as long and as random as without, but in the mean the errors cancel in part.
+        correlated: spread the random numbers by which clients round evenly over the clients of a round. Each
+            message is as long and as random as without, but in the mean the errors cancel in part.
     """
 
     uplink: Codec
@@ -79,8 +103,7 @@ class Links:
     @classmethod
     def of(cls, algorithm: Algorithm) -> "Links":
         """The codecs an algorithm uses unless told otherwise."""
-        parameters = {key: value for key, value in algorithm.uplink.items() if key != "memory"}
-        return cls(CODECS[parameters.pop("name")](**parameters))
+        return cls(pick(CODECS, DefaultUplink.of(algorithm).codec, "uplink"))
 
 
 def codec_of(given: Any) -> Any:

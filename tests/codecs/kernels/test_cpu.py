@@ -52,7 +52,7 @@ def vectors(d: int) -> dict[str, Tensor]:
 def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the fused loops away."""
     monkeypatch.setattr(cpu, "ready", lambda *_: False)
-    for module in ("coding.rotation", "coding.uniform", "coding.integer_stream"):
+    for module in ("coding.rotation", "coding.integer_stream"):
         monkeypatch.setattr(f"fedcom.codecs.{module}.COMPILED", False)
 
 

@@ -145,15 +145,15 @@ def settled(played: Simulation, clients: dict[int, Participant]) -> list[tuple[A
 
 def _settled(coordinator: Coordinator, participant: Participant, j: int) -> tuple[Any, Vectors]:
     fresh = participant._fresh(coordinator.generation)
-    kept = participant._vault.load(coordinator._job, participant._initial) or fresh
-    counted = int(coordinator.counted[j])
+    kept = participant._vault.load(coordinator.job, participant._initial) or fresh
+    counted = int(coordinator.clients.counted[j])
     if counted == messages.NEVER and kept.committed != messages.NEVER:
         return fresh.state, fresh.memory  # the server knows that its state is lost
     state, memory = kept.state, kept.memory
     if counted != kept.committed:
         if kept.pending is None or kept.pending.round != counted:
             raise LookupError(f"client {j} has lost its state")
-        told, factors = coordinator.archive.load(counted).told, coordinator._factors.get(j, ())
+        told, factors = coordinator.archive.load(counted).told, coordinator.clients.factors.get(j, ())
         state, memory = participant._finished(kept.pending.work, told, factors)
     return (state if kept.generation == coordinator.generation else fresh.state), memory
 

@@ -90,8 +90,8 @@ def test_error_feedback_sends_all_it_means_among_faults(tmp_path: Path, seed: in
         coordinator = played.engine.coordinator  # type: ignore[attr-defined]
         memories = [memory["D"] for _, memory in settled(played, clients)]
         for j, participant in clients.items():
-            if coordinator.counted[j] == played.round - 1:
-                kept = participant._vault.load(coordinator._job, participant._initial)
+            if coordinator.clients.counted[j] == played.round - 1:
+                kept = participant._vault.load(coordinator.job, participant._initial)
                 assert kept is not None
                 assert kept.pending is not None
                 work, eta = kept.pending.work, played.state.inputs(played.round - 1).eta
@@ -142,7 +142,7 @@ def test_accuracy_is_within_a_point_of_a_run_without_faults(tmp_path: Path, meth
 
     def check(played: Simulation, clients: dict[int, Participant]) -> None:
         now: Coordinator = played.engine.coordinator  # type: ignore[attr-defined]
-        counted.append(int((now.counted == played.round - 1).sum()))
+        counted.append(int((now.clients.counted == played.round - 1).sum()))
         if played.round == 30:
             shutil.rmtree(clients[3]._vault.folder)
 
@@ -152,6 +152,6 @@ def test_accuracy_is_within_a_point_of_a_run_without_faults(tmp_path: Path, meth
         without.append(Simulation(task, **given, eval_every=60, device="cpu").run()[-1]["test_accuracy"])
         played, _ = play(task, given, tmp_path / str(seed), seed, terms, check, **faults)
         among.append(played.row()["test_accuracy"])
-        assert int(played.engine.coordinator.losses[3]) == 1  # type: ignore[attr-defined]
+        assert int(played.engine.coordinator.clients.losses[3]) == 1  # type: ignore[attr-defined]
     assert 6 <= sum(counted) / len(counted) <= 7.5
     assert sum(among) / 3 >= sum(without) / 3 - 0.01

@@ -49,10 +49,10 @@ class Minutes:
 
     def __call__(self, played: Simulation, clients: dict[int, Participant]) -> None:
         now: Coordinator = played.engine.coordinator  # type: ignore[attr-defined]
-        (counted,) = (now.counted == played.round - 1).nonzero(as_tuple=True)
-        (lost,) = (now.losses > self._losses).nonzero(as_tuple=True)
+        (counted,) = (now.clients.counted == played.round - 1).nonzero(as_tuple=True)
+        (lost,) = (now.clients.losses > self._losses).nonzero(as_tuple=True)
         self.rounds.append(Played(counted, lost, now.generation > self._generation))
-        self._losses, self._generation = now.losses.clone(), now.generation
+        self._losses, self._generation = now.clients.losses.clone(), now.generation
 
 
 def replayed(task: Task, settings: Settings, rounds: list[Played]) -> tuple[ServerSide, list[Tensor]]:

@@ -104,15 +104,15 @@ def test_real_clients_give_the_bits_of_the_local_engine(
 def check_clients(here: Simulation, there: Simulation, transport: Perfect) -> None:
     """What clients keep is what the local engine keeps for them, the last mean not yet told."""
     coordinator = here.engine.coordinator  # type: ignore[attr-defined]
-    job = coordinator._job
+    job = coordinator.job
     for j, participant in transport.clients.items():
         kept = participant._vault.load(job, participant._initial)
         if kept is None:
-            assert not participant._keeps or coordinator.counted[j] == NEVER
+            assert not participant._keeps or coordinator.clients.counted[j] == NEVER
             continue
         assert kept.pending is not None
-        assert kept.pending.round == coordinator.counted[j]
-        told = coordinator.archive.load(int(coordinator.counted[j])).told
+        assert kept.pending.round == coordinator.clients.counted[j]
+        told = coordinator.archive.load(int(coordinator.clients.counted[j])).told
         state, memory = participant._finished(kept.pending.work, told, ())
         for mine, theirs in zip(state, there.client_states(torch.tensor([j])), strict=True):
             assert torch.equal(mine, theirs)
@@ -129,8 +129,8 @@ def check_ledger(here: Simulation, there: Simulation, transport: Perfect) -> Non
     assert 0 < envelopes["header"] <= 80 * ROUNDS * here.rules.sampled
     coordinator = here.engine.coordinator  # type: ignore[attr-defined]
     untold = 0
-    for j in coordinator.owed.nonzero()[:, 0].tolist():
-        untold += coordinator.archive.load(int(coordinator.counted[j])).nbytes
+    for j in coordinator.clients.owed.nonzero()[:, 0].tolist():
+        untold += coordinator.archive.load(int(coordinator.clients.counted[j])).nbytes
     vectors = mine["downlink"]["vectors"]  # type: ignore[index]
     down = mine["downlink"]["total"] - vectors["envelope"]["header"]  # type: ignore[index]
     assert down + untold == theirs["downlink"]["total"]  # type: ignore[index]

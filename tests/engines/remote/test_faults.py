@@ -235,7 +235,7 @@ def test_a_client_that_always_says_its_state_is_lost_is_left_out(tmp_path: Path,
         played.step()
     coordinator: Coordinator = played.engine.coordinator  # type: ignore[attr-defined]
     assert coordinator.generation == restarts + 1
-    assert int(coordinator.losses[BAD]) == restarts + 1
+    assert int(coordinator.clients.losses[BAD]) == restarts + 1
     assert played.row()["counted"] == CLIENTS - 1
     others = {j: client for j, client in transport.clients.items() if j != BAD}
     total = sum(state.delta[0] for state, _ in settled(played, others))
@@ -253,7 +253,7 @@ def test_a_lost_memory_concerns_its_client_alone(tmp_path: Path) -> None:
     played, _ = deployed(task, given, tmp_path, transport)
     played.step()
     coordinator: Coordinator = played.engine.coordinator  # type: ignore[attr-defined]
-    transport.clients[BAD]._vault.forget(coordinator._job)
+    transport.clients[BAD]._vault.forget(coordinator.job)
     played.step()
     assert transport.reasons[BAD] == "state lost"
     assert coordinator.generation == 0
@@ -364,8 +364,8 @@ def test_clipped_clients_are_told_and_sums_hold(tmp_path: Path) -> None:
         for _ in range(5):
             played.step()
         coordinator: Coordinator = played.engine.coordinator  # type: ignore[attr-defined]
-        assert coordinator._factors
-        assert all(0 < min(factors) < 1 for factors in coordinator._factors.values())
+        assert coordinator.clients.factors
+        assert all(0 < min(factors) < 1 for factors in coordinator.clients.factors.values())
         states = [state for state, _ in settled(played, transport.clients)]
         if name == "fedcomgate":
             assert close(weighted(played, (s.delta for s in states)), torch.zeros_like(played.server.w))
@@ -482,10 +482,10 @@ def test_a_memory_keeps_what_was_clipped(tmp_path: Path) -> None:
     played.step()
     coordinator: Coordinator = played.engine.coordinator  # type: ignore[attr-defined]
     participant = transport.clients[0]
-    before = participant._vault.load(coordinator._job, participant._initial)
-    factor, eta = coordinator._factors[0][0], played.state.inputs(0).eta
+    before = participant._vault.load(coordinator.job, participant._initial)
+    factor, eta = coordinator.clients.factors[0][0], played.state.inputs(0).eta
     played.step()
-    after = participant._vault.load(coordinator._job, participant._initial)
+    after = participant._vault.load(coordinator.job, participant._initial)
     work = before.pending.work
     expected = work.memory["D"] + (1 - factor) * eta * work.sent["D"]
     assert close(after.memory["D"], expected)
@@ -520,7 +520,7 @@ def test_states_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
     played, transport = deployed(small_task(), settings(), tmp_path)
     played.step()
     for participant in transport.clients.values():
-        path = participant._vault.path(played.engine.coordinator._job)  # type: ignore[attr-defined]
+        path = participant._vault.path(played.engine.coordinator.job)  # type: ignore[attr-defined]
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
 
@@ -529,7 +529,7 @@ def test_a_damaged_state_counts_as_lost(tmp_path: Path, caplog: pytest.LogCaptur
     played, transport = deployed(small_task(), settings(), tmp_path)
     played.step()
     coordinator: Coordinator = played.engine.coordinator  # type: ignore[attr-defined]
-    path = transport.clients[BAD]._vault.path(coordinator._job)
+    path = transport.clients[BAD]._vault.path(coordinator.job)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     calls = dict(coordinator.open())
     reply = transport.clients[BAD].answer(calls[BAD])

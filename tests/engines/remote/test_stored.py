@@ -23,7 +23,7 @@ def test_old_jobs_are_listed_and_deleted_only_with_yes(tmp_path: Path, command: 
         for participant in transport.clients.values():
             participant._vault.folder = clients  # one machine for all
         played.step()
-        jobs.append(played.engine.coordinator._job.hex())  # type: ignore[attr-defined]
+        jobs.append(played.engine.coordinator.job.hex())  # type: ignore[attr-defined]
     old, new = jobs
     (clients / "notes").mkdir()
     (clients / old / "mine.txt").write_text("not fedcom's")

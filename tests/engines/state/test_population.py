@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedcom import ConfigError, FedAvg, FedCOMGATE, Objective, Simulation, Storage, Task, load, split
 from fedcom.config import Config, read
 from fedcom.data import synthetic
-from fedcom.data.synthetic import population
+from fedcom.data.synthetic import Synthetic
 from fedcom.draws import Draw
 from fedcom.engines.state.stores import PrefetchedStore
 from fedcom.runs import prepare as prepare_module
@@ -32,7 +32,7 @@ def tasks(clients: int) -> tuple[Task, Task]:
     objective = Objective(Mlp(hidden=(6,)).module((60,), 10))
     data = load("synthetic", clients=clients, seed=4)
     parts = split("natural", data.y, data.groups, clients, Draw.seeded(0))
-    people = population(clients, 0.5, 0.5, 4)
+    people = Synthetic(0.5, 0.5, 4).population(clients)
     return Task.drawn(objective, people), Task.build(objective, data, parts)
 
 
@@ -73,7 +73,7 @@ def test_a_run_on_drawn_samples_is_the_run_on_samples_in_memory(batch: int) -> N
 
 def test_a_model_is_evaluated_on_the_clients_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "SHOWN", 3)
-    people = population(8, 0.5, 0.5, 4)
+    people = Synthetic(0.5, 0.5, 4).population(8)
     task = Task.drawn(LAZY.objective, people)
     assert len(people.shown) == 3
     w, p = LAZY.objective.start, torch.linspace(1, 2, 8, dtype=torch.float64)
@@ -106,7 +106,7 @@ def test_a_million_clients_cost_as_much_as_the_sampled_ones(
         simulation.step()
     store = simulation.engine.store
     assert isinstance(store, PrefetchedStore)
-    assert store.taken_part <= 200
+    assert len(store.known()) <= 200
     assert simulation.row()["uplink_bytes_total"] > 0
     assert resident() - before < 300 * 2**20  # its samples would be 70 GB, its state 2 GB
 

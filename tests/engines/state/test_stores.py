@@ -143,7 +143,7 @@ def test_a_store_is_a_dictionary_of_the_clients_that_took_part(
             store.put(rows, number, State(a + i, b + i), {"D": memory["D"] - i})
         store.commit()
         model |= {client: model.get(client, 0) + i for client in clients}
-        assert store.taken_part == len(model)
+        assert len(store.known()) == len(model)
     (a, b), memory = store.peek(torch.arange(9))
     added = torch.tensor([float(model.get(client, 0)) for client in range(9)])
     assert torch.equal(a, (0.5 + added)[:, None].expand(9, 3))
@@ -161,12 +161,12 @@ def test_only_clients_that_took_part_have_a_row() -> None:
     for _ in range(2):
         seen |= set(simulation.sample().tolist())
         simulation.step()
-    assert store.taken_part == len(seen) <= 12
+    assert len(store.known()) == len(seen) <= 12
     moved = simulation.client_states().delta.any(-1).nonzero()[:, 0].tolist()
     assert set(moved) == seen
     for _ in range(10):  # more rounds than were planned for
         simulation.step()
-    assert store.taken_part > 12
+    assert len(store.known()) > 12
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from fedcom.draws import Draw
 
 @lru_cache(maxsize=256)
 def block_size(d: int) -> int:
-    """B: a power of four near 8 sqrt(d), so that rows have pieces of about 64 coordinates of one another."""
+    """B: a power of four near 8 sqrt(d), so that a new row has about 64 coordinates of every old one."""
     exponent = ((64 * d - 1).bit_length() + 1) // 4  # log4(8 sqrt(d)), rounded
     while exponent and -(-d // 4**exponent) * 4**exponent > 1.3 * d:  # at most 30% of padding
         exponent -= 1

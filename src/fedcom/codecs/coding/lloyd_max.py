@@ -28,6 +28,7 @@ class FixedWidthCoder:
     bits: int
 
     low: ClassVar[int] = 0
+    frequencies: ClassVar[Tensor] = torch.empty(0)  # it needs none
 
     def pack(self, codes: Tensor) -> bytes:
         """The bytes of one vector of codes."""
@@ -59,11 +60,6 @@ class LloydMax:
     centres: Tensor
     coder: FixedWidthCoder
     q: float
-
-    @property
-    def tables(self) -> tuple[Tensor, ...]:
-        """What sender and receiver must agree on."""
-        return (self.centres,)
 
     def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
         """The codes of Gaussian vectors, given their standard deviations."""

@@ -23,7 +23,7 @@ def rotate(x: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
 def power_of(y: Tensor, draw: Draw) -> Tensor:
     """The sum of squares of each row, as a column of float64."""
     fast = y.dtype == torch.float32 and cpu.ready(y, draw)
-    return cpu.power(y) if fast else y.double().square().sum(-1, keepdim=True)
+    return cpu.product(y, y) if fast else y.double().square().sum(-1, keepdim=True)
 
 
 def unrotate(codes: Tensor, low: int, centres: Tensor, scale: Tensor, layout: Layout, draw: Draw) -> Tensor:

@@ -167,11 +167,6 @@ class Trellis:
     rate: float
     q: float
 
-    @property
-    def tables(self) -> tuple[Tensor, ...]:
-        """What sender and receiver must agree on."""
-        return self.centres, self.coder.frequencies
-
     def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
         """The codes of Gaussian vectors, given their standard deviations."""
         z = y / sigma.to(y.dtype)

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from fedcom.codecs.coding import normal
 from fedcom.codecs.coding.entropy import PRECISION, SymbolCoder, normalise
-from fedcom.codecs.kernels import cpu
-from fedcom.codecs.kernels.jit import COMPILED
 
 _SYMBOLS = 200  # at most; with more codes than that, their low bits travel raw
 _REACH = 5.0  # in standard deviations; what lies beyond has the last code
@@ -35,16 +33,9 @@ class Uniform(NamedTuple):
     rate: float
     q: float
 
-    @property
-    def tables(self) -> tuple[Tensor, ...]:
-        """What sender and receiver must agree on."""
-        return self.centres, self.coder.frequencies
-
     def codes(self, y: Tensor, sigma: Tensor) -> Tensor:
         """The codes of Gaussian vectors, given their standard deviations."""
         step = (sigma * self.step).to(y.dtype)
-        if COMPILED and y.device.type == "cpu" and y.dtype == torch.float32:
-            return cpu.levels(y, step, self.coder.low, self.coder.high)
         codes = (y / step).round_()
         return codes.nan_to_num_(0).clamp_(self.coder.low, self.coder.high).to(torch.int32)
 

@@ -73,11 +73,6 @@ def heard(x: Tensor, affine: Affine, draw: Draw | None, low: Tensor) -> Tensor:
     return out
 
 
-def power(x: Tensor) -> Tensor:
-    """The sum of squares of each row, in float64, as a column."""
-    return product(x, x)
-
-
 def product(x: Tensor, y: Tensor) -> Tensor:
     """The inner product of each row of x with that of y, in float64, as a column."""
     sums = torch.empty(*x.shape[:-1], 1, dtype=torch.float64)
@@ -85,15 +80,8 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     return sums
 
 
-def levels(y: Tensor, step: Tensor, low: int, high: int) -> Tensor:
-    """The codes round(y/step), clamped to low..high, and 0 for NaN."""
-    codes = torch.empty(y.shape, dtype=torch.int32)
-    _levels(_rows(y), _each(y, step), F(low), F(high), _rows(codes))
-    return codes
-
-
 def quantised(y: Tensor, step: Tensor, low: int, high: int, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """The codes of `levels`, and the inner product of each row with their centres, as `product` gives it."""
+    """The codes round(y/step), clamped to low..high, 0 for NaN; and each row's product with their centres."""
     codes = torch.empty(y.shape, dtype=torch.int32)
     sums = torch.empty(*y.shape[:-1], 1, dtype=torch.float64)
     scales = _each(y, step), F(low), F(high)
@@ -256,13 +244,7 @@ def _product(x: Floats, y: Floats, sums: NDArray[np.float64]) -> None:
 
 
 @jit
-def _levels(y: Floats, step: Floats, low: F, high: F, codes: Codes) -> None:
-    for r in range(len(y)):
-        _level(y[r], step[r], low, high, codes[r])
-
-
-@jit
-def _level(y: Floats, step: F, low: F, high: F, codes: Codes) -> None:
+def _levels(y: Floats, step: F, low: F, high: F, codes: Codes) -> None:
     for i in range(len(y)):
         v = np.rint(y[i] / step)
         v = F(0) if v != v else v
@@ -274,7 +256,7 @@ def _quantised(
     y: Floats, step: Floats, low: F, high: F, centres: Floats, codes: Codes, sums: NDArray[np.float64]
 ) -> None:
     for r in range(len(y)):  # two loops are quicker than one: the first is free of look-ups
-        _level(y[r], step[r], low, high, codes[r])
+        _levels(y[r], step[r], low, high, codes[r])
         sums[r] = _overlap(y[r], codes[r], np.int32(low), centres)
 
 

@@ -53,7 +53,7 @@ def _compiled(function: Loop, fastmath: bool | set[str]) -> Loop:
 
 
 class _Lazy:
-    """A loop until one is first called: importing numba takes a tenth of the time that torch does."""
+    """A loop that numba hears of when any loop is first called: importing numba takes a noticeable time."""
 
     def __init__(self, function: Callable[..., Any], fastmath: bool | set[str]) -> None:
         self.py_func, self._fastmath = function, fastmath
@@ -74,7 +74,7 @@ class _Lazy:
 
 
 def _tell_numba() -> None:
-    """Put what numba knows in the place of every loop, also where one loop calls another."""
+    """Put numba's version in the place of every loop, also where one loop calls another."""
     global _waiting
     with _lock:
         for lazy in _waiting or ():

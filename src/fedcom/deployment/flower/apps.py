@@ -142,7 +142,7 @@ class FlowerTransport:
         for client, call in calls:
             node = self._nodes.get(client)
             if node is None:
-                log.warning("no node is client %d", client, extra={"client": client})
+                _warn(f"no node is client {client}", client=client)
                 give_up(client)
             else:
                 waiting[self._push(node, "train", {"call": call}, deadline)] = client
@@ -158,9 +158,7 @@ class FlowerTransport:
                     self._silences.pop(self._nodes[client], None)
                 else:
                     told = _error(reply)
-                    log.warning(
-                        "client %d sent no reply: %s", client, told, extra={"client": client, "detail": told}
-                    )
+                    _warn(f"client {client} sent no reply: {told}", client=client, detail=told)
                     give_up(client)
                     self._doubted.add(self._nodes[client])
                     del waiting[identity]
@@ -210,30 +208,15 @@ class FlowerTransport:
             del self._queries[identity]
             if reply.has_error():
                 told = _error(reply)
-                log.warning(
-                    "node %d does not say which client it is: %s",
-                    node,
-                    told,
-                    extra={"node": node, "detail": told},
-                )
+                _warn(f"node {node} does not say which client it is: {told}", node=node, detail=told)
                 continue  # it is asked again
             client = _content(reply, "client")
             if not isinstance(client, int) or not 0 <= client < self.clients:
-                log.warning(
-                    "node %d says that it is client %s, of %d",
-                    node,
-                    printable(client),
-                    self.clients,
-                    extra={"node": node},
-                )
+                _warn(f"node {node} says that it is client {printable(client)}, of {self.clients}", node=node)
                 client = None
             elif client in (claim for other, claim in self._claims.items() if other != node):
-                log.warning(
-                    "node %d says that it is client %d, as another node does",
-                    node,
-                    client,
-                    extra={"node": node, "client": client},
-                )
+                words = f"node {node} says that it is client {client}, as another node does"
+                _warn(words, node=node, client=client)
             self._claims[node] = client
 
     def _push(self, node: int, kind: str, values: dict[str, Any], ttl: float) -> str:
@@ -243,6 +226,11 @@ class FlowerTransport:
 
     def _pull(self, identity: str) -> Message | None:
         return next(iter(self.grid.pull_messages([identity])), None)
+
+
+def _warn(words: str, **facts: Any) -> None:
+    """Log a warning, with what it is about for logs in JSON."""
+    log.warning("%s", words, extra=facts)
 
 
 def _content(reply: Message, key: str) -> Any:

@@ -22,6 +22,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
 from fedcom.codecs import Codec
+from fedcom.data.files import array_header
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, WireError
 from fedcom.formats import printable
@@ -247,11 +248,7 @@ def _checked(name: str, array: Array, like: Tensor) -> Tensor:
     wanted = like.numpy()
     file = io.BytesIO(array.data)
     try:
-        version = np.lib.format.read_magic(file)
-        read = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
-        shape, columns, dtype = read(file)
+        shape, columns, dtype = array_header(file)
     except ValueError as error:
         raise WireError(f"its array {name!r} cannot be read: {error}") from None
     body = memoryview(array.data)[file.tell() :]

@@ -228,7 +228,7 @@ class EagerEngine(InOneProcess):
         if run.rules.catches_up and self.round > 0:
             clients, sizes = self.stack.rows_of(inputs.client, i), server_bytes(run.rules, run.server_side)
             self.receipts.catch_up(i, clients, *sizes, self.bills[i])
-        rnd = facts(inputs.eta[i], run.cohort.tau, share, inputs.coin[i])
+        rnd = facts(run.rules, inputs.eta[i], run.cohort.tau, share, inputs.coin[i])
         return Begun(draw, down, rnd, p.to(run.server.w.dtype))
 
     def work(self, begun: Sequence[Begun]) -> Iterator[Done]:

@@ -91,11 +91,11 @@ class Stack:
         return torch.stack([v if isinstance(v, Tensor) else like.new_full((), v) for v in values])
 
     def _facts(self, rounds: Sequence[Round], dtype: torch.dtype, shape: Callable[[Tensor], Tensor]) -> Round:
-        eta, path, share, coin, alpha, q = (
-            shape(self.numbers([getattr(rnd, name) for rnd in rounds]).to(dtype))
-            for name in ("eta", "path", "share", "coin", "alpha", "q")
-        )
-        return rounds[0]._replace(eta=eta, path=path, share=share, coin=coin, alpha=alpha, q=q)
+        names = ("eta", "path", "share", "coin", "alpha", "q", "mu")
+        found: dict[str, Any] = {
+            name: shape(self.numbers([getattr(rnd, name) for rnd in rounds]).to(dtype)) for name in names
+        }
+        return rounds[0]._replace(**found)
 
 
 def map_tensors(held: Any, change: Callable[[Tensor], Tensor]) -> Any:

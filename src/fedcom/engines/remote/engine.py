@@ -143,8 +143,8 @@ class RemoteEngine(InOneProcess):
         )
 
     def _tensors(self) -> Vectors:
-        side = self.runs[0].server_side
-        return self.coordinator.tensors() | {f"server.{name}": x for name, x in side.tensors().items()}
+        side, clients = self.runs[0].server_side, self.coordinator.clients
+        return clients.tensors() | {f"server.{name}": x for name, x in side.tensors().items()}
 
 
 def _no_rows(since: int | None) -> ClientRows:

@@ -53,7 +53,7 @@ class Faults:
         """Enter a refused reply.
 
         Args:
-            client: a number that no client has stands for all such.
+            client: its number; one and the same number for all senders that are no client.
         """
         self.counts[reason] += 1
         ledger.add("uplink", "refused", {reason: nbytes})

@@ -126,7 +126,7 @@ class Call:
     Args:
         share: the weight of the clients that are called among all.
         counted: the last round in which the client was counted; NEVER: in none.
-        base: the model is that of the beginning of this round, or the client has it already.
+        base: the model is that of the beginning of this round; with NO_MODEL the client has it already.
         factors: by what the server multiplied each vector of the client in that round; empty: by 1.
         told: what the client is to be told of earlier rounds, the oldest first.
         model: which vectors come: NO_MODEL, BROADCAST, REPLICA or SEED.

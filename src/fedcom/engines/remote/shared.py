@@ -24,7 +24,7 @@ def round_facts(run: RunState, round_index: int, share: float) -> Round:
     """The facts of a round, in the types that the local engine has them in."""
     inputs = run.inputs(round_index)
     eta, weight = (torch.tensor(x, dtype=torch.float64) for x in (inputs.eta, share))
-    return facts(eta, run.cohort.tau, weight, inputs.coin[0])
+    return facts(run.rules, eta, run.cohort.tau, weight, inputs.coin[0])
 
 
 def sender(run: RunState, round_index: int, client: int, share: float) -> Senders:

@@ -1,6 +1,5 @@
 """The jobs whose state is on a client's disk, which outlives them until it is deleted here."""
 
-import fcntl
 import os
 import re
 import time
@@ -49,19 +48,20 @@ def _stored(path: Path) -> Stored | None:
 
 def delete(job: Stored) -> bool:
     """Delete what a job keeps; False, and nothing is deleted, if a client is answering a call of it."""
+    from filelock import lock_descriptor
+
     held = []
     try:
         for path in job.files:
             if path.suffix == ".lock":
                 held.append(os.open(path, os.O_RDWR))
-                fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not lock_descriptor(held[-1], blocking=False):
+                    return False
         with disk_errors(job.files[0].parent):
             for path in job.files:
                 path.unlink(missing_ok=True)
             if not any(job.files[0].parent.iterdir()):
                 job.files[0].parent.rmdir()
-    except BlockingIOError:
-        return False
     finally:
         for descriptor in held:
             os.close(descriptor)

@@ -1,6 +1,5 @@
 """What a participant keeps on its disk: one file per job and client, whole or not there, private."""
 
-import fcntl
 import json
 import logging
 import os
@@ -57,12 +56,14 @@ class Vault:
     @contextmanager
     def locked(self, job: bytes) -> Iterator[None]:
         """Hold the file of a job: a call that comes while another is being answered waits."""
+        from filelock import lock_descriptor
+
         path = self.path(job)
         with disk_errors(self.folder):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock_descriptor(descriptor)
             yield
         finally:
             os.close(descriptor)
@@ -147,6 +148,7 @@ def _kept(content: bytes, initial: tuple[Any, Vectors]) -> Kept:
 
     state, kept_memory = version("committed")
     pending, replica = facts["pending"], facts["replica"]
+    told = _below("pending.meant.", tensors), _below("pending.sent.", tensors)
     return Kept(
         facts["committed"],
         facts["generation"],
@@ -154,13 +156,8 @@ def _kept(content: bytes, initial: tuple[Any, Vectors]) -> Kept:
         state,
         kept_memory,
         None if replica is None else (replica, _below("replica.", tensors)),
-        None if pending is None else Pending(pending, _work(version("pending"), tensors)),
+        None if pending is None else Pending(pending, Work(*version("pending"), *told, tensors["pending.q"])),
     )
-
-
-def _work(version: tuple[Any, Vectors], tensors: Vectors) -> Work:
-    meant, sent = _below("pending.meant.", tensors), _below("pending.sent.", tensors)
-    return Work(*version, meant, sent, tensors["pending.q"])
 
 
 def _below(prefix: str, tensors: Vectors) -> Vectors:

@@ -151,11 +151,6 @@ class SparseStore(ClientStore):
         self._sample: list[int] = []
         self._round, self._lock = -1, Lock()
 
-    @property
-    def taken_part(self) -> int:
-        """How many clients have a row."""
-        return len(self._slots)
-
     def known(self) -> Tensor:
         return torch.tensor([] if self.empty else list(self._slots), dtype=torch.int64)
 

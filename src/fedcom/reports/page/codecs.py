@@ -9,7 +9,7 @@ from fedcom.codecs.wire import HEADER
 from fedcom.errors import FedcomError
 from fedcom.formats import NOTHING, is_number, significant
 from fedcom.plain import pick
-from fedcom.reports.page.collect import LINK, JsonObject, SavedRun, grouped, is_usable
+from fedcom.reports.page.collect import LINK, JsonObject, SavedRun, by_label, is_usable
 from fedcom.reports.page.markup import Cell, Html, table, tag
 
 SCALAR = "q"  # in the ledger: one number per message, not a vector of the model's size
@@ -76,7 +76,7 @@ def _errors(runs: Sequence[SavedRun]) -> list[float]:
 def rates(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
     """The bits and the measured q of each label's uplink, if it is lossy, for the chart with the bound."""
     found = []
-    for label, group in grouped(runs).items():
+    for label, group in by_label(runs).items():
         bits, q = _bits("uplink", group), [value for value in _errors(group) if value > 0]
         if bits and q:
             mean, section = sum(q) / len(q), group[0].config.get("uplink", {})

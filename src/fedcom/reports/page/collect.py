@@ -12,6 +12,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from fedcom.errors import ConfigError
 from fedcom.formats import NOTHING
+from fedcom.reports.comparison import grouped
 from fedcom.runs.curve import Curve
 from fedcom.runs.status import state
 
@@ -214,19 +215,16 @@ def named(runs: list[SavedRun]) -> list[SavedRun]:
         return _clean(os.path.relpath(homes[run.folder], shared))
 
     for rename in (_by_settings, by_path):
-        groups = {label: group for label, group in grouped(runs).items() if _mixed(group)}
+        groups = {label: group for label, group in by_label(runs).items() if _mixed(group)}
         runs = [
             replace(run, label=rename(run, groups[run.label])) if run.label in groups else run for run in runs
         ]
     return runs
 
 
-def grouped(runs: Iterable[SavedRun]) -> dict[str, list[SavedRun]]:
-    """The runs of each label, in order of first appearance."""
-    groups: dict[str, list[SavedRun]] = {}
-    for run in runs:
-        groups.setdefault(run.label, []).append(run)
-    return groups
+def by_label(runs: Iterable[SavedRun]) -> dict[str, list[SavedRun]]:
+    """The runs of each label."""
+    return grouped(runs, lambda run: run.label)
 
 
 def _labelled(run: SavedRun) -> bool:
@@ -234,7 +232,7 @@ def _labelled(run: SavedRun) -> bool:
 
 
 def _mixed(group: Sequence[SavedRun]) -> bool:
-    """Whether runs differ in more than their seed, or not even in their seed."""
+    """Whether some runs differ in more than their seed, or two have the same seed."""
     return len({_apart_from_seed(run) for run in group}) > 1 or len({run.seed for run in group}) < len(group)
 
 
@@ -299,35 +297,41 @@ def _config(text: str) -> JsonObject:
 
 def _rows(text: str) -> tuple[list[JsonObject], list[int]]:
     """The readable rows, in order of rounds, and the numbers of the lines that are not."""
-    rows, broken = [], []
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            row = {k: v for k, v in _json_object(line).items() if v is None or is_usable(v)}
-            up, down = row.get("uplink_bytes"), row.get("downlink_bytes")
-            total = {} if up is None or down is None else {"total_bytes": up + down}
-            rows.append({**row, **total, "round": _whole(row["round"])})
-        except _BROKEN:
-            broken.append(number)
+
+    def parse(line: str) -> JsonObject:
+        row = {k: v for k, v in _json_object(line).items() if v is None or is_usable(v)}
+        up, down = row.get("uplink_bytes"), row.get("downlink_bytes")
+        total = {} if up is None or down is None else {"total_bytes": up + down}
+        return {**row, **total, "round": _whole(row["round"])}
+
+    rows, broken = _each_line(text, parse)
     return sorted(rows, key=lambda row: row["round"]), broken
 
 
 def _records(text: str) -> tuple[list[JsonObject], list[int]]:
     """The records of a sweep, the last one of each trial, and the numbers of the lines that are none."""
-    records, broken = dict[str, JsonObject](), []
+
+    def parse(line: str) -> tuple[str, JsonObject]:
+        record = _json_object(line)
+        point = {str(key): value for key, value in record["point"].items()}
+        known = ("test_accuracy", "train_loss", "uplink_bytes")
+        scores = {key: record[key] for key in known if is_usable(record.get(key))}
+        told = {"method": str(record["method"]), "status": str(record["status"])}
+        return str(record["key"]), {**told, "point": point, **scores}
+
+    records, broken = _each_line(text, parse)
+    return list(dict(records).values()), broken
+
+
+def _each_line(text: str, parse: Callable[[str], T]) -> tuple[list[T], list[int]]:
+    """What each line holds, and the numbers of the lines that cannot be read."""
+    found, broken = [], []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            record = _json_object(line)
-            point = {str(key): value for key, value in record["point"].items()}
-            scores = {
-                key: record[key]
-                for key in ("test_accuracy", "train_loss", "uplink_bytes")
-                if is_usable(record.get(key))
-            }
-            told = {"method": str(record["method"]), "status": str(record["status"])}
-            records[str(record["key"])] = {**told, "point": point, **scores}
+            found.append(parse(line))
         except _BROKEN:
             broken.append(number)
-    return list(records.values()), broken
+    return found, broken
 
 
 def is_usable(value: Any) -> TypeGuard[float]:

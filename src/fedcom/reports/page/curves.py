@@ -7,7 +7,7 @@ import numpy as np
 
 from fedcom.formats import is_number
 from fedcom.reports.comparison import by_method
-from fedcom.reports.figures import UNITS, Array
+from fedcom.reports.figures import UNITS, Array, over_seeds
 from fedcom.reports.page.collect import SavedRun
 from fedcom.reports.page.sections import looks_of
 from fedcom.runs.curve import Row
@@ -56,36 +56,9 @@ def _view(runs: Sequence[Sequence[Row]], y: str) -> dict[str, list[float | None]
     scored = [rows for rows in scored if rows]
     if not scored:
         return {}
-    grid = np.unique([row["round"] for rows in scored for row in rows])
-    grid = grid[np.unique(np.linspace(0, len(grid) - 1, MOST).round().astype(int))]
-    values = np.stack([_held(rows, y, grid) for rows in scored]) * Y[y][2]
-    view = {"mean": values.mean(0), "low": values.min(0), "high": values.max(0)}
-    for x, (_, _, unit) in X.items():
-        known = [_reached([row for row in rows if is_number(row.get(x))], x, grid) for rows in scored]
-        view[x] = _mean(np.stack(known)) * unit
+    scale = {key: unit for key, (_, _, unit) in {**X, **Y}.items()}
+    view = over_seeds(scored, X, y, scale, MOST)
     return {key: _plain(numbers) for key, numbers in view.items() if np.isfinite(numbers).any()}
-
-
-def _held(rows: Sequence[Row], key: str, grid: Array) -> Array:
-    """The values of a key at some rounds; a run that stopped early keeps its last value."""
-    values: Array = np.interp(grid, [row["round"] for row in rows], [row[key] for row in rows])
-    return values
-
-
-def _reached(rows: Sequence[Row], key: str, grid: Array) -> Array:
-    """The values of an x axis at some rounds; NaN after the run has stopped."""
-    if not rows:
-        return np.full(len(grid), np.nan)
-    past = (grid < rows[0]["round"]) | (grid > rows[-1]["round"])
-    return np.where(past, np.nan, _held(rows, key, grid))
-
-
-def _mean(values: Array) -> Array:
-    """The mean over runs, without NaN."""
-    known = np.isfinite(values)
-    total = np.where(known, values, 0).sum(0)
-    mean: Array = np.divide(total, known.sum(0), out=np.full(len(total), np.nan), where=known.any(0))
-    return mean
 
 
 def _plain(numbers: Array) -> list[float | None]:

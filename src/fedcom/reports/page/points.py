@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.formats import MB, is_number
-from fedcom.reports.comparison import BASELINES, compare_table
-from fedcom.reports.page.collect import JsonObject, SavedRun, SavedSweep, grouped, natural
+from fedcom.reports.comparison import BASELINES, compare_table, grouped
+from fedcom.reports.page.collect import JsonObject, SavedRun, SavedSweep, by_label, natural
 from fedcom.reports.page.curves import X
 from fedcom.reports.page.sections import target_of
 from fedcom.runs.curve import milestones
@@ -49,7 +49,7 @@ def aims(runs: Sequence[SavedRun]) -> dict[str, Any]:
 def _bars(runs: Sequence[SavedRun], aim: float) -> list[dict[str, Any]]:
     """One bar per label; none at all if no run reached the accuracy."""
     bars = []
-    for label, group in grouped(runs).items():
+    for label, group in by_label(runs).items():
         marks = [milestones(run.rows, aim) for run in group]
         costs = {}
         for key in COSTS:
@@ -74,9 +74,7 @@ def grids(sweeps: Sequence[SavedSweep]) -> list[dict[str, Any]]:
 
 
 def _grid(sweep: SavedSweep) -> dict[str, Any]:
-    groups: dict[tuple[str, str], list[JsonObject]] = {}
-    for record in sweep.records:
-        groups.setdefault((record["method"], json.dumps(record["point"], sort_keys=True)), []).append(record)
+    groups = grouped(sweep.records, lambda r: (r["method"], json.dumps(r["point"], sort_keys=True)))
     if not groups:
         return {}
     score = "test_accuracy" if any("test_accuracy" in record for record in sweep.records) else "train_loss"
@@ -125,7 +123,7 @@ def accuracies(runs: Sequence[SavedRun]) -> dict[str, Any]:
     """Each label's clients by accuracy, in bins from `low` to 1, and its confusion of classes; all seeds."""
     known = {
         label: [run.accuracy for run in group if run.accuracy.get("clients")]
-        for label, group in grouped(runs).items()
+        for label, group in by_label(runs).items()
     }
     known = {label: own for label, own in known.items() if own}
     lowest = min(

@@ -12,7 +12,7 @@ from fedcom.redaction import redacted_command
 from fedcom.reports import comparison
 from fedcom.reports.comparison import Column, MethodEntry, compare_table
 from fedcom.reports.looks import Look, looks
-from fedcom.reports.page.collect import Notice, SavedRun, flattened, grouped, is_usable
+from fedcom.reports.page.collect import Notice, SavedRun, by_label, flattened, is_usable
 from fedcom.reports.page.markup import Cell, Html, join, swatch, table, tag
 from fedcom.runs.curve import UNFINISHED
 
@@ -21,10 +21,11 @@ PARTS = 6  # different shades in a bar
 
 def notices(found: Sequence[Notice]) -> Html:
     """What was skipped: each fault, with the folders that have it."""
-    faults: dict[str, list[str]] = {}
-    for what, where in found:
-        faults.setdefault(what, []).append(where)
-    lines = [tag("li", f"{what} — ", tag("code", _few(where))) for what, where in faults.items()]
+    faults = comparison.grouped(found, lambda notice: notice[0])
+    lines = [
+        tag("li", f"{what} — ", tag("code", _few([where for _, where in own])))
+        for what, own in faults.items()
+    ]
     title = "Some files were missing or could not be read; the rest is shown."
     return (
         tag("aside", tag("p", title), tag("ul", *lines), class_="notice", role="note") if lines else Html("")
@@ -104,7 +105,7 @@ _ESTIMATED = (
 def traffic(runs: Sequence[SavedRun]) -> Html:
     """Bytes per client by direction, vector and part, as bars and as a table."""
     shown = looks_of(runs)
-    itemised = {label: _account(group) for label, group in grouped(runs).items()}
+    itemised = {label: _account(group) for label, group in by_label(runs).items()}
     itemised = {label: items for label, items in itemised.items() if items}
     if not itemised:
         return tag("p", "No run has left a ledger.json.", class_="quiet")
@@ -139,9 +140,9 @@ def traffic(runs: Sequence[SavedRun]) -> Html:
     headings = ["method", "direction", "vector", "part", "MB per client", "% of direction"]
     listed = table("Bytes itemised", headings, rows, names=4)
     shares = tag("div", *bars, class_="traffic", aria_hidden="true")
-    if all(run.ledger.get("exact", True) for run in runs):
-        return join([shares, _fold("Itemised, as a table", listed)])
-    return join([shares, tag("p", _ESTIMATED, class_="quiet"), _fold("Itemised, as a table", listed)])
+    estimated = not all(run.ledger.get("exact", True) for run in runs)
+    note = [tag("p", _ESTIMATED, class_="quiet")] if estimated else []
+    return join([shares, *note, _fold("Itemised, as a table", listed)])
 
 
 def _account(runs: Sequence[SavedRun]) -> dict[tuple[str, str, str], float]:
@@ -186,7 +187,7 @@ def _bar(
 
 def settings(runs: Sequence[SavedRun]) -> Html:
     """The settings that differ between methods, one per column."""
-    groups = grouped(runs)
+    groups = by_label(runs)
     flat = {label: flattened(group[0].config) for label, group in groups.items()}
     keys = dict.fromkeys(key for config in flat.values() for key in config if key != "run.seed")
     differ = [key for key in keys if len({_shown(config.get(key)) for config in flat.values()}) > 1]
@@ -204,7 +205,7 @@ def _shown(value: Any) -> str:
 def repeat(runs: Sequence[SavedRun]) -> Html:
     """For every run: its folder, the commands that repeat it, its environment and its settings."""
     parts = []
-    for label, group in grouped(runs).items():
+    for label, group in by_label(runs).items():
         folds = [_fold(f"seed {run.seed} · {run.status}", *_facts(run)) for run in group]
         parts.append(_fold(f"{label} ({len(group)} run{'s' * (len(group) > 1)})", *folds))
     return join(parts)

@@ -16,7 +16,7 @@ HOST = "127.0.0.1"  # nobody else on the network can read the page
 
 
 class _Pages:
-    """The newest page of some folders; a page is used for a second, or three times as long as it took."""
+    """The newest page of some folders, made anew after a second or three times as long as it took to make."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders, self._lock = folders, threading.Lock()

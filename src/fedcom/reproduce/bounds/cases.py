@@ -3,14 +3,15 @@
 import json
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from fedcom.algorithms import Algorithm, FedCOM, FedCOMGATE
 from fedcom.codecs import Identity, RandK
-from fedcom.reproduce.bounds.known import Known, Ridged, known
-from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
+from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave, minimiser
 from fedcom.reproduce.tables.rounds import StackedRuns
 from fedcom.theory import Constants, Theorem, theorem
 from fedcom.theory.theorems import Regime
@@ -58,14 +59,15 @@ class BoundCase:
             batch = BATCH if self.noisy else None
             plain = Logistic.of(self.m, DIM, SAMPLES, spread=self.spread, batch=batch)
             ridge = float(plain.curvatures()[1].max()) / (self.kappa - 1)
-            return Ridged(plain, ridge) if self.regime == "strongly convex" else plain
+            return replace(plain, ridge=ridge) if self.regime == "strongly convex" else plain
         kind = Wave if self.objective == "wave" else Quadratic
         sigma = SIGMA if self.noisy else 0.0
         return kind.of(self.m, DIM, self.kappa, spread=self.spread, sigma=sigma)
 
-    def algorithm(self, gamma: float) -> Algorithm:
-        """The theorem's method; tracking is damped where it would diverge."""
+    def algorithm(self, gamma: float, phi: float) -> Algorithm:
+        """The theorem's method, with its ridge phi; tracking is damped where it would diverge."""
         own: dict[str, Any] = {"gamma": gamma, "tau": self.tau, "batch": "full", "decay": 1.0}
+        own["weight_decay"] = phi
         if self.spread == 0:
             return FedCOM(**own)
         return FedCOMGATE(**own, damping=1 / (1 + self.q) if self.q >= DAMPED else 1.0)
@@ -78,17 +80,17 @@ class BoundCase:
         """The error, a mean over seeds, and the theorem's bound on it."""
         problem, claim = self.problem(), self.theorem
         phi = claim.weight(Constants(1, m=self.m), self.tau)
-        found = known(problem, convex=self.objective != "wave", drawn_to=phi)
-        constants = replace(found.constants, q=self.q)
+        constants, least = known(problem, convex=self.objective != "wave", drawn_to=phi)
+        constants = replace(constants, q=self.q)
         rounds = self._rounds(claim, constants)
         steps = claim.steps(constants, self.tau, rounds)
-        played = Ridged(problem, phi) if phi else problem
-        runs = StackedRuns(played, self.algorithm(steps.gamma), self.links(), [steps.eta], range(self.seeds))
-        errors, worst = [self._error(problem, found, runs)], 0.0
+        algorithm = self.algorithm(steps.gamma, phi)
+        runs = StackedRuns(problem, algorithm, self.links(), [steps.eta], range(self.seeds))
+        errors, worst = [self._error(problem, least, runs)], 0.0
         for _ in range(rounds):
             runs.step()
             worst = max(worst, self._mean_noise(runs))
-            errors.append(self._error(problem, found, runs))
+            errors.append(self._error(problem, least, runs))
         averaged = self.regime == "nonconvex"
         error = torch.stack(errors[:-1]).mean(0) if averaged else errors[-1]
         bound = claim.bound(replace(constants, G_q=worst), steps, rounds)
@@ -110,11 +112,11 @@ class BoundCase:
             rounds *= 2
         return rounds
 
-    def _error(self, problem: Problem, found: Known, runs: StackedRuns) -> torch.Tensor:
-        """The error of each run's model as the theorem measures it."""
+    def _error(self, problem: Problem, least: float, runs: StackedRuns) -> Tensor:
+        """The error of each run's model as the theorem measures it; least: the smallest loss."""
         w, m = runs.server.w, self.m
         if self.regime != "nonconvex":
-            return problem.losses(w).mean(-1) - found.least
+            return problem.losses(w).mean(-1) - least
         gradient = problem.gradient(w.repeat_interleave(m, 0)).reshape(len(w), m, -1).mean(1)
         return gradient.square().sum(-1)
 
@@ -127,6 +129,46 @@ class BoundCase:
         heard = runs.sent["D"].reshape(runs.runs, self.m, -1)
         mean = heard.mean(1).square().sum(-1)
         return float((self.q * (heard.square().sum(-1).mean(-1) / self.m - mean)).mean())
+
+
+def known(problem: Problem, convex: bool, drawn_to: float = 0.0) -> tuple[Constants, float]:
+    """The constants of a problem that starts at w = 0, and the smallest value of f, or a bound below it.
+
+    q and G_q are those of a codec, and left at zero.
+
+    Args:
+        convex: whether its minimisers are to be found; if not, no loss is below zero.
+        drawn_to: phi, if clients optimise their losses with phi/2 |w|^2 added: their minimisers are those.
+    """
+    low, high = problem.curvatures()
+    start, m = problem.start, problem.clients
+    first = problem.losses(start)
+    constants = {
+        "L": float(high.max()),
+        "mu": max(0.0, float(low.min())),
+        "sigma": problem.noise() ** 0.5,
+        "m": m,
+    }
+    if not convex:
+        gap = float(first.mean())
+        return Constants(**constants, gap=gap, local_gap=gap), 0.0
+
+    def own(j: int, w: Tensor) -> Tensor:
+        """What client j optimises."""
+        return problem.losses(w)[j] + drawn_to / 2 * w.square().sum(-1)
+
+    best = minimiser(lambda w: problem.losses(w).mean(), start)
+    each = [minimiser(partial(own, j), start) for j in range(m)]
+    least = float(problem.losses(best).mean())
+    local = [float(own(j, start) - own(j, w)) for j, w in enumerate(each)]
+    found = Constants(
+        **constants,
+        gap=float(first.mean()) - least,
+        local_gap=sum(local) / m,
+        distance=sum(float((w - start).square().sum()) for w in each) / m,
+        norm=float(best.square().sum()),
+    )
+    return found, least
 
 
 def grid(seeds: int, quick: bool = False) -> list[BoundCase]:

@@ -4,9 +4,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from fedcom.reproduce.tables.checks import Case
-from fedcom.reproduce.tables.measured import MOST
-from fedcom.reproduce.tables.rounds import rounds_to
+from fedcom.reproduce.tables.checks import MOST, Case
 from fedcom.reproduce.tables.scaling import Fit, fit
 
 QS = (0.0, 1.0, 3.0, 7.0, 15.0, 31.0)
@@ -14,7 +12,7 @@ QS = (0.0, 1.0, 3.0, 7.0, 15.0, 31.0)
 
 @dataclass(frozen=True)
 class SlopeCase:
-    """A case of the tables with exact gradients, at eta gamma tau L = 1/2 over what grows with q."""
+    """A case of the tables with exact gradients, at the step size eta gamma tau L = 1/(2 growth)."""
 
     case: Case
     seeds: int = 20
@@ -33,17 +31,7 @@ class SlopeCase:
     def run(self) -> dict[str, Any]:
         """The first round in which the mean error over seeds is down to epsilon."""
         s = self.case
-        step, averaged = 0.5 / self.growth, s.objective == "wave"
-        found = rounds_to(
-            [s.epsilon],
-            s.problem(),
-            s.algorithm(),
-            s.links(),
-            [step],
-            seeds=self.seeds,
-            most=MOST,
-            averaged=averaged,
-        )
+        found = s.rounds_to([s.epsilon], [0.5 / self.growth], self.seeds)
         return {"rounds": found[s.epsilon].rounds}
 
 

@@ -4,73 +4,42 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedcom.errors import ConfigError
 from fedcom.reports.comparison import write_csv
+from fedcom.reports.figures import INK, PALE, blank
+from fedcom.reports.looks import palette
 from fedcom.reproduce.bounds.cases import BoundCase, grid
-from fedcom.reproduce.bounds.slopes import Slope, SlopeCase, slope_cases, slopes
-from fedcom.reproduce.panels import Scale
+from fedcom.reproduce.bounds.slopes import Slope, slope_cases, slopes
+from fedcom.reproduce.panels import Scale, package_data
 from fedcom.reproduce.results import Verdict
 from fedcom.reproduce.small_runs import measure_all
+from fedcom.reproduce.study_page import write_study
 from fedcom.reproduce.tables.scaling import CONSISTENT, hold
 from fedcom.runs.folder import claim
-from fedcom.saving.whole import write_json, write_text
 from fedcom.theory import THEOREMS
 
 SEEDS = 20
-TITLE = "The theorems, beside what happens"
-_NOTES = """\
-Each point of the first six charts is one problem (quadratic, logistic regression, wave), number of clients
-(2, 8), q (0, 1, 7: rand-k), tau (1, 8), condition number (4, 64) and difference between clients (0, .3, .9),
-run at the step sizes that the theorem prescribes for at least 100 rounds. All constants are known or
-computed; G_q is the largest of all rounds. From q = 1 on FedCOMGATE's tracking is damped by 1/(1 + q): as
-printed it diverges there whatever the step sizes, since a client's delta keeps the noise of what it sent
-(docs/decisions/theorems.md).
-"""
+_TOLD = package_data("studies.toml")["theory"]
+TITLE = _TOLD["title"]
 
 Found = Sequence[tuple[BoundCase, dict[str, Any]]]
 
 
-def reproduce_theory(scale: Scale, out: Path, device: str = "cpu", quiet: bool = False) -> list[Verdict]:
-    """Run the study of the theorems, on all cores of the CPU.
-
-    Args:
-        out: its folder.
-        device: not used, as a GPU does not help with such small problems.
-        quiet: show no progress.
-    """
-    if scale.overrides:
-        raise ConfigError(f"theory has no config that {scale.overrides[0]!r} could override; leave it out")
-    seeds = 3 if scale.quick else SEEDS
-    return reproduce_cases(
-        grid(seeds, scale.quick), slope_cases(seeds, scale.quick), out, quick=scale.quick, quiet=quiet
-    )
-
-
-def reproduce_cases(
-    cases: Sequence[BoundCase],
-    growth: Sequence[SlopeCase],
-    out: Path,
-    *,
-    quick: bool = False,
-    quiet: bool = False,
-    workers: int | None = None,
-) -> list[Verdict]:
+def reproduce_theory(scale: Scale, out: Path, quiet: bool = False) -> list[Verdict]:
     """Run what is not yet in the folder's results.jsonl, then draw, judge and write the study.
 
     Args:
-        quick: whether the page says that the quick command repeats it.
+        out: the folder of the study.
         quiet: show no progress.
-        workers: processes to use; None for one per core.
     """
+    seeds, log = 3 if scale.quick else SEEDS, out / "results.jsonl"
+    cases, growth = grid(seeds, scale.quick), slope_cases(seeds, scale.quick)
     with claim(out, used=True):
-        log = out / "results.jsonl"
-        found = measure_all(cases, log, "theory", quiet, workers, _time)
-        grown = slopes(measure_all(growth, log, "theory", quiet, workers, lambda job: job.growth))
+        found = measure_all(cases, log, "theory", quiet, time=_time)
+        grown = slopes(measure_all(growth, log, "theory", quiet, time=lambda job: job.growth))
         verdicts = judge(found, grown)
         figure(found, grown, out / "theory.png")
         write_csv([_row(*pair) for pair in found], out / "points.csv")
-        write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
-        write_text(out / "README.md", page(found, grown, verdicts, quick))
+        write_study(out, verdicts, page(found, verdicts, scale.quick))
     return verdicts
 
 
@@ -109,14 +78,7 @@ def judge(found: Found, grown: Sequence[Slope]) -> list[Verdict]:
 
 def figure(found: Found, grown: Sequence[Slope], path: Path) -> None:
     """Errors over their bounds, one chart per theorem, and rounds over 1 + q/m or 1 + q."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from fedcom.reports.figures import INK, PALE
-    from fedcom.reports.looks import palette
-
-    sheet = Figure(figsize=(14, 7.2), dpi=80, layout="constrained")
-    FigureCanvasAgg(sheet)
+    sheet = blank(14, 7.2, dpi=80, layout="constrained")
     places = sheet.subplots(2, 4)
     hues = palette(("quadratic", "logistic", "wave", "flat"))
     for i, theorem in enumerate(THEOREMS):
@@ -157,10 +119,10 @@ def _log_axes(axes: Any, x: str, y: str) -> None:
     axes.set_ylabel(y)
 
 
-def page(found: Found, grown: Sequence[Slope], verdicts: Sequence[Verdict], quick: bool) -> str:
+def page(found: Found, verdicts: Sequence[Verdict], quick: bool) -> str:
     """The study's page."""
     command = f"fedcom reproduce theory{' --quick' * quick}"
-    lines = [f"# {TITLE}", "", "![errors and bounds](theory.png)", "", _NOTES]
+    lines = [f"# {TITLE}", "", "![errors and bounds](theory.png)", "", _TOLD["notes"]]
     lines += [f"`{command}` repeats this: {len(found)} cases, {found[0][0].seeds} seeds each.", ""]
     lines += ["| verdict | claim | numbers |", "|---|---|---|"]
     lines += [f"| {v.outcome} | {v.claim} | {v.numbers} |" for v in verdicts]

@@ -1,13 +1,15 @@
 """What a cell of the paper's tables states, and how it is checked: method, problem, factor and bound."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.codecs import CODECS
+from fedcom.reproduce.panels import package_data
 from fedcom.reproduce.tables.problems import Logistic, Problem, Quadratic, Wave
+from fedcom.reproduce.tables.rounds import Reached, rounds_to
 from fedcom.theory.rates import LOCAL_STEPS, ROUNDS
 from fedcom.traffic.links import Links
 
@@ -15,6 +17,7 @@ DIM = 32
 NOISE = 0.5**0.5  # sigma of noisy gradients: the norm of their noise
 SPREAD = 0.5  # of heterogeneous clients; see `Quadratic.of`
 LARGEST, OCTAVES = 2.0, 9  # steps eta gamma tau L: the largest that suits gradient descent, and its halvings
+MOST = 3000  # rounds after which an accuracy counts as never reached
 
 # The column of the paper's tables that each problem belongs to.
 COLUMNS = {"quadratic": "strongly convex", "flat": "convex", "logistic": "convex", "wave": "nonconvex"}
@@ -41,7 +44,7 @@ class Case:
 
     Args:
         method: a name in SETUPS.
-        objective: the problem; see `tables_page.INTRODUCTION`.
+        objective: the problem; see the introduction in tables.toml.
         alike: homogeneous clients.
         noisy: gradients have noise, or come from minibatches.
         q: the relative variance of the codec.
@@ -100,6 +103,13 @@ class Case:
         name = SETUPS[self.method].codec if self.q else "identity"
         return Links(CODECS[name](**({"ratio": 1 / (1 + self.q)} if self.q else {})))
 
+    def rounds_to(
+        self, epsilons: Sequence[float], steps: Sequence[float], seeds: int
+    ) -> dict[float, Reached]:
+        """The fewest rounds to each accuracy over some steps; see `rounds.rounds_to`."""
+        runs = self.problem(), self.algorithm(), self.links()
+        return rounds_to(epsilons, *runs, steps, seeds=seeds, most=MOST, averaged=self.objective == "wave")
+
 
 class MethodSetup(NamedTuple):
     """How a method of the tables is run.
@@ -117,20 +127,7 @@ class MethodSetup(NamedTuple):
     own: Mapping[str, Any] = {}
 
 
-SETUPS = {
-    "fedcom": MethodSetup("fedcom", "m", "randk"),
-    "fedpaq": MethodSetup("fedpaq", "1", "randk"),
-    "qsparse": MethodSetup("qsparse", "1", "topk"),
-    "local-sgd": MethodSetup("local-sgd", "1"),
-    "fedcomgate": MethodSetup("fedcomgate", "sqrt", "randk", {"damping": 1.0}),
-    "fedcomgate damped": MethodSetup("fedcomgate", "sqrt", "randk", {"damping": "kept"}),
-    "fedgate": MethodSetup("fedgate", "sqrt"),
-    "scaffold": MethodSetup("scaffold", "sqrt"),
-    "vrl-sgd": MethodSetup("vrl-sgd", "1"),
-    "diana": MethodSetup("diana", "1", "randk", {"shift_rate": "kept"}),
-    "vr-diana": MethodSetup("vr-diana", "1", "randk", {"shift_rate": "kept", "refresh_probability": "1/n"}),
-}
-
+SETUPS = {name: MethodSetup(**own) for name, own in package_data("tables/tables.toml")["methods"].items()}
 TAU_SCALE = 0.25  # the constant in front of the stated tau; it suits the noise used here
 
 

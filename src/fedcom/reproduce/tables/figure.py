@@ -4,29 +4,25 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
-from fedcom.reproduce.drawing import DPI, save_png
+from fedcom.reports.comparison import grouped
+from fedcom.reports.figures import FAINT, INK, PALE, blank
+from fedcom.reports.looks import palette
+from fedcom.reproduce.drawing import save_png
 from fedcom.reproduce.tables.checks import Check
 from fedcom.reproduce.tables.measured import MeasuredRounds, abscissa, drawn_at, stated
 
 
 def figure(title: str, checks: Sequence[Check], found: MeasuredRounds, path: Path) -> None:
     """Draw the figure of one table: one chart per problem and factor."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    from fedcom.reports.figures import INK, PALE
-    from fedcom.reports.looks import palette
-
-    charts: dict[tuple[str, str], list[Check]] = {}
-    for check in checks:
-        charts.setdefault((check.base.objective, check.factor), []).append(check)
+    charts = grouped(checks, lambda check: (check.base.objective, check.factor))
     columns, hues = 4, palette(dict.fromkeys(check.base.method for check in checks))
     rows = -(-len(charts) // columns)
-    sheet = Figure(figsize=(3.1 * columns, 2.75 * rows + 0.9), dpi=DPI, layout="constrained")
-    FigureCanvasAgg(sheet)
+    sheet = blank(3.1 * columns, 2.75 * rows + 0.9, layout="constrained")
     axes = sheet.subplots(rows, columns, squeeze=False).flatten()
     for place, own in zip(axes, charts.values(), strict=False):
         _chart(place, own, found, hues)
@@ -59,8 +55,6 @@ _WORDS = {"q": "1 + q", "m": "clients m", "kappa": "condition number κ", "epsil
 def _chart(axes: Any, checks: Sequence[Check], found: MeasuredRounds, hues: Mapping[str, str]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    from fedcom.reports.figures import FAINT, INK
-
     base, factor = checks[0].base, checks[0].factor
     for check in checks:
         hue = hues[check.base.method]
@@ -73,7 +67,7 @@ def _chart(axes: Any, checks: Sequence[Check], found: MeasuredRounds, hues: Mapp
         if line is not None:
             spans, (x0, y0) = abscissa(check), line.origin
             beyond = [(v - x0, b - y0) for v, b in zip(spans, y, strict=True) if b and v > x0 and b > y0]
-            scale = _middle([b / v ** stated(check) for v, b in beyond])
+            scale = geometric_mean([b / v ** stated(check) for v, b in beyond])
             as_stated = replace(line, slope=stated(check), factor=scale)
             there = [(a, v) for a, v, b in zip(x, spans, y, strict=True) if b]
             fitted = {**pen, "marker": ""}
@@ -106,8 +100,3 @@ def _apart(values: Sequence[float]) -> list[float]:
         if math.log(value / kept[-1]) > 0.09 * math.log(values[-1] / values[0]):
             kept.append(value)
     return kept
-
-
-def _middle(values: Sequence[float]) -> float:
-    """The geometric mean."""
-    return math.exp(sum(map(math.log, values)) / len(values))

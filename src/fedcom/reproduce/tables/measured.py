@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fedcom.reproduce.tables.checks import DIM, LARGEST, NOISE, OCTAVES, SHAPES, SPREAD, Case, Check
-from fedcom.reproduce.tables.rounds import rounds_to
+from fedcom.reproduce.tables.checks import DIM, LARGEST, MOST, NOISE, OCTAVES, SHAPES, SPREAD, Case, Check
 from fedcom.reproduce.tables.scaling import BETTER, CONSISTENT, WORSE, Fit, fit, hold
 
 BY_A_LOGARITHM = "worse than the bound, by no more than log(1/ε)"
 LIKE_Q = "worse than the bound's sum, but not than its term in q"
-MOST = 3000  # rounds after which an accuracy counts as never reached
 CONSTANTS = (DIM, NOISE, SPREAD, LARGEST, OCTAVES, MOST, SHAPES)  # a part of every key
 ReachedRow = Mapping[str, Any]  # an epsilon, the rounds to it, and the step that needed fewest
 
@@ -39,19 +37,9 @@ class Measurement:
 
     def run(self) -> list[dict[str, Any]]:
         """One row per accuracy: the fewest rounds to it and the step that took them; None if not reached."""
-        s = self.case
         steps = [LARGEST * 2 ** (-k / self.finer) for k in range(OCTAVES * self.finer + 1)]
-        found = rounds_to(
-            self.epsilons,
-            s.problem(),
-            s.algorithm(),
-            s.links(),
-            steps,
-            seeds=self.seeds,
-            most=MOST,
-            averaged=s.objective == "wave",
-        )
-        return [{"epsilon": eps, "rounds": r.rounds, "step": r.step} for eps, r in found.items()]
+        found = self.case.rounds_to(self.epsilons, steps, self.seeds)
+        return [{"epsilon": eps, **reached._asdict()} for eps, reached in found.items()]
 
 
 def measurements(checks: Sequence[Check], seeds: int, finer: int = 2) -> list[Measurement]:

@@ -1,6 +1,7 @@
 """Problems with a known optimum and smoothness; gradients are given by formulas, for many runs at once."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, Self
@@ -108,7 +109,11 @@ class Quadratic:
         return len(self.a)
 
     def gradient(self, w: Tensor) -> Tensor:
-        return (self.a * (w.reshape(-1, *self.a.shape) - self.b)).reshape(w.shape)
+        return self.slope(w.reshape(-1, *self.a.shape) - self.b).reshape(w.shape)
+
+    def slope(self, u: Tensor) -> Tensor:
+        """The gradient at u = w - b_j."""
+        return self.a * u
 
     def chance(self, draw: Draw, tau: int) -> Tensor | None:
         """One bit per coordinate and step: a random sign is the quickest noise of known variance."""
@@ -141,8 +146,8 @@ class Wave(Quadratic):
     The gap is that of the squared norm of the gradient.
     """
 
-    def gradient(self, w: Tensor) -> Tensor:
-        return self._gradient(w.reshape(-1, *self.a.shape)).reshape(w.shape)
+    def slope(self, u: Tensor) -> Tensor:
+        return self.a * (u + 1.5 * torch.sin(2 * u)) / 4
 
     def gap(self, w: Tensor) -> Tensor:
         return self._size(w) / self._size(self.start)
@@ -154,12 +159,8 @@ class Wave(Quadratic):
     def curvatures(self) -> tuple[Tensor, Tensor]:
         return -self.a.amax(-1) / 2, self.a.amax(-1)
 
-    def _gradient(self, w: Tensor) -> Tensor:
-        u = w - self.b
-        return self.a * (u + 1.5 * torch.sin(2 * u)) / 4
-
     def _size(self, w: Tensor) -> Tensor:
-        return self._gradient(w.unsqueeze(-2)).mean(-2).square().sum(-1)
+        return self.slope(w.unsqueeze(-2) - self.b).mean(-2).square().sum(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,11 +171,13 @@ class Logistic:
         x: features, [m, n, d].
         y: labels 0 or 1, [m, n].
         batch: samples per stochastic gradient; None for all.
+        ridge: ridge/2 |w|^2 is added to every client's loss.
     """
 
     x: Tensor
     y: Tensor
     batch: int | None = None
+    ridge: float = 0.0
 
     @classmethod
     def of(
@@ -211,7 +214,7 @@ class Logistic:
         rows = w.reshape(-1, self.clients, w.shape[-1]).transpose(0, 1)  # [m, runs, d]
         score = rows @ self.x.mT
         g = (torch.sigmoid(score) - self.y.unsqueeze(1)) @ self.x / self.x.shape[1]
-        return g.transpose(0, 1).reshape(w.shape)
+        return decayed(w, g.transpose(0, 1).reshape(w.shape), self.ridge)
 
     def chance(self, draw: Draw, tau: int) -> Tensor | None:
         """The indices of the samples of each step."""
@@ -224,18 +227,20 @@ class Logistic:
         sample, client = chance[step], (torch.arange(len(w)) % self.clients).unsqueeze(-1)
         x, y = self.x[client, sample], self.y[client, sample]
         score = (x @ w.unsqueeze(-1)).squeeze(-1)
-        return ((torch.sigmoid(score) - y).unsqueeze(-2) @ x).squeeze(-2) / sample.shape[-1]
+        g = ((torch.sigmoid(score) - y).unsqueeze(-2) @ x).squeeze(-2) / sample.shape[-1]
+        return decayed(w, g, self.ridge)
 
     def gap(self, w: Tensor) -> Tensor:
         return (self._loss(w) - self._least) / (self._loss(self.start) - self._least)
 
     def losses(self, w: Tensor) -> Tensor:
         score = torch.einsum("...d,mnd->...mn", w, self.x)
-        return (torch.nn.functional.softplus(score) - self.y * score).mean(-1)
+        losses = (torch.nn.functional.softplus(score) - self.y * score).mean(-1)
+        return losses + self.ridge / 2 * w.square().sum(-1, keepdim=True)
 
     def curvatures(self) -> tuple[Tensor, Tensor]:
         largest = torch.linalg.matrix_norm(self.x, 2) ** 2 / self.x.shape[1] / 4
-        return torch.zeros_like(largest), largest
+        return torch.full_like(largest, self.ridge), largest + self.ridge
 
     def noise(self) -> float:
         if self.batch is None:
@@ -245,25 +250,30 @@ class Logistic:
     def _loss(self, w: Tensor) -> Tensor:
         return self.losses(w).mean(-1)
 
-    def _mean_gradient(self, w: Tensor) -> Tensor:
-        x = self.x.flatten(0, 1)
-        return (torch.sigmoid(w @ x.mT) - self.y.flatten()) @ x / len(x)
-
     @cached_property
     def _least(self) -> Tensor:
-        """The smallest loss, found by Newton's method; a step that does not lower the loss is halved."""
-        x, w = self.x.flatten(0, 1), self.start
-        for _ in range(100):
-            p = torch.sigmoid(x @ w)
-            hessian = (x.mT * (p * (1 - p))) @ x / len(x)
-            step = torch.linalg.solve(hessian, self._mean_gradient(w))
-            t = 1.0
-            while t > 1e-9 and self._loss(w - t * step) > self._loss(w):
-                t /= 2
-            w = w - t * step
-            if step.abs().max() < 1e-10 * w.abs().max():
-                break
-        return self._loss(w)
+        """The smallest loss."""
+        return self._loss(minimiser(self._loss, self.start))
+
+
+def minimiser(f: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
+    """The minimiser of a convex function, by Newton's method; a step that does not lower it is halved."""
+    for _ in range(100):
+        slope = torch.func.grad(f)(w)
+        curvature = torch.func.jacrev(torch.func.grad(f))(w) + 1e-12 * torch.eye(len(w), dtype=w.dtype)
+        step = torch.linalg.solve(curvature, slope)
+        t = 1.0
+        while t > 1e-9 and f(w - t * step) > f(w):
+            t /= 2
+        w = w - t * step
+        if float(step.norm()) <= 1e-10 * (1 + float(w.norm())):
+            break
+    return w
+
+
+def decayed(w: Tensor, g: Tensor, ridge: float) -> Tensor:
+    """A gradient with that of ridge/2 |w|^2 added to it."""
+    return g + ridge * w if ridge else g
 
 
 def _centred(x: Tensor) -> Tensor:

@@ -31,12 +31,10 @@ class Rival:
 
     def pair(self, checks: Sequence[Check]) -> list[Check]:
         """The checks of both methods; empty if one of them is missing."""
-        found = [
-            next((c for c in checks if (c.base.method, c.base.objective, c.factor) == wanted), None)
-            for wanted in ((name, self.objective, self.factor) for name in (self.one, self.other))
-        ]
-        pair = [check for check in found if check is not None]
-        return pair if len(pair) == 2 else []
+        own = [c for c in checks if (c.base.objective, c.factor) == (self.objective, self.factor)]
+        found = {check.base.method: check for check in reversed(own)}
+        names = (self.one, self.other)
+        return [found[name] for name in names] if found.keys() >= set(names) else []
 
     def verdict(self, found: MeasuredRounds, pair: Sequence[Check], where: str) -> Verdict:
         """The claim holds if `other` needs over 10% more rounds than `one`, partly if about as many.
@@ -57,23 +55,3 @@ class Rival:
         if self.alike:
             return Verdict(claim, HOLDS if same else FAILS, numbers, where)
         return Verdict(claim, HOLDS if ratio > 1.1 else fewer, numbers, where)
-
-
-_PLAIN, _GATE = "fewer rounds than", "FedCOMGATE, damped,"
-RIVALS = (
-    Rival(1, f"FedCOM needs {_PLAIN} FedPAQ at small ε.", "fedcom", "fedpaq", "quadratic", "epsilon"),
-    Rival(1, f"FedCOM needs {_PLAIN} Qsparse at large q.", "fedcom", "qsparse", "quadratic", "q"),
-    Rival(2, f"{_GATE} needs {_PLAIN} Qsparse at small ε.", "fedcomgate damped", "qsparse", "quadratic",
-          "epsilon"),
-    Rival(3, f"FedCOM needs {_PLAIN} local SGD with many clients.", "fedcom", "local-sgd", "quadratic", "m"),
-    Rival(4, "FedGATE needs as many rounds as SCAFFOLD.", "fedgate", "scaffold", "quadratic", "epsilon",
-          alike=True),
-    Rival(4, f"FedGATE needs {_PLAIN} VRL-SGD with many clients.", "fedgate", "vrl-sgd", "wave", "m"),
-    Rival(4, f"FedGATE needs {_PLAIN} local SGD at small ε.", "fedgate", "local-sgd", "flat", "epsilon"),
-    Rival(5, f"FedCOM needs {_PLAIN} DIANA at large q.", "fedcom", "diana", "quadratic", "q"),
-    Rival(5, f"FedCOM needs {_PLAIN} VR-DIANA at large q.", "fedcom", "vr-diana", "logistic", "q"),
-    Rival(6, f"DIANA needs {_PLAIN} FedCOMGATE, damped, at large q where strongly convex.", "diana",
-          "fedcomgate damped", "quadratic", "q"),
-    Rival(6, f"{_GATE} needs {_PLAIN} VR-DIANA at large q where not convex.", "fedcomgate damped", "vr-diana",
-          "wave", "q"),
-)  # fmt: skip

@@ -12,9 +12,6 @@ MARGIN = 0.1  # smaller differences from the stated slope may come from lower-or
 CONSISTENT, BETTER = "consistent with the bound", "better than the bound"
 WORSE, UNKNOWN = "worse than the bound", "too uncertain to say"
 
-# Half of a 95% interval in standard errors, by degrees of freedom.
-STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57}
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -45,6 +42,8 @@ def fit(x: Sequence[float], y: Sequence[float], origin: tuple[float, float] = (0
     Args:
         origin: x0 and y0, which are subtracted first; points that are not beyond both are left out.
     """
+    from scipy import stats  # a dependency of scikit-learn
+
     x0, y0 = origin
     beyond = [(a - x0, b - y0) for a, b in zip(x, y, strict=True) if a > x0 and b > y0]
     if len({a for a, _ in beyond}) < 3:
@@ -54,7 +53,7 @@ def fit(x: Sequence[float], y: Sequence[float], origin: tuple[float, float] = (0
     slope = float(((u - u.mean()) * (v - v.mean())).sum()) / spread
     rest = v - v.mean() - slope * (u - u.mean())
     freedom = len(u) - 2
-    error = STUDENT.get(freedom, 2.0) * math.sqrt(float((rest**2).sum()) / freedom / spread)
+    error = float(stats.t.ppf(0.975, freedom)) * math.sqrt(float((rest**2).sum()) / freedom / spread)
     return Fit(slope, error, math.exp(float(v.mean()) - slope * float(u.mean())), origin)
 
 

@@ -4,65 +4,47 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedcom.codecs import Identity
-from fedcom.errors import ConfigError
 from fedcom.reports.comparison import write_csv
+from fedcom.reports.markdown import markdown_table
 from fedcom.reproduce.panels import Scale
-from fedcom.reproduce.results import Verdict
+from fedcom.reproduce.results import MARKS, Verdict
 from fedcom.reproduce.small_runs import measure_all
-from fedcom.reproduce.tables.cells import CHECKS
-from fedcom.reproduce.tables.checks import DIM, Case, Check
+from fedcom.reproduce.study_page import write_study
+from fedcom.reproduce.tables.cells import CHECKS, INTRODUCTION, RIVALS, TABLES
+from fedcom.reproduce.tables.checks import DIM, LARGEST, MOST, OCTAVES, Case, Check
 from fedcom.reproduce.tables.figure import figure
 from fedcom.reproduce.tables.measured import MeasuredRounds, Measurement, holds, measurements, points, summary
-from fedcom.reproduce.tables.rivals import RIVALS
 from fedcom.reproduce.tables.rounds import StackedRuns
-from fedcom.reproduce.tables.tables_page import TABLES, of_table, page, setting
 from fedcom.runs.folder import claim
-from fedcom.saving.whole import write_json, write_text
 from fedcom.traffic.links import Links
 
 SEEDS = 3  # seeds per seed of the scale, as these runs are small
 
 
-def reproduce_tables(scale: Scale, out: Path, device: str = "cpu", quiet: bool = False) -> list[Verdict]:
-    """Reproduce all tables at a scale, on all cores of the CPU.
-
-    Args:
-        out: the folder of the tables.
-        device: not used, as a GPU does not help with such small problems.
-        quiet: show no progress.
-    """
-    if scale.overrides:
-        raise ConfigError(f"tables have no config that {scale.overrides[0]!r} could override; leave it out")
-    work = work_of(scale)
-    return reproduce_checks(work, CHECKS, out, quick=scale.quick, quiet=quiet)
-
-
-def work_of(scale: Scale) -> list[Measurement]:
-    """The measurements of all checks at a scale."""
-    return measurements(CHECKS, SEEDS * scale.seeds, 2 if scale.quick else 4)
-
-
-def reproduce_checks(
-    work: Sequence[Measurement],
-    checks: Sequence[Check],
+def reproduce_tables(
+    scale: Scale,
     out: Path,
-    *,
-    quick: bool = False,
     quiet: bool = False,
+    checks: Sequence[Check] = CHECKS,
     workers: int | None = None,
 ) -> list[Verdict]:
     """Run what is not yet in the folder's results.jsonl, then draw, judge and write the tables.
 
     Args:
-        work: the measurements that the checks need; see `measurements`.
-        quick: whether the page says that the quick command repeats it.
+        out: the folder of the tables.
         quiet: show no progress.
         workers: processes to use; None for one per core.
     """
+    work = work_of(scale, checks)
     with claim(out, used=True):
         found = MeasuredRounds(measure_all(work, out / "results.jsonl", "tables", quiet, workers, _time))
         write_csv(list(points(found, checks)), out / "points.csv")
-        return publish(found, checks, work[0], out, quick)
+        return publish(found, checks, work[0], out, scale.quick)
+
+
+def work_of(scale: Scale, checks: Sequence[Check] = CHECKS) -> list[Measurement]:
+    """The measurements that checks need at a scale."""
+    return measurements(checks, SEEDS * scale.seeds, 2 if scale.quick else 4)
 
 
 def publish(
@@ -76,9 +58,7 @@ def publish(
     """
     verdicts = judge(found, checks, example)
     images = draw(found, out, checks)
-    write_json(out / "verdicts.json", [verdict.table() for verdict in verdicts])
-    text = page(found, verdicts, images, checks, example, quick)
-    write_text(out / "README.md", text)
+    write_study(out, verdicts, page(found, verdicts, images, checks, example, quick))
     return verdicts
 
 
@@ -86,7 +66,7 @@ def draw(found: MeasuredRounds, out: Path, checks: Sequence[Check]) -> list[str]
     """Draw one figure per table into a folder; return the names of the files."""
     numbers = [number for number in TABLES if of_table(number, checks)]
     for number in numbers:
-        title = f"Table {number}: {TABLES[number].title}"
+        title = f"Table {number}: {TABLES[number]['title']}"
         figure(title, of_table(number, checks), found, out / f"table{number}.png")
     return [f"table{number}.png" for number in numbers]
 
@@ -138,3 +118,59 @@ def _time(work: Measurement) -> float:
     """About how long a measurement takes, in no unit."""
     s = work.case
     return s.m * (s.tau + 4) * (1 + s.q) / min(work.epsilons)
+
+
+def of_table(number: int, checks: Sequence[Check]) -> list[Check]:
+    """The checks of one table."""
+    return [check for check in checks if number in check.tables]
+
+
+def setting(example: Measurement) -> str:
+    """Where numbers were measured, in words; any of the measurements will do."""
+    return (
+        f"d = {DIM}; unless varied m = 4, κ = 32, ε = 0.01 (wave and logistic: 0.1); the best of "
+        f"{OCTAVES * example.finer + 1} steps from {LARGEST:g} down, the mean of {example.seeds} seeds"
+    )
+
+
+def page(
+    found: MeasuredRounds,
+    verdicts: Sequence[Verdict],
+    images: Sequence[str],
+    checks: Sequence[Check],
+    example: Measurement,
+    quick: bool,
+) -> str:
+    """The page of all tables.
+
+    Args:
+        images: names of the image files beside the page, one per table.
+        example: any of the measurements; its seeds and step sizes are named in the page.
+        quick: whether the quick command repeats it.
+    """
+    parts = [
+        "# The six tables",
+        INTRODUCTION,
+        f"Settings: {setting(example)}. A run is given {MOST} rounds.",
+        f"`fedcom reproduce tables{' --quick' * quick}` repeats it.",
+    ]
+    for number, image in zip([n for n in TABLES if of_table(n, checks)], images, strict=True):
+        title, claim = TABLES[number].values()
+        mine = [v for v in verdicts if v.claim.startswith(f"Table {number}")]
+        parts += [
+            f"## Table {number}: {title}",
+            f"What the paper says: {claim}",
+            f"![{title}]({image})",
+            _markdown(summary(found, of_table(number, checks))),
+            "\n".join(f"- {MARKS[v.outcome]} **{v.outcome}**: {_said(v)}" for v in mine),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _said(verdict: Verdict) -> str:
+    """A verdict in one line, without the slopes, which are in the table above it."""
+    return verdict.claim if verdict.numbers.startswith("Slopes") else f"{verdict.claim} {verdict.numbers}"
+
+
+def _markdown(lines: Sequence[dict[str, str]]) -> str:
+    return markdown_table(list(lines[0]), [list(line.values()) for line in lines], "l" * len(lines[0]))

@@ -101,7 +101,7 @@ def local_steps(dense: Dense, w: Tensor, walk: Walk, batches: Minibatches) -> Te
 
 @contextmanager
 def _streams(device: torch.device, count: int) -> Iterator[list[AbstractContextManager[Any]]]:
-    """This stream and others, which begin after what this one was given before and end before its next."""
+    """This stream and others beside it: they wait for its earlier work, and its later work waits for them."""
     if device.type != "cuda":
         yield [nullcontext()] * count
         return

@@ -1,0 +1,156 @@
+"""fedcom status, report, reproduce and evaluate: what runs have come to."""
+
+import json
+import shlex
+import sys
+import webbrowser
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcom.cli import crash, options, streams
+from fedcom.cli.app import app
+from fedcom.cli.options import AsJson, DeviceOption, Quiet, Trust
+from fedcom.cli.shared import show, with_how_to_go_on
+from fedcom.errors import ConfigError
+
+
+@app.command("status")
+def status_command(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="DIR...", help="Folders that contain runs at any depth.", show_default="runs/"
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how runs stand: running, done, diverged, interrupted, failed, or dead if their process is gone.
+
+    Also their rounds, rounds per second and time left, the last loss and accuracy, and why they ended early.
+    Sweeps and studies have one line each, with the number of trials that are done. Of a job with real
+    clients: who was counted, who has been missing for long, who is left out, and why replies were refused.
+    """
+    from fedcom.runs import status
+
+    default = Path("runs")
+    places = folders or [default] * default.is_dir()
+    found = status.statuses(places)
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=2))
+        return
+    if not found:
+        print(f"no runs in {', '.join(map(str, folders or [default]))}")
+        return
+    show(status.render(found))
+    for one in found:
+        for line in status.remarks(one):
+            print(f"{one.folder}: {line}")
+
+
+@app.command("report")
+def report_command(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...", help="Folders of runs or sweeps, or that contain some at any depth."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file to write.", show_default="report.html in DIR, or here if several"),
+    ] = None,
+    opened: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the page to this machine, and renew it while runs go on.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(help="For --live; 0 for any that is free.", show_default=str(options.PORT))
+    ] = None,
+) -> None:
+    """Write one HTML page about any runs and sweeps: curves, frontier, results, bytes, codecs, clients."""
+    from fedcom.reports import page
+
+    if live:
+        if out is not None:
+            raise ConfigError("--live serves the page and writes no file; leave --out out")
+        page.serve(folders, options.PORT if port is None else port, lambda address: _serving(address, opened))
+        return
+    if port is not None:
+        raise ConfigError("--port is about --live; add --live")
+    out = page.write(folders, out, tell=streams.complain)
+    print(f"report in {out}")
+    if opened:
+        _open_page(out.resolve().as_uri())
+
+
+def _serving(address: str, opened: bool) -> None:
+    print(f"report on {address}, renewed while runs go on; Ctrl-C ends it", flush=True)
+    if opened:
+        _open_page(address)
+
+
+def _open_page(address: str) -> None:
+    if not webbrowser.open(address):
+        streams.complain(f"no browser found here; open {address} by hand")
+
+
+@app.command("reproduce")
+def reproduce_command(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="STUDY | section.key=value", help=options.STUDIES, autocompletion=options.studies
+        ),
+    ],
+    small: Annotated[bool, typer.Option("--quick", help=options.QUICK)] = False,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds per run.", show_default="3; quick: 1")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results.", show_default=options.REPRODUCED)
+    ] = None,
+    device: DeviceOption = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Reproduce figures of the paper on real data: a figure, its points and a verdict on each claim.
+
+    Runs that an earlier call finished are not repeated. Panels and studies whose data is missing are named
+    and left out.
+    """
+    from fedcom.reproduce import command
+
+    if out is not None:
+        crash.results_go_to(out)
+    with with_how_to_go_on(shlex.join(["fedcom", *sys.argv[1:]])):
+        command.run(what, small, seeds, out, device, quiet)
+
+
+@app.command()
+def evaluate(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run folder with config.toml and model.safetensors.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="section.key=value", help="Overrides, to score it on another task."),
+    ] = None,
+    device: DeviceOption = "auto",
+    trust: Trust = False,
+) -> None:
+    """Score a saved model on its own task, or on another task given by overrides; prints JSON."""
+    from fedcom.config import Config, read
+    from fedcom.runs.prepare import prepare
+
+    table = read(folder / "config.toml", settings or [], trust)
+    table.setdefault("run", {})["init"] = str(folder / "model.safetensors")
+    simulation, config = prepare(Config.of(table), device)
+    scores = simulation.row()
+    keys = ("train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse")
+    print(
+        json.dumps(
+            {"data": config.data.name, **{key: scores[key] for key in keys if key in scores}}, indent=2
+        )
+    )
