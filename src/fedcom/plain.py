@@ -1,7 +1,7 @@
 """Frozen dataclasses from plain tables, every key and type checked, and back."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields
 from typing import Any, TypeVar, get_type_hints
 
 from fedcom.errors import ConfigError, nearest
@@ -35,7 +35,11 @@ def pick(registry: Registry[type[T]], table: Mapping[str, Any], section: str) ->
 def plain(thing: Any, registry: Registry[Any]) -> dict[str, Any]:
     """A registered dataclass as a table with its name first."""
     parts: dict[str, Any] = {f.name: getattr(thing, f.name) for f in fields(thing)}
-    named = {key: {"name": part.name, **asdict(part)} for key, part in parts.items() if is_dataclass(part)}
+    named = {
+        key: {"name": part.name, **asdict(part)}
+        for key, part in parts.items()
+        if hasattr(part, "__dataclass_fields__")
+    }
     return {"name": registry.name_of(type(thing)), **asdict(thing), **named}
 
 
