@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from fedcom import settings
@@ -254,17 +255,13 @@ class Algorithm:
         """The setting for Round.alpha: a number, or "auto" to compute it from this round's measured q."""
         return 1.0
 
-    def fastest_tracking(self, share: float | Tensor, mu: float | Tensor) -> float | Tensor:
-        """The most that Round.alpha may be, where it is "auto": tracking must be slower than momentum.
+    def fastest_tracking(self, rnd: Round) -> float | Tensor:
+        """The most that corrections may move in a round where "auto" decides: less than the server's v does.
 
         With momentum mu the server goes on by itself for 1/(1 - mu) rounds, and corrections that follow each
         round at once drive an oscillation (docs/decisions/server-momentum.md).
-
-        Args:
-            share: of the clients that take part in a round; the others' corrections rest.
-            mu: the server's momentum, as in Round.
         """
-        return (1 - mu) / (1 + 2 * share)
+        return (1 - rnd.mu) / (1 + 2 * rnd.share)
 
     def unit(self, vector: str, rnd: Round) -> float | Tensor:
         """The factor that turns an uploaded vector into the model's units, in which norms are bounded.
@@ -282,6 +279,15 @@ class Algorithm:
         They are those of what the vector is added to, so that a memory stays right while eta decays.
         """
         return self.unit(vector, rnd)
+
+
+def smaller(a: float | Tensor, b: float | Tensor) -> float | Tensor:
+    """The smaller of two numbers, on their device."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.minimum(a, b.to(a.dtype))
+    if isinstance(a, Tensor):
+        return a.clamp(max=b)
+    return b.clamp(max=a) if isinstance(b, Tensor) else min(a, b)
 
 
 def _settled(name: str, rate: float | AutoRate) -> float:

@@ -14,10 +14,9 @@ record, in which only the mean over clients is noisy (docs/decisions/exact-track
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
-from fedcom.algorithms.base import AutoRate, Round
+from fedcom.algorithms.base import AutoRate, Round, smaller
 from fedcom.algorithms.fedcomgate import FedCOMGATE
 from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors
@@ -72,6 +71,4 @@ class FedCOMGATEExact(FedCOMGATE):
         if isinstance(q, Tensor) and isinstance(s, Tensor):
             s = s.to(q.dtype)  # as it is in a stack of runs, for the same bits
         beta = 1 / (1 + q * (1 - s) / s)
-        if not self.server.kept:
-            return beta
-        return torch.minimum(*map(torch.as_tensor, (beta, self.fastest_tracking(s, rnd.mu))))
+        return smaller(beta, self.fastest_tracking(rnd)) if self.server.kept else beta

@@ -331,7 +331,7 @@ def server_work(
 
     q = tell(q) if rules.sends_q else q
     q_down = None if q_down is None else tell(q_down)
-    rnd = rnd._replace(alpha=rules.alpha(q, q_down), q=q if rules.sends_q else 0.0)
+    rnd = rnd._replace(alpha=rules.alpha(q, rnd, q_down), q=q if rules.sends_q else 0.0)
     after = rules.server_step(server_side, heard, rnd)
     if rules.corrects_downlink:
         after = after._replace(state=algorithm.settle_server(after.state, mean, heard, rnd))
@@ -355,7 +355,7 @@ def client_hears(rules: Rules, rnd: Round, w: Tensor, inbox: Inbox, draw: Draw) 
     number = w.new_zeros(())
     q = _tell(rules, number, inbox, draw) if rules.sends_q else number
     q_down = _tell(rules, number, inbox, draw) if rules.tells_q_down else None
-    return mean, rnd._replace(alpha=rules.alpha(q, q_down), q=q if rules.sends_q else 0.0)
+    return mean, rnd._replace(alpha=rules.alpha(q, rnd, q_down), q=q if rules.sends_q else 0.0)
 
 
 def _tell(rules: Rules, number: Tensor, channel: Channel, draw: Draw, receivers: int = 1) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.algorithms.base import Round
+from fedcom.algorithms.base import Round, smaller
 from fedcom.algorithms.optimisers import SGD
 from fedcom.codecs import Codec
 from fedcom.errors import ConfigError
@@ -172,7 +172,7 @@ class Rules:
             return q.mean(-1)
         return torch.stack([q[..., rows].mean(-1) for _, rows in self.links.uplinks(clients)]).amax(0)
 
-    def alpha(self, q: Tensor, q_down: Tensor | None = None) -> float | Tensor:
+    def alpha(self, q: Tensor, rnd: Round, q_down: Tensor | None = None) -> float | Tensor:
         """How far tracking or shifts move this round.
 
         It is one number for all clients: with different ones the sum over clients would drift.
@@ -183,18 +183,14 @@ class Rules:
                 round must be less than what it drops.
         """
         if self.damps and not self.links.uplink.lossless:
-            alpha = 1 / (1 + q) if q_down is None else 1 / (1 + q + q_down)
-            return alpha if self._fastest == 1 else alpha.clamp(max=self._fastest)
-        undamped = min(self._undamped(), self._fastest)
-        return undamped if q_down is None else undamped / (1 + q_down)
-
-    @cached_property
-    def _fastest(self) -> float:
-        """The most that alpha may be, where the method leaves it to us."""
-        algorithm, mu = self.algorithm, self.algorithm.server.kept
-        if not (mu and algorithm.tracks and algorithm.smoothing() == "auto"):
-            return 1.0
-        return float(algorithm.fastest_tracking(self.sampled / self.clients, mu))
+            alpha: float | Tensor = 1 / (1 + q) if q_down is None else 1 / (1 + q + q_down)
+        else:
+            undamped = self._undamped()
+            alpha = undamped if q_down is None else undamped / (1 + q_down)
+        algorithm = self.algorithm
+        if not (algorithm.server.kept and algorithm.tracks and algorithm.smoothing() == "auto"):
+            return alpha
+        return smaller(alpha, algorithm.fastest_tracking(rnd))
 
     def _undamped(self) -> float:
         """How far tracking or shifts move where the measured q does not decide it."""

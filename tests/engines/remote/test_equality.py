@@ -48,6 +48,22 @@ CASES: dict[str, tuple[str, Links | None, dict[str, Any]]] = {
     "correlated": ("fedcom", Links(Int(4), correlated=True), {"participation": 0.5}),
     "epochs": ("fedcomgate", Links(Int(4)), {"how": {"epochs": 2, "tau": 10}}),
     "fedavg": ("fedavg", None, {"participation": 0.5}),
+    "momentum": ("fedcom", Links(Int(4)), {"participation": 0.5, "how": {"server": "momentum"}}),
+    "momentum, catch-up": (
+        "fedcom",
+        Links(Int(4), Rotated(2.0)),
+        {"participation": 0.25, "how": {"server": "nesterov", "option": "I"}},
+    ),
+    "momentum, exact": (
+        "fedcomgate-exact",
+        Links(Rotated(0.5), Rotated(2.0), first="seed"),
+        {"participation": 0.25, "how": {"server": "momentum"}},
+    ),
+    "adam, diana": (
+        "diana",
+        Links(Int(2), Int(6)),
+        {"participation": 0.5, "how": {"server": "adam", "option": "I"}},
+    ),
 }
 
 
@@ -69,7 +85,17 @@ def vars_of(links: Links) -> dict[str, Any]:
     return {name: getattr(links, name) for name in links.__dataclass_fields__}
 
 
-LONG = ("fedcomgate", "scaffold", "diana", "vr-diana", "downlink", "catch-up", "correlated", "fedavg")
+LONG = (
+    "momentum, catch-up",
+    "fedcomgate",
+    "scaffold",
+    "diana",
+    "vr-diana",
+    "downlink",
+    "catch-up",
+    "correlated",
+    "fedavg",
+)
 
 
 @pytest.mark.covers(1)

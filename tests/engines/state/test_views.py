@@ -274,8 +274,8 @@ def test_and_in_compiled_steps() -> None:
 def test_a_server_written_in_place_may_move_its_fields() -> None:
     """As rounds on a GPU write it: (w, before) becomes (w + 1, w), in the same memory."""
     w, before = torch.zeros(3), torch.ones(3)
-    old = ServerSide(TwoModels(w, before), {})
-    new = _written(old, ServerSide(TwoModels(w + 1, w), {}))
+    old = ServerSide(TwoModels(w, before), {}, {})
+    new = _written(old, ServerSide(TwoModels(w + 1, w), {}, {}))
     assert new.state.w is w
     assert new.state.before is before
     assert w.tolist() == [1, 1, 1]
