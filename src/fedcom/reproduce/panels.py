@@ -16,6 +16,9 @@ from fedcom.studies.trials import Trial, points, trials_of
 QUICK = {"clients": 20, "authors": 100, "rounds": 30, "cifar-10": 10, "eval_every": 5}
 
 
+MOMENTUM = ", momentum"  # the end of a label whose server has momentum
+
+
 @cache
 def package_data(file: str) -> Table:
     """The content of a TOML file in this folder."""
@@ -23,15 +26,18 @@ def package_data(file: str) -> Table:
 
 
 def settings(label: str) -> Table:
-    """The settings of a method from a label: the method, then its codec up, then its codec down.
+    """The settings of a method from a label: the method, its codec up, its codec down, and momentum.
 
-    "exact peaks 0.03, down rotated 0.35" is fedcomgate-exact with those codecs.
+    "exact peaks 0.03, down rotated 0.35" is fedcomgate-exact with those codecs; ", momentum" at the end gives
+    the server momentum.
     """
+    label, momentum = label.removesuffix(MOMENTUM), label.endswith(MOMENTUM)
     first, _, down = label.partition(", down ")
     method, _, up = first.partition(" ")
     own: Table = {"name": "fedcomgate-exact" if method == "exact" else method}
     codecs = package_data("studies.toml")["codecs"]
     own |= {"uplink": codecs[up]} if up else {}
+    own |= {"server": {"name": "momentum"}} if momentum else {}
     return own | ({"downlink": codecs[down], "option": "I"} if down else {})  # I: only the mean goes down
 
 

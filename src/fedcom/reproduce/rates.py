@@ -10,7 +10,7 @@ from fedcom.config import Table, dumps
 from fedcom.config.methods import method_keys
 from fedcom.config.tables import toml_key
 from fedcom.errors import ConfigError, unknown
-from fedcom.reproduce.panels import Panel, Scale
+from fedcom.reproduce.panels import MOMENTUM, Panel, Scale
 from fedcom.reproduce.study import method_rates, panel, rates_in
 from fedcom.studies import sweep, sweep_report
 from fedcom.studies.tune import LAST, SHARE, RunTrials, around, held_out, tune_one
@@ -80,6 +80,8 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
     for label in (label for label in panel.methods if label not in known):
         method, keys = panel.table["methods"][label].get("name", label), method_keys(panel.table, label)
         own = {key: values for key, values in factors.items() if key in keys}
+        if label.endswith(MOMENTUM):  # averaged steps may be larger
+            own["gamma"] = tuple(4 * factor for factor in own["gamma"])
         grid = around({**DEFAULTS, **method_rates(data, method)}, own)
         try:
             best[label] = tune_one(held_out(panel.table, SEED), label, grid, CONFIRMED, run)
