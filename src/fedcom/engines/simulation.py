@@ -484,7 +484,7 @@ def in_step(
             if isinstance(row, Diverged):
                 del alive[i]
             yield i, row
-        if engine.round >= first.rounds:
+        if not alive or engine.round >= first.rounds:
             return
         for i, end in _step(alive).items():
             del alive[i]

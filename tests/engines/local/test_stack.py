@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from fedcom import Links, Simulation, Task
-from fedcom.algorithms import ALGORITHMS, FedCOM, FedCOMGATE, Scaffold
+from fedcom.algorithms import ALGORITHMS, FedAvg, FedCOM, FedCOMGATE, Scaffold
 from fedcom.codecs import Auto, Dithered, Int, LowRank, Peaks, RandK, Rotated, TopK
 from fedcom.engines.local.eager import EagerEngine, Rehearsal
 from fedcom.engines.local.groups import Groups
 from fedcom.engines.local.threads import map_on_threads
+from fedcom.engines.simulation import in_step
 from fedcom.engines.stacks import runs_that_fit, stack_runs
 from fedcom.errors import ConfigError, Diverged
 from fedcom.rounds.round import play
@@ -233,3 +234,12 @@ def test_compiled_local_steps_agree_with_eager_ones(settings: dict[str, Any]) ->
     for run in runs:
         list(run.run())
     assert torch.allclose(runs[0].server.w, runs[1].server.w, rtol=1e-3, atol=1e-4)
+
+
+def test_runs_in_step_that_all_diverge_end() -> None:
+    """Runs of a stack are looked at when a row is due; when none is left, nothing is played on."""
+    runs = [Simulation(mlp_task(), FedAvg(eta=1e30, tau=2), rounds=40, seed=seed) for seed in (0, 1)]
+    stack_runs(runs)
+    played = list(in_step(dict(enumerate(runs)), lambda done: done == 20))
+    assert [(i, type(end)) for i, end in played] == [(0, Diverged), (1, Diverged)]
+    assert runs[0].round == 20
