@@ -18,7 +18,7 @@ from fedcom.engines.simulation import in_step
 from fedcom.engines.stacks import runs_that_fit, stack_runs
 from fedcom.errors import ConfigError, Diverged
 from fedcom.rounds.round import play
-from tests.conftest import after, mlp_task
+from tests.conftest import after, mlp_task, quadratic_task
 
 
 def digits(seed: int = 0) -> Task:
@@ -238,7 +238,7 @@ def test_compiled_local_steps_agree_with_eager_ones(settings: dict[str, Any]) ->
 
 def test_runs_in_step_that_all_diverge_end() -> None:
     """Runs of a stack are looked at when a row is due; when none is left, nothing is played on."""
-    runs = [Simulation(mlp_task(), FedAvg(eta=1e30, tau=2), rounds=40, seed=seed) for seed in (0, 1)]
+    runs = [Simulation(quadratic_task(), FedAvg(eta=1e30), rounds=40, seed=seed) for seed in (0, 1)]
     stack_runs(runs)
     played = list(in_step(dict(enumerate(runs)), lambda done: done == 20))
     assert [(i, type(end)) for i, end in played] == [(0, Diverged), (1, Diverged)]
