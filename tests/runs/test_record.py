@@ -19,7 +19,7 @@ from fedcom.errors import NotFinite, WireError
 from fedcom.reports import page
 from fedcom.reports.comparison import compare_table
 from fedcom.reports.page.collect import collect
-from fedcom.runs.record import LONGER
+from fedcom.runs.files import LONGER
 from fedcom.runs.status import statuses
 from fedcom.vectors import Layout
 from tests.conftest import mlp_task

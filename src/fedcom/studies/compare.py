@@ -20,19 +20,19 @@ from fedcom.reports import comparison, page
 from fedcom.reports.comparison import compare_table, markdown, write_csv
 from fedcom.reports.figures import VIEWS, figures
 from fedcom.runs.curve import Curve
+from fedcom.runs.files import CHECKPOINTS, read_json, read_rows
+from fedcom.runs.files import FILES as RUN_FILES
 from fedcom.runs.folder import LOCK, claim, clear
 from fedcom.runs.prepare import build_task, refuse
-from fedcom.runs.record import CHECKPOINTS, read_json, read_rows
-from fedcom.runs.record import FILES as RUN_FILES
 from fedcom.runs.run import execute
-from fedcom.runs.spread import Unit, spread, worth_spreading
+from fedcom.runs.spread import WorkItem, spread, worth_spreading
 from fedcom.saving.whole import write_json, write_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 METHODS = ("fedavg", "fedpaq", "scaffold", "fedgate", "fedcomgate")  # the paper's five
-RUN_DUTY = "run"  # see `run_unit`
+RUN_DUTY = "run"  # see `play_item`
 PLAN = "compare.json"  # says what the folder's comparison is of
 FILES = ("table.json", "table.csv", "table.md", "report.html", *(f"{view}.png" for view in VIEWS))
 
@@ -177,7 +177,7 @@ def _shared_out(
     pending = [folder for folder in runs if _status(folder) != "done"]
     if not worth_spreading(len(pending)):
         return ()
-    units = {
+    items = {
         str(folder): {
             "config": runs[folder][1].table(),
             "folder": str(folder.absolute()),
@@ -187,7 +187,7 @@ def _shared_out(
         }
         for folder in pending
     }
-    spread(RUN_DUTY, run_unit, units)
+    spread(RUN_DUTY, play_item, items)
     return pending
 
 
@@ -196,15 +196,15 @@ def _status(folder: Path) -> str:
     return str(read_json(folder / "summary.json").get("status", ""))
 
 
-def run_unit(unit: Unit) -> None:
+def play_item(item: WorkItem) -> None:
     """Play one run on this rank, into its folder."""
     outcome = execute(
-        Config.of(unit["config"]),
-        Path(unit["folder"]),
+        Config.of(item["config"]),
+        Path(item["folder"]),
         start="resume",
-        device=unit["device"],
-        quiet=unit["quiet"] or job().rank > 0,
-        label=unit["label"],
+        device=item["device"],
+        quiet=item["quiet"] or job().rank > 0,
+        label=item["label"],
     )
     if isinstance(outcome.error, Stopped):
         raise outcome.error
