@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from fedcom import draws
+from fedcom.algorithms import Algorithm
 from fedcom.engines.base import Options
 from fedcom.engines.local.eager import EagerEngine, Rehearsal
 from fedcom.engines.local.graph import GraphEngine
@@ -22,6 +23,7 @@ from fedcom.tasks.task import Task
 from fedcom.traffic.ledger import Ledger
 from fedcom.vectors import share_memory
 
+T = TypeVar("T")
 log = logging.getLogger("fedcom")
 _WAYS = {"method and codec": (True, True), "method": (True, False), "codec": (False, True)}
 
@@ -101,7 +103,7 @@ def _set_rules(engine: EagerEngine, rules: list[Rules]) -> None:
         run.rules = new
 
 
-def _with_compiled(rules: Rules, compiled: Rules) -> Any:
+def _with_compiled(rules: Rules, compiled: Rules) -> Algorithm:
     """The algorithm of some rules with the methods compiled for another run; those do not depend on rates."""
     twin = copy.copy(rules.algorithm)
     for name in _COMPILED:
@@ -173,7 +175,7 @@ def _moves(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
     return any(share_memory(x, y) for i, x in enumerate(old) for j, y in enumerate(new) if i != j)
 
 
-def _compiled(thing: Any, *methods: str) -> Any:
+def _compiled(thing: T, *methods: str) -> T:
     """A copy of a frozen object with some methods compiled."""
     twin = copy.copy(thing)
     for name in methods:
