@@ -73,7 +73,7 @@ def clients_of(out: Path) -> Clients | None:
 
 
 def words(found: Clients) -> list[str]:
-    """The same in words, a line each."""
+    """How clients stand in words, one line for each thing to say."""
     ago = "" if found.seconds is None else f", {duration(found.seconds)} ago"
     lines = [f"{found.counted} of {found.called} clients counted in the last round{ago}"]
     if found.missing:

@@ -31,7 +31,12 @@ LONGER = ".longer"  # a folder; a finished run that has no checkpoint is played 
 
 def read_rows(out: Path) -> list[Row]:
     """The rows in a run's folder."""
-    return [row for row in json_lines(out / "metrics.jsonl") if "round" in row]
+    return [row for row in json_lines(out / "metrics.jsonl") if isinstance(row.get("round"), int)]
+
+
+def status_of(out: Path) -> str:
+    """How the run in a folder ended, by its summary; empty if there is none."""
+    return str(read_json(out / "summary.json").get("status", ""))
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -26,7 +27,7 @@ from fedcom.redaction import redacted
 from fedcom.runs import stops
 from fedcom.runs.callbacks import check_installed, opened
 from fedcom.runs.curve import Curve, milestones
-from fedcom.runs.display import progress
+from fedcom.runs.display import Display, progress
 from fedcom.runs.facts import accuracy_of, environment, partition_of, similarity_of, table_of
 from fedcom.runs.files import (
     CHECKPOINTS,
@@ -41,6 +42,7 @@ from fedcom.runs.files import (
     overwrite,
     read_json,
     read_rows,
+    status_of,
 )
 from fedcom.runs.folder import claim, clear
 from fedcom.runs.watch import OnDivergence, Watch
@@ -123,8 +125,8 @@ def record(
         else:
             clear(out, (LONGER,))
         try:
-            if start == "resume" and not recorder.restore() and recorder.would_lose():
-                place = out / LONGER
+            if start == "resume" and not recorder.restore() and status_of(out) == "done":
+                place = out / LONGER  # from the start in `out` itself, a finished run would be lost
                 place.mkdir(exist_ok=True)
                 recorder = _Recorder(simulation, place, recorder.table, label, target, every)
                 recorder.refuse_shorter()
@@ -146,7 +148,7 @@ def record(
 def _put_in_place(out: Path) -> None:
     """Let a longer run that is done, and was played in a folder of its own, take the place of the shorter."""
     aside = out / LONGER
-    if read_json(aside / "summary.json").get("status") != "done":
+    if status_of(aside) != "done":
         return
     with disk_errors(out):
         names = sorted(path.name for path in aside.iterdir())
@@ -182,10 +184,6 @@ class _Recorder:
         self._refuse_other()
         self._any_saved = self.simulation.restore(self.out / CHECKPOINTS)
         return self._any_saved
-
-    def would_lose(self) -> bool:
-        """Whether the folder holds a finished run, which playing from the start would replace."""
-        return bool(read_json(self.out / "summary.json").get("status") == "done")
 
     def finished(self) -> bool:
         """Whether the folder holds the whole run already."""
@@ -235,10 +233,6 @@ class _Recorder:
         facts = environment(self.simulation) | (resumed if known else {})
         write_json(self.out / "environment.json", facts, private=True)
         self._write_rows(self.rows)
-
-    def _add(self, row: Row) -> None:
-        self.rows.append(row)
-        self._crc = checksum([row], self._crc)
 
     def _write_rows(self, rows: list[Row]) -> None:
         """Write metrics.jsonl anew."""
@@ -290,7 +284,7 @@ class _Recorder:
     def _play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> None:
         with stops.deferred(), progress(self.simulation.rounds, self.label, quiet) as show:
             try:
-                while not self._play_on([*callbacks, show.update], self._after_round(show.advance)):
+                while not self._play_on([*callbacks, show.update], partial(self._after_round, show)):
                     pass
             except Stopped as stopped:
                 if stopped.between_rounds:
@@ -304,7 +298,8 @@ class _Recorder:
         with open_log(self.out / "metrics.jsonl") as log:
             try:
                 for row in self.simulation.rows(on_round):
-                    self._add(row)
+                    self.rows.append(row)
+                    self._crc = checksum([row], self._crc)
                     append(log, row)
                     self.watch.see(row, self.simulation)
                     for callback in callbacks:
@@ -327,14 +322,11 @@ class _Recorder:
         if self._any_saved:
             self._save()
 
-    def _after_round(self, show: Callable[[int], None]) -> Callable[[int], None]:
-        def on_round(done: int) -> None:
-            show(done)
-            stops.check()
-            if done < self.simulation.rounds and self._timer.due(done):
-                self._save(wait=False)
-
-        return on_round
+    def _after_round(self, show: Display, done: int) -> None:
+        show.advance(done)
+        stops.check()
+        if done < self.simulation.rounds and self._timer.due(done):
+            self._save(wait=False)
 
     def _save(self, wait: bool = True) -> None:
         with disk_errors(self.out):

@@ -20,7 +20,7 @@ from fedcom.reports import comparison, page
 from fedcom.reports.comparison import compare_table, markdown, write_csv
 from fedcom.reports.figures import VIEWS, figures
 from fedcom.runs.curve import Curve
-from fedcom.runs.files import CHECKPOINTS, read_json, read_rows
+from fedcom.runs.files import CHECKPOINTS, read_rows, status_of
 from fedcom.runs.files import FILES as RUN_FILES
 from fedcom.runs.folder import LOCK, claim, clear
 from fedcom.runs.prepare import build_task, refuse
@@ -156,7 +156,7 @@ def _run_all(
             title = label if seeds == 1 else f"{label} seed {config.run.seed}"
             folder = _folder(out, label, config)
             if folder in played:
-                curves.append(Curve(label, config.run.seed, read_rows(folder), _status(folder)))
+                curves.append(Curve(label, config.run.seed, read_rows(folder), status_of(folder)))
                 continue
             outcome = execute(config, folder, start="resume", device=device, quiet=quiet, label=title)
             curves.append(replace(outcome.curve, method=label))
@@ -174,7 +174,7 @@ def _shared_out(
 ) -> Collection[Path]:
     """On several ranks and if there are enough runs, let each rank play whole ones; returns their folders."""
     runs = {_folder(out, label, c): (label, c) for label, c in configs if c.task is None}
-    pending = [folder for folder in runs if _status(folder) != "done"]
+    pending = [folder for folder in runs if status_of(folder) != "done"]
     if not worth_spreading(len(pending)):
         return ()
     items = {
@@ -189,11 +189,6 @@ def _shared_out(
     }
     spread(RUN_DUTY, play_item, items)
     return pending
-
-
-def _status(folder: Path) -> str:
-    """How the run in a folder ended; empty if there is none."""
-    return str(read_json(folder / "summary.json").get("status", ""))
 
 
 def play_item(item: WorkItem) -> None:

@@ -221,7 +221,7 @@ class Task:
         """The same task with the samples of some clients alone, to train them and not to evaluate a model."""
         if self.source is not None:
             return self
-        held = clients if clients else range(1)  # whoever has none still needs to know what a sample is
+        held = clients if clients else range(1)  # a rank without clients still needs the shape of a sample
         first = int(self.offsets[held.start])
         kept = slice(first, first + int(self.sizes[held.start : held.stop].sum()))
         x, y = self.x[kept].clone(), self.y[kept].clone()
@@ -352,7 +352,7 @@ class Task:
         return train_loss, float(worst.mean()) if self.answers and len(worst) else None
 
     def whole_blocks(self, clients: range) -> range:
-        """The blocks in which training samples are scored that hold samples of these clients alone."""
+        """Which blocks of EVAL_BLOCK training samples hold samples of these clients alone."""
         ends, size = self.sizes.cumsum(0), scoring.EVAL_BLOCK
         first, last = (int(ends[edge - 1]) if edge else 0 for edge in (clients.start, clients.stop))
         return range(-(-first // size), -(-last // size) if last == ends[-1] else last // size)

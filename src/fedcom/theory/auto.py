@@ -21,10 +21,10 @@ from fedcom.traffic.links import Links
 
 CLIENTS, SAMPLES, PRODUCTS = 20, 64, 12  # of the probe that auto makes
 TRACKED = 0.5  # eta times the sharpest client's sharpness where clients track: a quarter of what is stable
-PLAIN = 2.0  # the same where they do not
-CONVEX = 1.0  # the most where the loss is convex, as nothing there leads away from a sharp place
-FAR, CONVEX_FAR = 2.0, 1.0  # `server_step`, likewise
-MOST, LEAST = 4.0, 0.25  # gamma
+PLAIN = 2.0  # the same where they do not track
+CONVEX = 1.0  # the same where, besides, the loss is convex: nothing there leads away from a sharp place
+FAR, CONVEX_FAR = 2.0, 1.0  # the most that `server_step` may be: in general, and where the loss is convex
+MOST, LEAST = 4.0, 0.25  # the bounds of gamma
 FLAT = 0.01  # a loss counts as convex if no curvature is below minus this share of the largest
 
 
@@ -38,7 +38,7 @@ def used_up(x: float, tau: float) -> float:
 
 
 def _reaching(way: float, tau: float) -> float:
-    """eta h at which tau local steps use up that much of a gradient; no limit if it is all of it."""
+    """eta h at which tau local steps use up this share of a gradient; infinite for all of it."""
     return math.inf if way >= 1 else 1 - (1 - way) ** (1 / tau)
 
 

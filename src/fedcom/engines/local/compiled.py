@@ -15,7 +15,7 @@ from fedcom import draws
 from fedcom.algorithms import Algorithm
 from fedcom.engines.base import Options
 from fedcom.engines.local.eager import EagerEngine, Rehearsal
-from fedcom.engines.local.graph import GraphEngine
+from fedcom.engines.local.graph import GraphEngine, first_line
 from fedcom.rounds.round import play
 from fedcom.rounds.rules import Rules, relative_error
 from fedcom.rounds.state import RunState
@@ -66,7 +66,7 @@ def compile_rules(engine: EagerEngine) -> str:
             play(Rehearsal(engine))
         except Exception as error:  # whatever the compiler could not do, the plain rules can
             _set_rules(engine, plain)
-            log.warning("torch.compile failed on %s: %s", what, _reason(error))
+            log.warning("torch.compile failed on %s: %s", what, first_line(error))
         else:
             _quick_keys()
             log.info("%s compiled in %.1f s, kept for the next time", what, time.perf_counter() - started)
@@ -82,7 +82,7 @@ def _prepare(engine: EagerEngine) -> None:
         if not engine.walks:
             raise
         engine.walks = False
-        log.warning("local steps are taken one by one, their kernels failed: %s", _reason(error))
+        log.warning("local steps are taken one by one, their kernels failed: %s", first_line(error))
         play(Rehearsal(engine))
 
 
@@ -94,17 +94,13 @@ def _quick_keys() -> None:
         draws.fold_on_gpu_with(triton_draws.fold)
 
 
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def _set_rules(engine: EagerEngine, rules: list[Rules]) -> None:
     for run, new in zip(engine.runs, rules, strict=True):
         run.rules = new
 
 
 def _with_compiled(rules: Rules, compiled: Rules) -> Algorithm:
-    """The algorithm of some rules with the methods compiled for another run; those do not depend on rates."""
+    """A run's algorithm with the methods that were compiled for the first run: they serve all rates."""
     twin = copy.copy(rules.algorithm)
     for name in _COMPILED:
         if name in vars(compiled.algorithm):

@@ -1,4 +1,4 @@
-"""The state of a block of clients, seen by the numbers that clients and rows have in the whole run."""
+"""A store of one rank's clients, asked by the numbers that clients and rows have in the whole run."""
 
 from collections.abc import Sequence
 from typing import Any

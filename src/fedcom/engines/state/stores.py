@@ -43,7 +43,7 @@ class Storage:
 class ClientStore:
     """A row for every client, on the model's device.
 
-    In a round: `open`, on the host; `take` and `put` of its rows, group by group; `commit`.
+    An engine calls `open` before a round, `take` and `put` for each group of its rows, and `commit` after it.
 
     Args:
         sampled: how many clients take part in a round.
@@ -80,7 +80,7 @@ class ClientStore:
         return [field[clients.to(field.device)].cpu() for field in self._rows]
 
     def fill(self, clients: Tensor, fields: Sequence[Tensor]) -> None:
-        """Set what is kept of some clients, before the first round; `rows` gave it."""
+        """Set what is kept of some clients, before the first round, to what `rows` gave."""
         for field, value in zip(self._rows, fields, strict=True):
             field[clients.to(field.device)] = value.to(field.device)
 
