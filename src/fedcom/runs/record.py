@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from fedcom.config import Table, dumps
-from fedcom.engines.arguments import Callbacks, callbacks_of
+from fedcom.engines.arguments import Callback, Callbacks, callbacks_of
 from fedcom.engines.remote.faults import AUDIT
 from fedcom.engines.results import Row
 from fedcom.engines.simulation import Simulation
@@ -253,7 +253,7 @@ class _Recorder:
             _log.warning("%s: rows differ from those that were measured", self.out / "metrics.jsonl")
         return [row for row in rows if row["round"] < end], lost
 
-    def play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> Outcome:
+    def play(self, quiet: bool, callbacks: Sequence[Callback]) -> Outcome:
         """Play all rounds, and write how it ended, whatever ends it."""
         self._summarise("running")
         self._quiet = quiet
@@ -281,7 +281,7 @@ class _Recorder:
         with suppress(Exception):
             self._summarise("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
 
-    def _play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> None:
+    def _play(self, quiet: bool, callbacks: Sequence[Callback]) -> None:
         with stops.deferred(), progress(self.simulation.rounds, self.label, quiet) as show:
             try:
                 while not self._play_on([*callbacks, show.update], partial(self._after_round, show)):
@@ -293,7 +293,7 @@ class _Recorder:
             if self._any_saved or self._timer.due(self.simulation.round):
                 self._save()
 
-    def _play_on(self, callbacks: Sequence[Callable[[Row], object]], on_round: Callable[[int], None]) -> bool:
+    def _play_on(self, callbacks: Sequence[Callback], on_round: Callable[[int], None]) -> bool:
         """Play until the run is done, or has gone back; returns whether it is done."""
         with open_log(self.out / "metrics.jsonl") as log:
             try:

@@ -121,11 +121,13 @@ def settle(
     Args:
         participation: the share of clients that takes part in each round.
     """
-    if "auto" not in (algorithm.eta, algorithm.gamma):
+    given: dict[str, Any] = {"eta": algorithm.eta, "gamma": algorithm.gamma}
+    autos = [key for key, value in given.items() if value == "auto"]
+    if not autos:
         return algorithm, None
     if task.held is not None:
         raise ConfigError(
-            f"{algorithm.name} has {_auto_keys(algorithm)}=auto, which is set from the data of all clients, "
+            f"{algorithm.name} has {' and '.join(autos)}=auto, which is set from the data of all clients, "
             "and they are not here; give numbers, such as `fedcom tune` or `fedcom plan` finds on data like "
             "theirs"
         )
@@ -137,15 +139,9 @@ def settle(
     sharpness: Sharpness = task.notes[key]
     remembered = memory_of(algorithm, links) != "none"  # what the codec drops is sent later: no noise
     q = 0.0 if remembered else _q(task, prober, links, 0.5 / max(sharpness.clients.value, 1e-12))
-    given: dict[str, Any] = {
-        key: value for key in ("eta", "gamma") if (value := getattr(algorithm, key)) != "auto"
-    }
+    given |= dict.fromkeys(autos)  # None: to be found
     found = rates(sharpness, cohort.tau, tracks=algorithm.tracks, noise=q / cohort.sampled, **given)
     return replace(algorithm, eta=found.eta, gamma=found.gamma), found.why
-
-
-def _auto_keys(algorithm: Algorithm) -> str:
-    return " and ".join(key for key in ("eta", "gamma") if getattr(algorithm, key) == "auto")
 
 
 def _q(task: Task, prober: Prober, links: Links, eta: float) -> float:
