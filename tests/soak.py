@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedcom.deployment.flower.new import new
-from fedcom.runs.record import CHECKPOINTS
+from fedcom.runs.files import CHECKPOINTS
 from tests.deployment import federation, invariants
 from tests.engines.ranks.test_faults import by_hand, finished, result
 

@@ -17,7 +17,7 @@ import fedcom
 from fedcom import cli
 from fedcom.cli import options
 from fedcom.config import DataConfig, RunConfig
-from fedcom.runs.record import FILES
+from fedcom.runs.files import FILES
 from tests.processes import PATIENCE, Result, finished, started
 
 COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # these make rich treat a pipe as a terminal

@@ -13,7 +13,7 @@ from fedcom.config import Config, read
 from fedcom.deployment.job import Job
 from fedcom.engines.remote.engine import RemoteEngine
 from fedcom.engines.remote.faults import AUDIT
-from fedcom.runs.record import CHECKPOINTS
+from fedcom.runs.files import CHECKPOINTS
 from tests.engines.remote.chaos import settled, weighted
 
 

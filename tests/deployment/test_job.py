@@ -18,7 +18,7 @@ from fedcom.deployment.flower.new import new
 from fedcom.deployment.job import Job
 from fedcom.errors import ConfigError
 from fedcom.reports import page
-from fedcom.runs.record import read_rows
+from fedcom.runs.files import read_rows
 from fedcom.runs.status import statuses
 from tests.processes import free_ports
 

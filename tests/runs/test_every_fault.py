@@ -11,7 +11,7 @@ import pytest
 
 import fedcom
 from fedcom import FedCOMGATE, Simulation
-from fedcom.runs.record import LONGER as ASIDE
+from fedcom.runs.files import LONGER as ASIDE
 from tests.conftest import CHAOS, mlp_task
 from tests.runs.disk import Platter, PowerCut, watched
 

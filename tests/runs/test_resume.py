@@ -24,8 +24,9 @@ from torch import Tensor
 from fedcom.config import Config, read
 from fedcom.engines.simulation import Simulation
 from fedcom.errors import OutOfMemory
+from fedcom.runs.files import CHECKPOINTS, FILES
 from fedcom.runs.prepare import prepare
-from fedcom.runs.record import CHECKPOINTS, FILES, record
+from fedcom.runs.record import record
 from fedcom.studies.compare import FILES as COMPARISON
 from fedcom.studies.compare import PLAN
 from fedcom.studies.sweep import FILES as SWEEP
@@ -552,7 +553,7 @@ def test_so_is_a_failure_before_the_first_round(tmp_path: Path, monkeypatch: pyt
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("fedcom.runs.record._similarity", fail)
+    monkeypatch.setattr("fedcom.runs.record.similarity_of", fail)
     simulation = prepare(Config.of(read(None, [*SMALL, "run.rounds=3"])), "cpu")[0]
     with pytest.raises(OutOfMemory, match="out of memory"):
         record(simulation, tmp_path / "a", quiet=True)

@@ -11,8 +11,9 @@ from fedcom.config import Config, read
 from fedcom.engines.results import Row
 from fedcom.errors import ConfigError, DataError, Diverged
 from fedcom.runs import prepare as preparing
+from fedcom.runs.files import FILES
 from fedcom.runs.prepare import prepare
-from fedcom.runs.record import FILES, Outcome
+from fedcom.runs.record import Outcome
 from fedcom.runs.run import execute
 
 SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=4", "run.eval_every=3", "run.target_accuracy=0.2")

@@ -13,7 +13,7 @@ from fedcom.config import read
 from fedcom.config.methods import variant
 from fedcom.engines.local.eager import EagerEngine
 from fedcom.errors import ConfigError, DataError, Stopped
-from fedcom.runs.record import FILES
+from fedcom.runs.files import FILES
 from fedcom.studies import compare as comparing
 from fedcom.studies.compare import METHODS, Comparison, compare, variants
 

@@ -58,7 +58,7 @@ def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
     grid = {"eta": [0.05, 0.1]}
     before = sweep.sweep(TABLE, grid, ["fedavg"], tmp_path, quiet=True, device="cpu")
     log = tmp_path / "results.jsonl"
-    log.write_text(log.read_text().splitlines()[0] + '\n{"key": "[cut')
+    log.write_text(log.read_text().splitlines()[0] + '\n3\n{"key": "[cut')
     ran: list[str] = []
     real = run_stack
 

@@ -53,7 +53,7 @@ class Diana(Algorithm):
     def replica(self, server: DianaServer) -> Vectors:
         return {"w": server.w, "h": server.h}
 
-    def upload(self, client: Any, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
+    def upload(self, client: Shift, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         g = super().upload(client, down, w, rnd)["D"]
         return {"D": g - client.h}
 
@@ -64,7 +64,7 @@ class Diana(Algorithm):
         server = super().server_step(server, mean, rnd)
         return server._replace(h=server.h + rnd.alpha * rnd.share * mean["D"])
 
-    def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
+    def client_step(self, client: Shift, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Shift:
         return client._replace(h=client.h + rnd.alpha * sent["D"])
 
     def smoothing(self) -> float | AutoRate:

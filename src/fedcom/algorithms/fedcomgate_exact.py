@@ -12,7 +12,7 @@ record, in which only the mean over clients is noisy (docs/decisions/exact-track
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -50,14 +50,16 @@ class FedCOMGATEExact(FedCOMGATE):
         if self.beta != "auto" and not 0 < self.beta <= 1:
             raise ConfigError(f'beta must be "auto" or in (0, 1]; got {self.beta}')
 
-    def init_client(self, w: Tensor) -> Any:
+    def init_client(self, w: Tensor) -> ExactTracker:
         return ExactTracker(h=w.new_zeros(w.shape), delta=w.new_zeros(w.shape))
 
-    def upload(self, client: Any, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
+    def upload(self, client: ExactTracker, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         D = super().upload(client, down, w, rnd)["D"]
         return {"D": D + rnd.tau * (client.delta - client.h)}
 
-    def client_step(self, client: Any, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round) -> Any:
+    def client_step(
+        self, client: ExactTracker, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round
+    ) -> ExactTracker:
         r, beta = meant["D"] / rnd.tau + client.h, self._beta(rnd)
         h = client.h + rnd.alpha * (sent["D"] - mean["D"]) / rnd.tau
         delta = client.delta + beta * (r - mean["D"] / rnd.tau - client.delta)

@@ -64,9 +64,9 @@ def _follow() -> None:
     from fedcom.engines.ranks.ranks import here
     from fedcom.runs.follow import follow
     from fedcom.studies import compare
-    from fedcom.studies.trial_runs import TRIAL_DUTY, run_unit
+    from fedcom.studies.trial_runs import TRIAL_DUTY, play_item
 
-    duties = {TRIAL_DUTY: run_unit, compare.RUN_DUTY: compare.run_unit}
+    duties = {TRIAL_DUTY: play_item, compare.RUN_DUTY: compare.play_item}
     stops.leave_to_others()
     try:
         follow(here(), duties)

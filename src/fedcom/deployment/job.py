@@ -26,11 +26,11 @@ from fedcom.engines.remote.participant import Participant
 from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError
 from fedcom.runs import logs
-from fedcom.runs.prepare import load_model
-from fedcom.runs.record import CHECKPOINTS, FAULTS, Outcome, record, table_of
+from fedcom.runs.facts import table_of
+from fedcom.runs.files import CHECKPOINTS, FAULTS
+from fedcom.runs.prepare import objective_of
+from fedcom.runs.record import Outcome, record
 from fedcom.tasks.losses import Loss, Terms
-from fedcom.tasks.objective import Objective
-from fedcom.tasks.suitable import copied
 from fedcom.tasks.task import Task
 
 
@@ -125,7 +125,8 @@ class Job:
 
     def _task(self, client: int | None, data: Dataset | None) -> Task:
         """The task of one client, or with None that of the server, whose data is the test set."""
-        objective, sizes, classes = self._objective(), self._sizes(), 0 if data is None else data.classes
+        objective = objective_of(self.config.run, self.parts.model, self._loss)
+        sizes, classes = self._sizes(), 0 if data is None else data.classes
         x = torch.zeros(0) if data is None else objective.inputs(data.x)
         y = torch.zeros(0) if data is None else objective.targets(data.y)
         if sizes is None:
@@ -162,19 +163,6 @@ class Job:
     @property
     def _loss(self) -> Loss | None:
         return getattr(self.parts, "loss", None)
-
-    def _objective(self) -> Objective:
-        """The model, drawn from the seed of the run, so that all have the same."""
-        run = self.config.run
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(run.seed)
-            module = self.parts.model()
-        dtype: torch.dtype = getattr(torch, run.dtype)
-        if run.init is None:
-            return Objective(module, self._loss, dtype, run.seed)
-        module = copied(module, dtype)
-        load_model(module, Path(run.init))
-        return Objective(module, self._loss, dtype)
 
     @property
     def _name(self) -> str:

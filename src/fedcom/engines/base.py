@@ -88,7 +88,7 @@ class Engine(Protocol):
 
 
 class InOneProcess:
-    """What an engine without other ranks has of an `Engine`."""
+    """The methods of an `Engine` that are about other ranks, for one that has none."""
 
     def scored(self) -> Scored | None:
         """None: there is nobody to share the work with."""

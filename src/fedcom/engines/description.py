@@ -11,11 +11,11 @@ from fedcom.plain import build, pick, plain
 from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network
 
-_NUMBERS = ("rounds", "participation", "seed", "eval_every", "chunk", "engine", "tf32")
+_MADE = ("algorithm", "links", "storage", "network")  # the arguments that are objects
 
 
 def described(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A Simulation's arguments, without its task and what is told anew each time, as plain data."""
+    """A Simulation's arguments as plain data, without its task and what `load` is given anew."""
     links, network, storage = arguments["links"], arguments["network"], arguments["storage"]
     codecs = {way: plain(getattr(links, way), CODECS) for way in ("uplink", "downlink")}
     return {
@@ -24,17 +24,17 @@ def described(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "links": {f.name: getattr(links, f.name) for f in fields(links) if f.name not in codecs},
         "storage": {**asdict(storage), "folder": storage.folder and str(storage.folder)},
         "network": network and asdict(network),
-        "settings": {key: arguments[key] for key in _NUMBERS},
+        "settings": {key: value for key, value in arguments.items() if key not in _MADE},
     }
 
 
 def arguments_in(kept: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that were described, with some that are given in their place."""
+    """The arguments that `described` wrote; those that are given take their place."""
     made: dict[str, Any] = {
         "storage": build(Storage, kept["storage"], "storage"),
         "network": kept["network"] and build(Network, kept["network"], "network"),
     }
-    if "algorithm" not in given:  # whose class may be unknown here, as those of codecs
+    if "algorithm" not in given:  # its class may be the user's own and not be known here; so may codecs'
         made["algorithm"] = pick(ALGORITHMS, kept["algorithm"], "algorithm")
     if "links" not in given:
         codecs = {way: pick(CODECS, codec, way) for way, codec in kept["codecs"].items()}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _SHOWN = 5  # rows at each end that a notebook shows
-Row = dict[str, Any]  # what was measured after one round, by name
+Row = dict[str, Any]  # what was measured after one round, by name: one line of metrics.jsonl
 
 
 class Results(Sequence[Row]):

@@ -309,12 +309,6 @@ class Simulation:
             **self._backed_off(),
         }
 
-    def _row_or_end(self) -> Row | Diverged:
-        try:
-            return self.row()
-        except Diverged as error:
-            return error
-
     def _backed_off(self) -> Row:
         """What a row says of a run that went back: how often, and the eta of the round."""
         if not self.backoffs:
@@ -342,11 +336,11 @@ class Simulation:
         return self.state.sample(self.round)
 
     def client_states(self, clients: Tensor | None = None) -> Any:
-        """What the algorithm keeps for some clients, or all, stacked; `.delta` of a tracker, for example."""
+        """The state of some clients, or all, one row per client: its `.delta` if they track, for example."""
         return self.engine.peek(self._index, self._numbers(clients))[0]
 
     def client_memory(self, clients: Tensor | None = None) -> Vectors:
-        """What some clients, or all, remember of what the codec dropped, by vector, in `memory_unit`s."""
+        """The memory of some clients, or all, of what the codec dropped: by vector, in its `memory_unit`."""
         return self.engine.peek(self._index, self._numbers(clients))[1]
 
     def _numbers(self, clients: Tensor | None) -> Tensor:
@@ -467,7 +461,7 @@ def in_step(
     due: Callable[[int], bool],
     on_round: Callable[[int], object] = lambda index: None,
 ) -> Iterator[tuple[int, Row | Diverged]]:
-    """Play runs that share an engine to their end: the loop over rounds, whoever plays.
+    """Play runs that share an engine, round by round, to their end.
 
     Yields each row with the number of its run, and the error that ends a run early; the others go on.
 
@@ -480,8 +474,11 @@ def in_step(
         first = next(iter(alive.values()))
         engine = first.engine
         for i, run in list(alive.items()) if due(engine.round) else []:
-            row = run._row_or_end()
-            if isinstance(row, Diverged):
+            row: Row | Diverged
+            try:
+                row = run.row()
+            except Diverged as error:
+                row = error
                 del alive[i]
             yield i, row
         if not alive or engine.round >= first.rounds:

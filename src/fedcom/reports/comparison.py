@@ -8,11 +8,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from fedcom.engines.results import Row
 from fedcom.formats import NOTHING, duration, html_table, is_number, percent, significant, unit
 from fedcom.reports import terminal
 from fedcom.reports.markdown import markdown_table
 from fedcom.reports.terminal import Fitted
-from fedcom.runs.curve import UNFINISHED, Curve, Row, milestones, timed
+from fedcom.runs.curve import UNFINISHED, Curve, milestones, timed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

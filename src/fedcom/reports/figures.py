@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fedcom.engines.results import Row
 from fedcom.formats import MB, is_number
 from fedcom.reports.comparison import by_method
 from fedcom.reports.looks import COLOURS, SPARE, Look, line_style, looks, palette
-from fedcom.runs.curve import Curve, Row
+from fedcom.runs.curve import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

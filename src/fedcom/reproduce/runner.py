@@ -1,6 +1,5 @@
 """Run a study, but not the runs that are already done, and write its figure, points, verdicts and page."""
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -14,11 +13,11 @@ from fedcom.errors import ConfigError, DataError
 from fedcom.reports.comparison import write_csv
 from fedcom.reproduce.panels import Panel, Scale, StudyRun
 from fedcom.reproduce.results import NOT_RUN, StudyResults, Verdict
-from fedcom.reproduce.small_runs import json_lines
 from fedcom.reproduce.study import Study
 from fedcom.reproduce.study_page import study_page, write_study
+from fedcom.runs.facts import device_name
+from fedcom.runs.files import CHECKPOINTS, append, json_lines, open_log
 from fedcom.runs.folder import claim
-from fedcom.runs.record import CHECKPOINTS, append, device_name, mend_end, open_log
 from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json
 from fedcom.studies import sweep
@@ -112,12 +111,11 @@ def _records(
         (run, {"device": where, "simulated": not study.measure, "status": status, "rows": rows})
         for run, status, rows in _run_all(study, pending, device, quiet, path.parent / CHECKPOINTS, missing)
     )
-    mend_end(path)
     with open_log(path) as log:
         for run, end in chain(shared, ends):
             known[run.key] = {**run.facts, **end}
             if end["status"] != FAILED:  # so that it is tried again the next time
-                append(log, json.dumps(known[run.key], allow_nan=False) + "\n")
+                append(log, known[run.key])
     return [known[run.key] for run in runs]
 
 

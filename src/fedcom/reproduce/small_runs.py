@@ -1,10 +1,8 @@
 """Measurements on problems so small that each runs in one thread, several of them at once."""
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -12,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from fedcom.runs.display import progress
-from fedcom.runs.record import append, mend_end, open_log
+from fedcom.runs.files import append, json_lines, open_log
 
 
 class SmallRun(Protocol):
@@ -49,20 +47,12 @@ def measure_all(
     known = {record["key"]: record["rows"] for record in json_lines(path)}
     pending = [job for job in work if job.key not in known]
     pending = pending if time is None else sorted(pending, key=time, reverse=True)
-    mend_end(path)
     with open_log(path) as log, progress(len(pending), title, quiet) as show:
         for done, (job, rows) in enumerate(_measured(pending, workers or os.cpu_count() or 1), 1):
-            append(log, json.dumps({"key": job.key, "rows": rows}, allow_nan=False) + "\n")
+            append(log, {"key": job.key, "rows": rows})
             known[job.key] = rows
             show.advance(done)
     return [(job, known[job.key]) for job in work]
-
-
-def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The object in each line of a file, if there is one; a line cut short by an interruption is left out."""
-    for line in path.read_text().splitlines() if path.exists() else []:
-        with suppress(json.JSONDecodeError):
-            yield json.loads(line)
 
 
 def _measured(work: Sequence[J], workers: int) -> Iterator[tuple[J, Any]]:

@@ -1,4 +1,4 @@
-"""A client's local steps and what it sends of them, quicker where the step is the plain one."""
+"""A client's local steps and what it sends after them; steps as those of local SGD are taken quicker."""
 
 from collections.abc import Iterator, Sequence
 from functools import reduce
@@ -18,7 +18,7 @@ class OracleInPieces(Oracle, Protocol):
     """An oracle that can give its gradient piece by piece."""
 
     def pieces(self, w: Tensor) -> Iterator[Piece]:
-        """The minibatch gradient at w; a piece does not depend on what is written over earlier ones' w."""
+        """The minibatch gradient at w; where earlier pieces were, w may be written over meanwhile."""
 
 
 @runtime_checkable

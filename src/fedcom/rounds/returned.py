@@ -47,7 +47,7 @@ def sent_down(algorithm: Algorithm, vectors: Any) -> Vectors:
 
 
 def moved(algorithm: Algorithm, w: Tensor, after: Any) -> Tensor:
-    """What local_step returned: models as they came.
+    """What local_step returned: models of the same shape and dtype as before.
 
     Args:
         w: the models before.

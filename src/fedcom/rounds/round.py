@@ -418,7 +418,7 @@ def norms(rules: Rules, sent: Vectors, rnd: Round) -> dict[str, float]:
 
 
 def shortened(rules: Rules, work: Work, factors: Mapping[str, float], rnd: Round) -> Work:
-    """What clients did, knowing that the server multiplied what it heard of them by some factors."""
+    """Clients' work once they know that the server multiplied what it heard of them by some factors."""
     unheard = rules.uplink.unheard
     memory = {
         name: unheard(nu, (1 - factors[name]) * work.sent[name], rules.units(name, rnd))

@@ -327,7 +327,7 @@ def names_direction(algorithm: Algorithm) -> bool:
 def takes_no_codec(algorithm: Algorithm, got: str) -> ConfigError:
     """The error for a codec on a method without one.
 
-    It names the method that has one; for a class derived from a method without one, the class to derive from.
+    It names the method that takes one, or, to the author of a class of their own, the class to derive from.
     """
     kind = type(algorithm)
     base = next(one for one in kind.__mro__ if vars(one).get("compresses"))

@@ -197,7 +197,7 @@ class Pipeline:
         return Delivery(heard, memory, out)
 
     def hear(self, decoded: Tensor, units: Units) -> Tensor:
-        """What a receiver makes of a decoded message: the same vector that the sender has as heard."""
+        """What a receiver makes of a decoded message: the same vector as in the sender's Delivery."""
         heard = self._contracted(decoded)
         for stage in reversed(self.stages):
             heard = stage.after(heard, units)

@@ -5,7 +5,7 @@ Any function of one row can be a callback. Figures that are None or not finite a
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,12 +64,8 @@ class TensorBoard:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ConfigError("TensorBoard is not installed; pip install 'fedcom[tensorboard]'") from None
-        self._kind: Any = SummaryWriter
-        self._folder = str(folder)
+        package = optional("torch.utils.tensorboard", "'fedcom[tensorboard]'", ConfigError)
+        self._kind, self._folder = package.SummaryWriter, str(folder)
         self._writer: Any = None
 
     def __call__(self, row: Row) -> None:
@@ -203,12 +199,8 @@ def opened(
         "mlflow": lambda: MLflow(name=label, settings=settings),
         "wandb": lambda: WandB(name=label, settings=settings, folder=out),
     }
-    trackers: list[RunTracker] = [_Later(makers[name]) for name in names]
-    try:
-        yield trackers
-    finally:
-        for tracker in trackers:
-            tracker.close()
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(_Later(makers[name]))) for name in names]
 
 
 def _numbers(row: Row) -> dict[str, float]:
@@ -227,7 +219,7 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _blaming(what: str) -> Iterator[None]:
-    """Make any error of another package that it is set up wrongly one line."""
+    """Make any error of another package, which may be set up wrongly, a ConfigError of one line."""
     try:
         yield
     except Exception as error:

@@ -1,6 +1,5 @@
 """What became of a job's real clients, told from the files that its server keeps: faults and audit."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -11,7 +10,7 @@ from typing import Any
 
 from fedcom.engines.remote.faults import AUDIT
 from fedcom.formats import counted, duration
-from fedcom.runs.record import FAULTS
+from fedcom.runs.files import FAULTS, json_lines
 
 _LONG = 3  # rounds in a row after which a client that is missing is named
 _MOST = 10  # clients that one line names
@@ -74,7 +73,7 @@ def clients_of(out: Path) -> Clients | None:
 
 
 def words(found: Clients) -> list[str]:
-    """The same in words, a line each."""
+    """How clients stand in words, one line for each thing to say."""
     ago = "" if found.seconds is None else f", {duration(found.seconds)} ago"
     lines = [f"{found.counted} of {found.called} clients counted in the last round{ago}"]
     if found.missing:
@@ -99,12 +98,9 @@ def _named(facts: Mapping[int, str]) -> str:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file of one JSON object per line; lines that are none are left out."""
+    """The objects in a file's lines; none if the file cannot be read."""
     with suppress(OSError):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError):
-                if isinstance(found := json.loads(line), dict):
-                    yield found
+        yield from json_lines(path)
 
 
 def _sound(line: Mapping[str, Any]) -> bool:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedcom.engines.results import Row
 from fedcom.formats import is_number
 
-Row = Mapping[str, Any]  # what was measured after one round: one line of metrics.jsonl
 ENDED = ("done", "diverged", "interrupted", "failed")  # how a run can end
 UNFINISHED = ("diverged", "interrupted", "failed", "dead", "running")  # all that a run can be if not done
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedcom.errors import ConfigError, flag
+from fedcom.runs.files import read_json
 from fedcom.saving.whole import ASIDE
 
 LOCK = ".lock"  # exists and is locked while a process writes into the folder
@@ -88,7 +89,7 @@ def holder(out: Path) -> dict[str, Any] | None:
                 time.sleep(_MOMENT)
     except OSError:
         return None
-    return _who(out)
+    return read_json(out / LOCK)
 
 
 def clear(out: Path, names: Iterable[str]) -> None:
@@ -113,7 +114,7 @@ def _lock(out: Path) -> IO[str]:
     until = time.monotonic() + _PATIENCE
     while (file := _try_lock(out)) is None:
         if time.monotonic() > until:
-            who = _who(out)
+            who = read_json(out / LOCK)
             raise ConfigError(
                 f"{out} is in use by process {who.get('pid', '?')} on {who.get('host', '?')} since "
                 f"{who.get('since', '?')}; choose another {flag('out')}, or wait for it"
@@ -147,13 +148,6 @@ def _try_lock(out: Path) -> IO[str] | None:
             return file  # and not one that its last holder has deleted
     file.close()
     return None
-
-
-def _who(out: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads((out / LOCK).read_text()))
-    except (OSError, ValueError):
-        return {}
 
 
 def _unusable(out: Path, error: OSError) -> ConfigError:

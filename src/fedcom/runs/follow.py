@@ -31,6 +31,6 @@ def follow(ranks: Ranks, duties: Mapping[str, Duty] | None = None) -> None:
             engine = simulation_of(tasks[key], config, told.facts["device"]).engine
         elif told.facts["do"] == "share":
             with stops.heeded():
-                share((duties or {})[told.facts["duty"]], told.facts["units"])
+                share((duties or {})[told.facts["duty"]], told.facts["items"])
         elif engine is not None:
             engine.obey(told)

@@ -1,13 +1,14 @@
 """Build the task and the simulation that a config describes."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch.nn.functional import mse_loss
 
-from fedcom.config import Config, DataConfig, RunSettings
+from fedcom.config import Config, DataConfig, RunConfig, RunSettings
 from fedcom.data import DATASETS, PARTITIONS, Dataset, load, split
 from fedcom.data.own_files import read_own
 from fedcom.data.synthetic import LAID_OUT, Synthetic
@@ -19,6 +20,7 @@ from fedcom.errors import ConfigError, DataError
 from fedcom.registry import short_name
 from fedcom.rounds.cohort import sample_size
 from fedcom.rounds.rules import Measure, check, relative_error
+from fedcom.tasks.losses import Loss
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.suitable import copied, initialised
@@ -202,21 +204,34 @@ def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:
 
 
 def _objective(config: Config, data: Dataset) -> Objective:
-    """The model and its loss; parameters are initialised from the seed or read from run.init."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.run.seed)
+    """The model that a config names and its loss, for some data."""
+
+    def make() -> torch.nn.Module:
         outputs = data.classes or data.y[:1].numel()
-        module = initialised(config.model.module(tuple(data.x.shape[1:]), outputs), data.x)
-    loss = config.model.loss() or (None if data.classes else mse_loss)
-    dtype: torch.dtype = getattr(torch, config.run.dtype)
-    if config.run.init is None:
-        return Objective(module, loss, dtype, config.run.seed)
+        return initialised(config.model.module(tuple(data.x.shape[1:]), outputs), data.x)
+
+    return objective_of(config.run, make, config.model.loss() or (None if data.classes else mse_loss))
+
+
+def objective_of(run: RunConfig, make: Callable[[], torch.nn.Module], loss: Loss | None) -> Objective:
+    """A model and its loss; parameters are drawn from run.seed or read from run.init.
+
+    Args:
+        make: makes the model.
+        loss: None: cross-entropy.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)
+        module = make()
+    dtype: torch.dtype = getattr(torch, run.dtype)
+    if run.init is None:
+        return Objective(module, loss, dtype, run.seed)
     module = copied(module, dtype)
-    load_model(module, Path(config.run.init))
+    _load(module, Path(run.init))
     return Objective(module, loss, dtype)
 
 
-def load_model(module: torch.nn.Module, path: Path) -> None:
+def _load(module: torch.nn.Module, path: Path) -> None:
     """Load a safetensors file into a module; the names and shapes in the file must match."""
     from safetensors.torch import load_file
 

@@ -3,61 +3,53 @@
 import errno
 import json
 import logging
-import math
 import os
-import platform
 import shutil
 import sys
 import tomllib
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from io import FileIO
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 
-from fedcom.codecs import CODECS
-from fedcom.config import Table, dumps, method_sections
-from fedcom.engines.arguments import Callbacks, callbacks_of
-from fedcom.engines.local.eager import repeatable
+from fedcom.config import Table, dumps
+from fedcom.engines.arguments import Callback, Callbacks, callbacks_of
 from fedcom.engines.remote.faults import AUDIT
 from fedcom.engines.results import Row
 from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError, Diverged, OutOfMemory, Stopped, StorageError, flag
-from fedcom.plain import plain
-from fedcom.redaction import own_command, redacted
+from fedcom.redaction import redacted
 from fedcom.runs import stops
 from fedcom.runs.callbacks import check_installed, opened
 from fedcom.runs.curve import Curve, milestones
-from fedcom.runs.display import progress
+from fedcom.runs.display import Display, progress
+from fedcom.runs.facts import accuracy_of, environment, partition_of, similarity_of, table_of
+from fedcom.runs.files import (
+    CHECKPOINTS,
+    FAULTS,
+    FILES,
+    LOGS,
+    LONGER,
+    append,
+    checksum,
+    lines,
+    open_log,
+    overwrite,
+    read_json,
+    read_rows,
+    status_of,
+)
 from fedcom.runs.folder import claim, clear
 from fedcom.runs.watch import OnDivergence, Watch
 from fedcom.saving.timer import SaveTimer
 from fedcom.saving.whole import disk_errors, flush, write_json, write_text, write_whole
-from fedcom.tasks.similarity import chosen_clients, similarity
-from fedcom.version import VERSION
 
 _log = logging.getLogger("fedcom")
-FILES = (
-    "config.toml",
-    "metrics.jsonl",
-    "summary.json",
-    "ledger.json",
-    "accuracy.json",
-    "partition.json",
-    "similarity.json",
-    "environment.json",
-    "model.safetensors",
-)
-LOGS = ("metrics.csv", "tensorboard", "wandb")  # what run.log may leave besides
-FAULTS = "faults.jsonl"  # refused replies and missing clients; only where clients are real, as AUDIT is
-CHECKPOINTS = "checkpoints"  # a folder; runs that are short have none
-LONGER = ".longer"  # a folder; a finished run that has no checkpoint is played anew in it, with more rounds
 MINUTES = 10.0  # between two checkpoints, unless told otherwise
 Start = Literal["new", "over", "resume"]  # in an empty folder, over an earlier run, or where one stopped
 _FREE = {
@@ -133,8 +125,8 @@ def record(
         else:
             clear(out, (LONGER,))
         try:
-            if start == "resume" and not recorder.restore() and recorder.would_lose():
-                place = out / LONGER
+            if start == "resume" and not recorder.restore() and status_of(out) == "done":
+                place = out / LONGER  # from the start in `out` itself, a finished run would be lost
                 place.mkdir(exist_ok=True)
                 recorder = _Recorder(simulation, place, recorder.table, label, target, every)
                 recorder.refuse_shorter()
@@ -156,7 +148,7 @@ def record(
 def _put_in_place(out: Path) -> None:
     """Let a longer run that is done, and was played in a folder of its own, take the place of the shorter."""
     aside = out / LONGER
-    if read_json(aside / "summary.json").get("status") != "done":
+    if status_of(aside) != "done":
         return
     with disk_errors(out):
         names = sorted(path.name for path in aside.iterdir())
@@ -193,10 +185,6 @@ class _Recorder:
         self._any_saved = self.simulation.restore(self.out / CHECKPOINTS)
         return self._any_saved
 
-    def would_lose(self) -> bool:
-        """Whether the folder holds a finished run, which playing from the start would replace."""
-        return bool(read_json(self.out / "summary.json").get("status") == "done")
-
     def finished(self) -> bool:
         """Whether the folder holds the whole run already."""
         summary = read_json(self.out / "summary.json")
@@ -231,8 +219,8 @@ class _Recorder:
             clear(self.out, (*FILES, FAULTS, AUDIT, *LOGS, CHECKPOINTS))
         if not (self.out / "config.toml").exists():
             self._write_config()
-        self._write_once("partition.json", _partition)
-        self._write_once("similarity.json", _similarity)
+        self._write_once("partition.json", partition_of)
+        self._write_once("similarity.json", similarity_of)
         known = read_json(self.out / "environment.json")
         lost = list[int]()
         if self._any_saved:
@@ -246,14 +234,10 @@ class _Recorder:
         write_json(self.out / "environment.json", facts, private=True)
         self._write_rows(self.rows)
 
-    def _add(self, row: Row) -> None:
-        self.rows.append(row)
-        self._crc = zlib.crc32(_line(row).encode(), self._crc)
-
     def _write_rows(self, rows: list[Row]) -> None:
         """Write metrics.jsonl anew."""
-        self.rows, self._crc = rows, _checksum(rows)
-        write_text(self.out / "metrics.jsonl", "".join(map(_line, rows)))
+        self.rows, self._crc = rows, checksum(rows)
+        write_text(self.out / "metrics.jsonl", lines(rows))
 
     def _rows_before(self, end: int) -> tuple[list[Row], list[int]]:
         """The rows of the rounds before one, checked against its checkpoint, and the rounds without a row.
@@ -265,11 +249,11 @@ class _Recorder:
         lost = [done for done in range(0, end, self.simulation.eval_every) if done not in last]
         if lost:
             _log.warning("%s: the rows of rounds %s are lost", self.out / "metrics.jsonl", lost)
-        elif notes and _checksum(rows[: notes["rows"]]) != notes["crc32"]:
+        elif notes and checksum(rows[: notes["rows"]]) != notes["crc32"]:
             _log.warning("%s: rows differ from those that were measured", self.out / "metrics.jsonl")
         return [row for row in rows if row["round"] < end], lost
 
-    def play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> Outcome:
+    def play(self, quiet: bool, callbacks: Sequence[Callback]) -> Outcome:
         """Play all rounds, and write how it ended, whatever ends it."""
         self._summarise("running")
         self._quiet = quiet
@@ -297,10 +281,10 @@ class _Recorder:
         with suppress(Exception):
             self._summarise("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
 
-    def _play(self, quiet: bool, callbacks: Sequence[Callable[[Row], object]]) -> None:
+    def _play(self, quiet: bool, callbacks: Sequence[Callback]) -> None:
         with stops.deferred(), progress(self.simulation.rounds, self.label, quiet) as show:
             try:
-                while not self._play_on([*callbacks, show.update], self._after_round(show.advance)):
+                while not self._play_on([*callbacks, show.update], partial(self._after_round, show)):
                     pass
             except Stopped as stopped:
                 if stopped.between_rounds:
@@ -309,13 +293,14 @@ class _Recorder:
             if self._any_saved or self._timer.due(self.simulation.round):
                 self._save()
 
-    def _play_on(self, callbacks: Sequence[Callable[[Row], object]], on_round: Callable[[int], None]) -> bool:
+    def _play_on(self, callbacks: Sequence[Callback], on_round: Callable[[int], None]) -> bool:
         """Play until the run is done, or has gone back; returns whether it is done."""
         with open_log(self.out / "metrics.jsonl") as log:
             try:
                 for row in self.simulation.rows(on_round):
-                    self._add(row)
-                    append(log, _line(row))
+                    self.rows.append(row)
+                    self._crc = checksum([row], self._crc)
+                    append(log, row)
                     self.watch.see(row, self.simulation)
                     for callback in callbacks:
                         callback(row)
@@ -337,14 +322,11 @@ class _Recorder:
         if self._any_saved:
             self._save()
 
-    def _after_round(self, show: Callable[[int], None]) -> Callable[[int], None]:
-        def on_round(done: int) -> None:
-            show(done)
-            stops.check()
-            if done < self.simulation.rounds and self._timer.due(done):
-                self._save(wait=False)
-
-        return on_round
+    def _after_round(self, show: Display, done: int) -> None:
+        show.advance(done)
+        stops.check()
+        if done < self.simulation.rounds and self._timer.due(done):
+            self._save(wait=False)
 
     def _save(self, wait: bool = True) -> None:
         with disk_errors(self.out):
@@ -358,7 +340,7 @@ class _Recorder:
         """Write the ledger, the accuracy by client and by class, and the model."""
         write_json(self.out / "ledger.json", self.simulation.ledger.as_dict())
         if self.simulation.task.classes and bool(self.simulation.server.w.isfinite().all()):
-            write_json(self.out / "accuracy.json", _accuracy(self.simulation))
+            write_json(self.out / "accuracy.json", accuracy_of(self.simulation))
         state = self.simulation.module().state_dict()
         tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
         from safetensors.torch import save_file
@@ -381,7 +363,7 @@ class _Recorder:
             write_json(self.out / "summary.json", content)
         except StorageError as full:
             try:  # the blocks of the file that is there may do
-                _overwrite(self.out / "summary.json", json.dumps(content))
+                overwrite(self.out / "summary.json", json.dumps(content))
             except OSError:
                 raise full from None
 
@@ -420,24 +402,6 @@ class _Recorder:
                     )
 
 
-def read_rows(out: Path) -> list[Row]:
-    """The rows in a run's folder; a line that was cut off is left out."""
-    found = []
-    with suppress(FileNotFoundError):
-        for line in (out / "metrics.jsonl").read_text(errors="replace").splitlines():
-            with suppress(ValueError):
-                found.append(json.loads(line))
-    return [row for row in found if isinstance(row, dict) and "round" in row]
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty if the file is missing or not one."""
-    with suppress(OSError, ValueError):
-        content = json.loads(path.read_text())
-        return content if isinstance(content, dict) else {}
-    return {}
-
-
 def out_of_memory(error: BaseException) -> OutOfMemory | None:
     """The error for the user, if another one says that there was too little memory; None if it does not."""
     short = (
@@ -453,112 +417,7 @@ def out_of_memory(error: BaseException) -> OutOfMemory | None:
     )
 
 
-def environment(simulation: Simulation) -> dict[str, Any]:
-    """Versions, device and command: what is needed to repeat a run on another machine."""
-    device = simulation.server.w.device
-    return {
-        "fedcom": VERSION,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "device": device_name(device),
-        "threads": torch.get_num_threads(),
-        "chunk": simulation.chunk,
-        **({} if (command := own_command()) is None else {"command": command}),
-    }
-
-
-def device_name(device: torch.device) -> str:
-    """The name of the GPU, or the architecture of the CPU."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
-
-
-def _checksum(rows: Sequence[Row]) -> int:
-    return zlib.crc32("".join(map(_line, rows)).encode())
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, allow_nan=False) + "\n"
-
-
-def _overwrite(path: Path, text: str) -> None:
-    """Write a text over a file that exists, in place."""
-    with path.open("r+") as file:
-        file.write(text.ljust(path.stat().st_size))
-        file.truncate()
-
-
-def mend_end(path: Path) -> None:
-    """Delete an unfinished last line of a file, which a kill or a full disk has left."""
-    if path.exists():
-        text = path.read_bytes()
-        with path.open("r+b") as file:
-            file.truncate(text.rfind(b"\n") + 1)
-
-
-def open_log(path: Path) -> FileIO:
-    """Open a file for `append`; without a buffer, as closing it would try again what could not be written."""
-    return path.open("ab", buffering=0)
-
-
-def append(log: FileIO, line: str) -> None:
-    """Write a line to the end of a file: all of it, or nothing if the disk is full."""
-    end, rest = log.seek(0, os.SEEK_END), line.encode()
-    with disk_errors(Path(log.name).parent):
-        try:
-            while rest:
-                rest = rest[log.write(rest) :]
-        except OSError:
-            with suppress(OSError):
-                log.truncate(end)
-            raise
-
-
 def _reason(error: BaseException) -> str:
     if isinstance(error, Stopped):
         return stops.name(error.signal)
     return redacted(" ".join(str(error).split())) or type(error).__name__
-
-
-def table_of(simulation: Simulation) -> Table:
-    """The settings of a simulation made in Python; its data and model are known by name only."""
-    links, task, options = simulation.rules.links, simulation.task, simulation.options
-    settings = {key: value for key, value in simulation.settings.items() if value is not None}
-    network = simulation.state.network
-    table: Table = {
-        "recorded": {"by": "fedcom.record", "data_checksum": task.checksum},
-        "data": {"name": task.name, "clients": task.clients},
-        "model": {"name": type(task.objective.module).__name__},
-        **method_sections(simulation.algorithm),
-        "uplink": plain(links.uplink, CODECS) | {"memory": links.uplink_memory, "clip": links.clip},
-        "downlink": plain(links.downlink, CODECS) | {"memory": links.downlink_memory},
-        "run": {**settings, "encode": links.encode, "store": options.storage.home},
-        **({} if network is None else {"network": asdict(network)}),
-    }
-    return {name: {k: v for k, v in section.items() if v is not None} for name, section in table.items()}
-
-
-def _partition(simulation: Simulation) -> dict[str, Any]:
-    task = simulation.task
-    counts = task.label_counts() if task.classes and not task.blind else None
-    shown = {} if task.shown is None else {"shown": task.shown.tolist()}
-    return {"clients": task.clients, **shown, "sizes": task.shown_sizes.tolist(), "label_counts": counts}
-
-
-def _accuracy(simulation: Simulation) -> dict[str, Any]:
-    with repeatable(simulation.options.tf32):
-        found = simulation.task.details(simulation.server.w)
-    clients = [accuracy if accuracy is None else round(accuracy, 5) for accuracy in found.client_accuracy]
-    return {"clients": clients, "confusion": found.confusion}
-
-
-def _similarity(simulation: Simulation) -> dict[str, Any]:
-    """Cosines between some clients' gradients at the starting model; None where one is not finite."""
-    task, w = simulation.task, simulation.server.w
-    if task.blind:
-        return {"clients": [], "cosine": []}
-    with repeatable(simulation.options.tf32):
-        cosine = similarity(task, w).cpu()
-    rows = [[round(c, 4) if math.isfinite(c) else None for c in row] for row in cosine.tolist()]
-    return {"clients": chosen_clients(task, w.numel()).tolist(), "cosine": rows}

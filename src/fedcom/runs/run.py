@@ -1,11 +1,10 @@
 """Run a config and write its folder."""
 
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedcom.config import Config, RunSettings
-from fedcom.engines.results import Row
+from fedcom.engines.arguments import Callbacks
 from fedcom.runs.given import Given
 from fedcom.runs.prepare import prepare, simulation_of
 from fedcom.runs.record import Outcome, Start, record
@@ -19,7 +18,7 @@ def execute(
     device: str = "auto",
     quiet: bool = False,
     label: str | None = None,
-    callbacks: Sequence[Callable[[Row], None]] = (),
+    callbacks: Callbacks = (),
 ) -> Outcome:
     """Run a config and write its results into a folder, however the run ends; see `record`.
 

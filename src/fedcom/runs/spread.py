@@ -5,8 +5,8 @@ from typing import Any
 
 from fedcom.engines.ranks.ranks import apart, claim, here
 
-Unit = Mapping[str, Any]  # one or more runs as plain data: all that a rank must know to play them
-Duty = Callable[[Unit], None]  # plays a unit, and leaves what it found in a folder that all ranks see
+WorkItem = Mapping[str, Any]  # one or more runs as plain data: all that a rank must know to play them
+Duty = Callable[[WorkItem], None]  # plays an item, and leaves what it found in a folder that all ranks see
 
 
 def worth_spreading(runs: int) -> bool:
@@ -14,20 +14,20 @@ def worth_spreading(runs: int) -> bool:
     return 1 < here().size <= runs
 
 
-def spread(name: str, duty: Duty, units: Mapping[str, Unit]) -> None:
-    """Let all ranks do a duty for some units, and wait until all are done.
+def spread(name: str, duty: Duty, items: Mapping[str, WorkItem]) -> None:
+    """Let all ranks do a duty for some items, and wait until all are done.
 
     Args:
         name: of the duty, by which the other ranks know it.
-        units: by names of their own.
+        items: each by a name of its own.
     """
-    here().tell({"do": "share", "duty": name, "units": dict(units)})
-    share(duty, units)
+    here().tell({"do": "share", "duty": name, "items": dict(items)})
+    share(duty, items)
 
 
-def share(duty: Duty, units: Mapping[str, Unit]) -> None:
-    """Do a duty for those units that no other rank has begun."""
+def share(duty: Duty, items: Mapping[str, WorkItem]) -> None:
+    """Do a duty for each item that no other rank has begun."""
     with apart():
-        for name, unit in units.items():
+        for name, item in items.items():
             if claim(name):
-                duty(unit)
+                duty(item)

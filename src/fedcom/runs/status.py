@@ -1,6 +1,5 @@
 """How runs stand, told from their folders alone: what `fedcom status` prints."""
 
-import json
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,8 +12,8 @@ from fedcom.errors import ConfigError
 from fedcom.formats import NOTHING, duration, is_number, percent, significant
 from fedcom.runs.clients import Clients, clients_of, words
 from fedcom.runs.curve import ENDED
+from fedcom.runs.files import json_lines, read_json, read_rows
 from fedcom.runs.folder import holder
-from fedcom.runs.record import read_json, read_rows
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -99,7 +98,7 @@ def _run(out: Path) -> Status:
 
 def _rows(out: Path) -> list[dict[str, Any]]:
     with suppress(OSError):
-        return [row for row in read_rows(out) if isinstance(row["round"], int)]
+        return read_rows(out)
     return []
 
 
@@ -130,9 +129,8 @@ def _done(out: Path) -> tuple[int, int]:
     """How many trials are done, and how many of them diverged."""
     ends: dict[str, str] = {}
     with suppress(OSError):
-        for line in (out / RESULTS).read_text(errors="replace").splitlines():
-            with suppress(ValueError, LookupError, TypeError):
-                record = json.loads(line)
+        for record in json_lines(out / RESULTS):
+            with suppress(LookupError, TypeError):
                 ends[record["key"]] = record["status"]
     return len(ends), list(ends.values()).count("diverged")
 

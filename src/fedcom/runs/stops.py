@@ -18,7 +18,7 @@ PATIENCE = 8.0  # seconds a round may go on after a signal; some systems kill af
 AGAIN = 0.05  # seconds after which Stopped is raised once more, if C code has dropped it
 _deferring = False
 _asked: int | None = None
-_left: dict[int, Any] = {}  # what was done on the signals that are left to others
+_left: dict[int, Any] = {}  # the handlers that `leave_to_others` took away
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from fedcom.vectors import Vectors
 
 log = logging.getLogger("fedcom")
 FORMAT = 1
-_PART = 2**24  # bytes of rows per file; of more, the memory would be fetched anew from the system every time
+_PART = 2**24  # bytes of rows per file; the system would give larger blocks of memory anew every time
 _AHEAD = 16  # files of rows that wait in memory to be written
 _OURS = re.compile(rf"\d{{8}}(\.json|(-rows-\d+)?\.safetensors)({re.escape(ASIDE)})?")
 

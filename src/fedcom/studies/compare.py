@@ -20,19 +20,19 @@ from fedcom.reports import comparison, page
 from fedcom.reports.comparison import compare_table, markdown, write_csv
 from fedcom.reports.figures import VIEWS, figures
 from fedcom.runs.curve import Curve
+from fedcom.runs.files import CHECKPOINTS, read_rows, status_of
+from fedcom.runs.files import FILES as RUN_FILES
 from fedcom.runs.folder import LOCK, claim, clear
 from fedcom.runs.prepare import build_task, refuse
-from fedcom.runs.record import CHECKPOINTS, read_json, read_rows
-from fedcom.runs.record import FILES as RUN_FILES
 from fedcom.runs.run import execute
-from fedcom.runs.spread import Unit, spread, worth_spreading
+from fedcom.runs.spread import WorkItem, spread, worth_spreading
 from fedcom.saving.whole import write_json, write_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 METHODS = ("fedavg", "fedpaq", "scaffold", "fedgate", "fedcomgate")  # the paper's five
-RUN_DUTY = "run"  # see `run_unit`
+RUN_DUTY = "run"  # see `play_item`
 PLAN = "compare.json"  # says what the folder's comparison is of
 FILES = ("table.json", "table.csv", "table.md", "report.html", *(f"{view}.png" for view in VIEWS))
 
@@ -156,7 +156,7 @@ def _run_all(
             title = label if seeds == 1 else f"{label} seed {config.run.seed}"
             folder = _folder(out, label, config)
             if folder in played:
-                curves.append(Curve(label, config.run.seed, read_rows(folder), _status(folder)))
+                curves.append(Curve(label, config.run.seed, read_rows(folder), status_of(folder)))
                 continue
             outcome = execute(config, folder, start="resume", device=device, quiet=quiet, label=title)
             curves.append(replace(outcome.curve, method=label))
@@ -174,10 +174,10 @@ def _shared_out(
 ) -> Collection[Path]:
     """On several ranks and if there are enough runs, let each rank play whole ones; returns their folders."""
     runs = {_folder(out, label, c): (label, c) for label, c in configs if c.task is None}
-    pending = [folder for folder in runs if _status(folder) != "done"]
+    pending = [folder for folder in runs if status_of(folder) != "done"]
     if not worth_spreading(len(pending)):
         return ()
-    units = {
+    items = {
         str(folder): {
             "config": runs[folder][1].table(),
             "folder": str(folder.absolute()),
@@ -187,24 +187,19 @@ def _shared_out(
         }
         for folder in pending
     }
-    spread(RUN_DUTY, run_unit, units)
+    spread(RUN_DUTY, play_item, items)
     return pending
 
 
-def _status(folder: Path) -> str:
-    """How the run in a folder ended; empty if there is none."""
-    return str(read_json(folder / "summary.json").get("status", ""))
-
-
-def run_unit(unit: Unit) -> None:
+def play_item(item: WorkItem) -> None:
     """Play one run on this rank, into its folder."""
     outcome = execute(
-        Config.of(unit["config"]),
-        Path(unit["folder"]),
+        Config.of(item["config"]),
+        Path(item["folder"]),
         start="resume",
-        device=unit["device"],
-        quiet=unit["quiet"] or job().rank > 0,
-        label=unit["label"],
+        device=item["device"],
+        quiet=item["quiet"] or job().rank > 0,
+        label=item["label"],
     )
     if isinstance(outcome.error, Stopped):
         raise outcome.error

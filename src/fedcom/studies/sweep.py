@@ -10,8 +10,8 @@ from typing import Any
 from fedcom.config import RunConfig, Table
 from fedcom.engines.results import Row
 from fedcom.errors import ConfigError, flag
+from fedcom.runs.files import CHECKPOINTS, append, json_lines, open_log
 from fedcom.runs.folder import claim, clear
-from fedcom.runs.record import CHECKPOINTS, append, mend_end, open_log
 from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json, write_text
 from fedcom.studies.trial_runs import FAILED, run_stack, spread_trials
@@ -95,7 +95,6 @@ def run_missing(
     known, saves, due = records_of(path, trials), path.parent / CHECKPOINTS, partial(_last_rounds, last)
     pending = [trial for trial in trials if trial.key not in known]
     spread_trials(pending, due, device, quiet, saves)
-    mend_end(path)
     with open_log(path) as log:
         for group in stacks(pending):
             place = len(known), len(trials)
@@ -103,7 +102,7 @@ def run_missing(
                 record = {**trial.facts, "status": status, **_mean(rows)}
                 known[record["key"]] = record
                 if record["status"] != FAILED:  # so that it is tried again the next time
-                    append(log, json.dumps(record, allow_nan=False) + "\n")
+                    append(log, record)
     return [known[trial.key] for trial in trials]
 
 
@@ -121,14 +120,8 @@ def take_over(out: Path, plan: Table, force: bool) -> None:
 
 def records_of(path: Path, trials: Iterable[Trial]) -> dict[str, dict[str, Any]]:
     """The records that a file has of these trials, by key."""
-    keys, found = {trial.key for trial in trials}, {}
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:  # a line cut short by an interruption
-            continue
-        found.update({record["key"]: record} if record.get("key") in keys else {})
-    return found
+    keys = {trial.key for trial in trials}
+    return {record["key"]: record for record in json_lines(path) if record.get("key") in keys}
 
 
 def _last_rounds(last: int, run: RunConfig) -> set[int]:

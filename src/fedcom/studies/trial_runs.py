@@ -22,10 +22,11 @@ from fedcom.engines.stacks import runs_that_fit, stack_runs
 from fedcom.errors import ConfigError, DataError, Diverged, OutOfMemory, Stopped
 from fedcom.runs import stops
 from fedcom.runs.display import Display, progress
+from fedcom.runs.files import read_json
 from fedcom.runs.given import Given
 from fedcom.runs.prepare import build_task, simulation_of
-from fedcom.runs.record import out_of_memory, read_json
-from fedcom.runs.spread import Unit, spread, worth_spreading
+from fedcom.runs.record import out_of_memory
+from fedcom.runs.spread import WorkItem, spread, worth_spreading
 from fedcom.saving.series import Series
 from fedcom.saving.timer import SaveTimer
 from fedcom.saving.whole import write_json
@@ -34,7 +35,7 @@ from fedcom.tasks.task import Task
 
 Due = Callable[[RunConfig], Collection[int]]  # the rounds to evaluate in a run with these settings
 FAILED = "failed"  # the status of a trial that could not be run
-TRIAL_DUTY = "trials"  # see `run_unit`
+TRIAL_DUTY = "trials"  # see `play_item`
 
 
 def spread_trials(trials: Sequence[Trial], due: Due, device: str, quiet: bool, saves: Path) -> None:
@@ -47,28 +48,28 @@ def spread_trials(trials: Sequence[Trial], due: Due, device: str, quiet: bool, s
     if not worth_spreading(len(pending)):
         return
     saves.mkdir(parents=True, exist_ok=True)
-    on_gpu, units = pick_device(device).type == "cuda", dict[str, dict[str, Any]]()
+    on_gpu, items = pick_device(device).type == "cuda", dict[str, dict[str, Any]]()
     for group in stacks(pending):
         at_once = -(-len(group) // here().size) if on_gpu else 1  # a GPU computes them as one stack
         for some in (group[i : i + at_once] for i in range(0, len(group), at_once)):
-            units[_name(some)] = {
+            items[_name(some)] = {
                 "trials": [[trial.title, trial.config.table()] for trial in some],
                 "due": sorted(due(some[0].config.run)),
                 "device": "cuda" if on_gpu else "cpu",
                 "quiet": quiet,
                 "saves": str(saves.absolute()),
             }
-    for i, unit in enumerate(units.values()):
-        unit["which"] = f"{i + 1} of {len(units)} on {here().size} ranks"
-    spread(TRIAL_DUTY, run_unit, units)
+    for i, item in enumerate(items.values()):
+        item["which"] = f"{i + 1} of {len(items)} on {here().size} ranks"
+    spread(TRIAL_DUTY, play_item, items)
 
 
-def run_unit(unit: Unit) -> None:
+def play_item(item: WorkItem) -> None:
     """Run some trials of one shape on this rank, and write down how each ended."""
-    trials = [Trial(f"{title}: {unit['which']}", (), 0, Config.of(table)) for title, table in unit["trials"]]
-    saves, due = Path(unit["saves"]), set(unit["due"])
-    quiet = unit["quiet"] or job().rank > 0
-    for trial, status, rows in run_stack(trials, lambda run: due, unit["device"], quiet, saves=saves):
+    trials = [Trial(f"{title}: {item['which']}", (), 0, Config.of(table)) for title, table in item["trials"]]
+    saves, due = Path(item["saves"]), set(item["due"])
+    quiet = item["quiet"] or job().rank > 0
+    for trial, status, rows in run_stack(trials, lambda run: due, item["device"], quiet, saves=saves):
         write_json(_end_of(trial, saves), {"status": status, "rows": rows})
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.errors import ConfigError
-from fedcom.tasks.losses import Terms
 from fedcom.tasks.objective import Objective
 
 Metric = Callable[[Tensor, Tensor], Any]  # of outputs and targets, to one number
@@ -61,11 +60,11 @@ class Marks:
 
     @cached_property
     def _mass(self) -> Numbers:
-        return mass(self.terms, self.y)
+        return numbers(self.terms.mass(self.y), self.y)
 
     @cached_property
     def _counted(self) -> Numbers:
-        return counted(self.terms, self.y)
+        return numbers(self.terms.counted(self.y), self.y)
 
     def regression(self) -> dict[str, float]:
         """r2, the share of the targets' variance that is explained, and rmse, the root mean square error.
@@ -84,15 +83,8 @@ class Marks:
         return {name: _number(name, f(self.outputs[rows], self.y[rows])) for name, f in metrics.items()}
 
 
-def mass(terms: Terms, y: Tensor) -> Numbers:
-    """What each sample counts in a mean of losses."""
-    found = terms.mass(y)
-    return np.ones(len(y)) if found is None else found.double().cpu().numpy()
-
-
-def counted(terms: Terms, y: Tensor) -> Numbers:
-    """1 for each sample that counts in the accuracy, else 0."""
-    found = terms.counted(y)
+def numbers(found: Tensor | None, y: Tensor) -> Numbers:
+    """What each sample counts, as `Terms.mass` or `Terms.counted` found it of the targets y; 1 if None."""
     return np.ones(len(y)) if found is None else found.double().cpu().numpy()
 
 

@@ -1,7 +1,7 @@
 """Which modules can be a model, and how one is made ready: copied, initialised and in the model's dtype."""
 
 import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +11,8 @@ from torch.nn.parameter import is_lazy
 
 from fedcom.errors import ConfigError, nearest
 from fedcom.imports import in_brackets, place_in_own_code
+
+M = TypeVar("M")
 
 
 def copied(module: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -25,7 +27,7 @@ def copied(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     return twin
 
 
-def initialised(module: Any, x: Tensor) -> Any:
+def initialised(module: M, x: Tensor) -> M:
     """A module whose lazy layers have seen a sample, as a copy; any other module as it is.
 
     Args:

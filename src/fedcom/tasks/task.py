@@ -18,7 +18,7 @@ from fedcom.formats import html_table
 from fedcom.tasks import scores as scoring
 from fedcom.tasks.losses import Loss, Terms
 from fedcom.tasks.objective import Objective
-from fedcom.tasks.scores import Marks, Metric, Numbers, counted, mass, shares
+from fedcom.tasks.scores import Marks, Metric, Numbers, numbers, shares
 from fedcom.tasks.suitable import check_kind, initialised
 
 Scores = dict[str, Any]  # numbers by name; None: not to be had
@@ -221,7 +221,7 @@ class Task:
         """The same task with the samples of some clients alone, to train them and not to evaluate a model."""
         if self.source is not None:
             return self
-        held = clients if clients else range(1)  # whoever has none still needs to know what a sample is
+        held = clients if clients else range(1)  # a rank without clients still needs the shape of a sample
         first = int(self.offsets[held.start])
         kept = slice(first, first + int(self.sizes[held.start : held.stop].sum()))
         x, y = self.x[kept].clone(), self.y[kept].clone()
@@ -352,7 +352,7 @@ class Task:
         return train_loss, float(worst.mean()) if self.answers and len(worst) else None
 
     def whole_blocks(self, clients: range) -> range:
-        """The blocks in which training samples are scored that hold samples of these clients alone."""
+        """Which blocks of EVAL_BLOCK training samples hold samples of these clients alone."""
         ends, size = self.sizes.cumsum(0), scoring.EVAL_BLOCK
         first, last = (int(ends[edge - 1]) if edge else 0 for edge in (clients.start, clients.stop))
         return range(-(-first // size), -(-last // size) if last == ends[-1] else last // size)
@@ -388,8 +388,9 @@ class Task:
     @cached_property
     def _counts(self) -> tuple[Numbers, Numbers]:
         """What each evaluated client's samples count in its loss, and how many count in its accuracy."""
-        found = (count(self.objective.terms, self.y) for count in (mass, counted))
-        masses, counts = (np.add.reduceat(each, self._starts) for each in found)
+        terms, y = self.objective.terms, self.y
+        found = (terms.mass(y), terms.counted(y))
+        masses, counts = (np.add.reduceat(numbers(each, y), self._starts) for each in found)
         return masses, counts
 
     @property
@@ -408,7 +409,7 @@ class Task:
         confusion = torch.zeros(self.classes, self.classes + 1, dtype=torch.int64)
         if len(self.test_x):
             taken_for = test.outputs.argmax(-1).clamp(max=self.classes).cpu()
-            kept = torch.from_numpy(counted(self.objective.terms, self.test_y)).bool()
+            kept = torch.from_numpy(numbers(self.objective.terms.counted(self.test_y), self.test_y)).bool()
             pairs = (self.test_y.cpu()[kept], taken_for[kept])
             confusion.index_put_(pairs, torch.tensor(1), accumulate=True)
         return Details(accuracy, confusion[:, : self.classes].tolist())

@@ -7,7 +7,7 @@ from fedcom.algorithms import Algorithm
 from fedcom.theory.auto import Rates, rates, server_step, used_up
 from fedcom.theory.probes import Estimate, Probe
 
-_QUIET, _LOUD = 0.1, 1.0  # q/n: below the codec's noise hardly matters, above it is as large as the mean
+_QUIET, _LOUD = 0.1, 1.0  # q/n: below the first noise hardly matters, above the second it exceeds the mean
 
 
 def found(probe: Probe, clients: int) -> dict[str, tuple[Estimate, str]]:

@@ -21,10 +21,10 @@ from fedcom.traffic.links import Links
 
 CLIENTS, SAMPLES, PRODUCTS = 20, 64, 12  # of the probe that auto makes
 TRACKED = 0.5  # eta times the sharpest client's sharpness where clients track: a quarter of what is stable
-PLAIN = 2.0  # the same where they do not
-CONVEX = 1.0  # the most where the loss is convex, as nothing there leads away from a sharp place
-FAR, CONVEX_FAR = 2.0, 1.0  # `server_step`, likewise
-MOST, LEAST = 4.0, 0.25  # gamma
+PLAIN = 2.0  # the same where they do not track
+CONVEX = 1.0  # the same where, besides, the loss is convex: nothing there leads away from a sharp place
+FAR, CONVEX_FAR = 2.0, 1.0  # the most that `server_step` may be: in general, and where the loss is convex
+MOST, LEAST = 4.0, 0.25  # the bounds of gamma
 FLAT = 0.01  # a loss counts as convex if no curvature is below minus this share of the largest
 
 
@@ -38,7 +38,7 @@ def used_up(x: float, tau: float) -> float:
 
 
 def _reaching(way: float, tau: float) -> float:
-    """eta h at which tau local steps use up that much of a gradient; no limit if it is all of it."""
+    """eta h at which tau local steps use up this share of a gradient; infinite for all of it."""
     return math.inf if way >= 1 else 1 - (1 - way) ** (1 / tau)
 
 
@@ -121,11 +121,13 @@ def settle(
     Args:
         participation: the share of clients that takes part in each round.
     """
-    if "auto" not in (algorithm.eta, algorithm.gamma):
+    given: dict[str, Any] = {"eta": algorithm.eta, "gamma": algorithm.gamma}
+    autos = [key for key, value in given.items() if value == "auto"]
+    if not autos:
         return algorithm, None
     if task.held is not None:
         raise ConfigError(
-            f"{algorithm.name} has {_auto_keys(algorithm)}=auto, which is set from the data of all clients, "
+            f"{algorithm.name} has {' and '.join(autos)}=auto, which is set from the data of all clients, "
             "and they are not here; give numbers, such as `fedcom tune` or `fedcom plan` finds on data like "
             "theirs"
         )
@@ -137,15 +139,9 @@ def settle(
     sharpness: Sharpness = task.notes[key]
     remembered = memory_of(algorithm, links) != "none"  # what the codec drops is sent later: no noise
     q = 0.0 if remembered else _q(task, prober, links, 0.5 / max(sharpness.clients.value, 1e-12))
-    given: dict[str, Any] = {
-        key: value for key in ("eta", "gamma") if (value := getattr(algorithm, key)) != "auto"
-    }
+    given |= dict.fromkeys(autos)  # None: to be found
     found = rates(sharpness, cohort.tau, tracks=algorithm.tracks, noise=q / cohort.sampled, **given)
     return replace(algorithm, eta=found.eta, gamma=found.gamma), found.why
-
-
-def _auto_keys(algorithm: Algorithm) -> str:
-    return " and ".join(key for key in ("eta", "gamma") if getattr(algorithm, key) == "auto")
 
 
 def _q(task: Task, prober: Prober, links: Links, eta: float) -> float:

@@ -17,7 +17,7 @@ class Extremes(NamedTuple):
 
 
 def extremes(product: Callable[[Tensor], Tensor], v: Tensor, steps: int, tolerance: float = 0.01) -> Extremes:
-    """Lanczos' method: its ten products find what power iteration needs fifty for.
+    """The extreme eigenvalues by Lanczos' method: ten products do what power iteration needs fifty for.
 
     Nothing but the last two vectors is kept, so that it can be done for all clients in one stack. The true
     largest eigenvalue is `high` or more, and some eigenvalue is within `high_error` of it.

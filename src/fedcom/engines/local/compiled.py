@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from fedcom import draws
+from fedcom.algorithms import Algorithm
 from fedcom.engines.base import Options
 from fedcom.engines.local.eager import EagerEngine, Rehearsal
-from fedcom.engines.local.graph import GraphEngine
+from fedcom.engines.local.graph import GraphEngine, first_line
 from fedcom.rounds.round import play
 from fedcom.rounds.rules import Rules, relative_error
 from fedcom.rounds.state import RunState
@@ -22,6 +23,7 @@ from fedcom.tasks.task import Task
 from fedcom.traffic.ledger import Ledger
 from fedcom.vectors import share_memory
 
+T = TypeVar("T")
 log = logging.getLogger("fedcom")
 _WAYS = {"method and codec": (True, True), "method": (True, False), "codec": (False, True)}
 
@@ -64,7 +66,7 @@ def compile_rules(engine: EagerEngine) -> str:
             play(Rehearsal(engine))
         except Exception as error:  # whatever the compiler could not do, the plain rules can
             _set_rules(engine, plain)
-            log.warning("torch.compile failed on %s: %s", what, _reason(error))
+            log.warning("torch.compile failed on %s: %s", what, first_line(error))
         else:
             _quick_keys()
             log.info("%s compiled in %.1f s, kept for the next time", what, time.perf_counter() - started)
@@ -80,7 +82,7 @@ def _prepare(engine: EagerEngine) -> None:
         if not engine.walks:
             raise
         engine.walks = False
-        log.warning("local steps are taken one by one, their kernels failed: %s", _reason(error))
+        log.warning("local steps are taken one by one, their kernels failed: %s", first_line(error))
         play(Rehearsal(engine))
 
 
@@ -92,17 +94,13 @@ def _quick_keys() -> None:
         draws.fold_on_gpu_with(triton_draws.fold)
 
 
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def _set_rules(engine: EagerEngine, rules: list[Rules]) -> None:
     for run, new in zip(engine.runs, rules, strict=True):
         run.rules = new
 
 
-def _with_compiled(rules: Rules, compiled: Rules) -> Any:
-    """The algorithm of some rules with the methods compiled for another run; those do not depend on rates."""
+def _with_compiled(rules: Rules, compiled: Rules) -> Algorithm:
+    """A run's algorithm with the methods that were compiled for the first run: they serve all rates."""
     twin = copy.copy(rules.algorithm)
     for name in _COMPILED:
         if name in vars(compiled.algorithm):
@@ -173,7 +171,7 @@ def _moves(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
     return any(share_memory(x, y) for i, x in enumerate(old) for j, y in enumerate(new) if i != j)
 
 
-def _compiled(thing: Any, *methods: str) -> Any:
+def _compiled(thing: T, *methods: str) -> T:
     """A copy of a frozen object with some methods compiled."""
     twin = copy.copy(thing)
     for name in methods:

@@ -191,7 +191,7 @@ class EagerEngine(InOneProcess):
         return found
 
     def rows_since(self, since: int | None) -> ClientRows:
-        """What clients keep, for a checkpoint; which rows changed since a round is told by who took part."""
+        """What clients keep, for a checkpoint; rows may have changed of clients that took part since then."""
         known, rounds = self.store.known(), range(since or 0, self.round)
         few = len(rounds) * len(self.stack) < len(known)
         changed = torch.unique(torch.cat([self._sampled(r) for r in rounds])) if few and rounds else known
@@ -315,7 +315,7 @@ class EagerEngine(InOneProcess):
         return server_work(run.rules, run.server_side, mean, q, begun.rnd, self._downlink(i), begun.draw)
 
     def finish(self, answers: Sequence[Answer]) -> None:
-        """Update what the clients keep, then what the servers do: clients may hold views of it until then."""
+        """Update what clients keep, then what servers keep, of which clients may hold views until then."""
 
         def one(waiting: tuple[slice, Waiting]) -> None:
             group, work = waiting[0], waiting[1]()
@@ -345,7 +345,7 @@ class EagerEngine(InOneProcess):
         return self.stack.finished(finish, work, answers)
 
     def _strata_of_round(self) -> Strata:
-        """How the clients of each run spread the numbers they round with; ranks are new in every round."""
+        """How each run's clients spread the random numbers they round by, in an order drawn each round."""
         keys, n = Draw(self.inputs.key), self.stack.sampled
         ranks = torch.cat([keys[i].fold("ranks").permutation(n) for i in range(len(self.runs))])
         return Strata(keys[0] if len(self.runs) == 1 else keys[self.stack.run_of_row], ranks, n)
@@ -418,7 +418,7 @@ def repeatable(tf32: bool) -> Iterator[None]:
 
 
 def _written(old: ServerSide, new: ServerSide) -> ServerSide:
-    """The new one, written into the old one's tensors."""
+    """What the server keeps now, written into the tensors that it kept before."""
     before, after = old.tensors(), new.tensors()
     overwrite([before[name] for name in after], list(after.values()))
     return old

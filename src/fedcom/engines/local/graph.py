@@ -22,7 +22,7 @@ class CannotRecord(Exception):
 
 
 def record(function: Callable[[], Result], **options: Any) -> tuple[Result, Callable[[], None]]:
-    """Record a function of tensors as a CUDA graph; returns its result and how to do it, once or again.
+    """Record a function of tensors as a CUDA graph; returns its result, and a function that replays it.
 
     Recording computes nothing: the result's tensors are filled by each replay.
 
@@ -39,10 +39,15 @@ def record(function: Callable[[], Result], **options: Any) -> tuple[Result, Call
         torch.cuda.synchronize()
         shared.graphsafe_set_state(before)  # it would refuse every draw of the process from now on
         first = error.__context__ or error  # leaving the recording raises another error over it
-        reason = (str(first).strip() or type(first).__name__).splitlines()[0]
+        reason = first_line(first)
         log.warning("rounds cannot be recorded as a CUDA graph and are played: %s", reason)
         raise CannotRecord(reason) from None
     return result, graph.replay
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error, or the name of its class if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 class GraphEngine(EagerEngine):

@@ -1,11 +1,11 @@
-"""The state of a block of clients, seen by the numbers that clients and rows have in the whole run."""
+"""A store of one rank's clients, asked by the numbers that clients and rows have in the whole run."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from fedcom.engines.state.stores import ClientStore, Sampler
+from fedcom.engines.state.stores import ClientStore, Sampler, State
 from fedcom.vectors import Vectors
 
 
@@ -40,7 +40,7 @@ class BlockStore:
         """The state and memory of some clients, stacked."""
         return self._store.take(self._shifted(rows), clients - self.block.start)
 
-    def put(self, rows: slice, clients: Tensor, state: Any, memory: Vectors) -> None:
+    def put(self, rows: slice, clients: Tensor, state: State, memory: Vectors) -> None:
         """Write the state and memory of some clients back."""
         self._store.put(self._shifted(rows), clients - self.block.start, state, memory)
 

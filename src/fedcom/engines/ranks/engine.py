@@ -5,8 +5,8 @@ what these did where the mean is collected.
 
 With transport "chain", the weighted sum of what clients sent goes from rank to rank, each adding its clients
 in order, so that on CPUs the bits are those of one process. With "bytes", every message travels to rank 0 and
-is decoded there. With "reduce", torch.distributed adds the ranks' sums up, which is equal to rounding only.
-GPUs sum the clients of a rank by a matrix product, so there every transport is equal to rounding only.
+is decoded there. With "reduce", torch.distributed adds the ranks' sums in an order of its own, and results
+differ by rounding. GPUs sum the clients of a rank by a matrix product, so there all transports differ by it.
 """
 
 from collections.abc import Callable, Iterator, Sequence

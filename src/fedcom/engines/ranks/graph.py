@@ -1,4 +1,4 @@
-"""Rounds on several ranks with a GPU each or shared: the two parts of a round are CUDA graphs."""
+"""Rounds on several ranks with GPUs: what comes before and after the exchange are CUDA graphs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

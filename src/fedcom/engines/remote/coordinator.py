@@ -138,7 +138,7 @@ class Coordinator:
         return Envelope(messages.CALL, *about)
 
     def admit(self, client: int, key: str) -> bool:
-        """Whether a node may be a client: the node that was first counted as it, unless the terms are milder.
+        """Whether a node may be a client: only the node that was first counted as it, unless `rebind` is set.
 
         Args:
             key: what identifies the node for as long as the job lasts.

@@ -1,7 +1,7 @@
 """A client: turns a call into a reply, and keeps its state on its own disk.
 
 It keeps two versions: the committed one, and the pending one, to which its last reply leads if that is
-counted. Which of them holds, the next call says (docs/decisions/remote.md).
+counted. The next call says which of them holds (docs/decisions/remote.md).
 """
 
 from collections.abc import Iterable, Sequence

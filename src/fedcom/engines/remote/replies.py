@@ -46,13 +46,13 @@ class Heard(NamedTuple):
 
 
 def largest(rules: Rules) -> int:
-    """No honest reply has more bytes."""
+    """The most bytes that an honest reply can have."""
     vectors, dense = len(rules.algorithm.uploads), 2 * rules.layout.size * rules.layout.itemsize + 2**16
     return vectors * dense + messages.overhead(2 * vectors + 1)
 
 
 def body(data: Data, call: Envelope) -> memoryview:
-    """The messages of an update, whose envelope is that of a reply to a call."""
+    """The messages in the reply to a call; raises Refused if it is no such reply, or no update."""
     try:
         reply, found = messages.unseal(data)
     except OtherVersion as error:

@@ -1,4 +1,4 @@
-"""Where the work of a round waits until the mean is known: where it is, on the host or on disk."""
+"""Where clients' work waits until the mean of the round is known: left in place, on the host or on disk."""
 
 from collections.abc import Callable
 from functools import partial

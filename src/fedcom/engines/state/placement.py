@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from fedcom.algorithms import Algorithm
 from fedcom.engines.state.parking import HostParking, Parking, leave_in_place
-from fedcom.engines.state.rows import disk_full
 from fedcom.engines.state.stores import ClientStore, PrefetchedStore, SparseStore, Storage
 from fedcom.errors import ConfigError
 from fedcom.rounds.rules import Rules
@@ -105,8 +104,11 @@ def _folder(storage: Storage, needed: int) -> Path | None:
     folder = Path(storage.folder or tempfile.gettempdir())
     if not folder.is_dir():
         raise ConfigError(f"run.store_folder {folder} is not a folder; make it, or choose another")
-    if needed > shutil.disk_usage(folder).free:
-        raise disk_full(folder, needed)
+    if needed > (room := shutil.disk_usage(folder).free):
+        raise ConfigError(
+            f"clients' state may need {needed:,} bytes in {folder}, where {room:,} are free; choose another "
+            "run.store_folder, fewer rounds or clients per round, or run.store_dtype=bfloat16"
+        )
     return folder
 
 

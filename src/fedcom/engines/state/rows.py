@@ -2,7 +2,6 @@
 
 import mmap
 import os
-import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedcom.errors import ConfigError
 from fedcom.saving.whole import disk_errors
 
 _AHEAD = 2**22  # bytes of a file that are reserved on the disk ahead of need
@@ -87,12 +85,3 @@ class _Block:
             return
         start = row * self._bytes // mmap.PAGESIZE * mmap.PAGESIZE
         self._map.madvise(mmap.MADV_DONTNEED, start, (row + 1) * self._bytes - start)
-
-
-def disk_full(folder: Path, needed: int) -> ConfigError:
-    """The error for a disk that cannot hold the bytes needed."""
-    free = shutil.disk_usage(folder).free
-    return ConfigError(
-        f"clients' state may need {needed:,} bytes in {folder}, where {free:,} are free; choose another "
-        "run.store_folder, fewer rounds or clients per round, or run.store_dtype=bfloat16"
-    )

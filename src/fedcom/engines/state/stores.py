@@ -14,6 +14,7 @@ from fedcom import settings
 from fedcom.engines.state.rows import Rows
 from fedcom.vectors import Vectors, overwrite
 
+State = tuple[Tensor, ...]  # what an algorithm keeps: a named tuple of tensors
 Sampler = Callable[[int], Tensor]  # from a round's index to the clients that take part in it
 
 
@@ -42,7 +43,7 @@ class Storage:
 class ClientStore:
     """A row for every client, on the model's device.
 
-    In a round: `open`, on the host; `take` and `put` of its rows, group by group; `commit`.
+    An engine calls `open` before a round, `take` and `put` for each group of its rows, and `commit` after it.
 
     Args:
         sampled: how many clients take part in a round.
@@ -55,12 +56,12 @@ class ClientStore:
     """
 
     def __init__(
-        self, clients: int, sampled: int, state: Any, memory: Vectors, storage: Storage | None = None
+        self, clients: int, sampled: int, state: State, memory: Vectors, storage: Storage | None = None
     ) -> None:
         self._shape(clients, sampled, state, memory, storage or Storage())
         self._rows = [_rows(clients, row, dtype) for row, dtype in self._fields]
 
-    def _shape(self, clients: int, sampled: int, state: Any, memory: Vectors, storage: Storage) -> None:
+    def _shape(self, clients: int, sampled: int, state: State, memory: Vectors, storage: Storage) -> None:
         self.clients, self.sampled, self.everyone = clients, sampled, sampled == clients
         self._kind, self._names = type(state), tuple(memory)
         self._fields = [(row, storage.row_dtype(row)) for row in (*state, *memory.values())]
@@ -79,7 +80,7 @@ class ClientStore:
         return [field[clients.to(field.device)].cpu() for field in self._rows]
 
     def fill(self, clients: Tensor, fields: Sequence[Tensor]) -> None:
-        """Set what is kept of some clients, before the first round; `rows` gave it."""
+        """Set what is kept of some clients, before the first round, to what `rows` gave."""
         for field, value in zip(self._rows, fields, strict=True):
             field[clients.to(field.device)] = value.to(field.device)
 
@@ -101,7 +102,7 @@ class ClientStore:
         where = rows if self.everyone else clients
         return self.as_state([field[where] for field in self._rows])
 
-    def put(self, rows: slice, clients: Tensor, state: Any, memory: Vectors) -> None:
+    def put(self, rows: slice, clients: Tensor, state: State, memory: Vectors) -> None:
         """Write the state and memory of some clients back; `take` explains rows and clients."""
         new = self._flat(state, memory)
         if self.everyone:  # `take` gave views
@@ -123,7 +124,7 @@ class ClientStore:
         state = len(back) - len(self._names)
         return self._kind(*back[:state]), dict(zip(self._names, back[state:], strict=True))
 
-    def _flat(self, state: Any, memory: Vectors) -> list[Tensor]:
+    def _flat(self, state: State, memory: Vectors) -> list[Tensor]:
         return [*state, *(memory[name] for name in self._names)]
 
 
@@ -139,7 +140,7 @@ class SparseStore(ClientStore):
         self,
         clients: int,
         sampled: int,
-        state: Any,
+        state: State,
         memory: Vectors,
         storage: Storage | None = None,
         planned: int = 0,
@@ -167,7 +168,7 @@ class SparseStore(ClientStore):
     def take(self, rows: slice, clients: Tensor) -> tuple[Any, Vectors]:
         return self.as_state(self._gather(self._sample[rows]))
 
-    def put(self, rows: slice, clients: Tensor, state: Any, memory: Vectors) -> None:
+    def put(self, rows: slice, clients: Tensor, state: State, memory: Vectors) -> None:
         self._write(self._flat(state, memory), self._enter(self._sample[rows]))
 
     def peek(self, clients: Tensor) -> tuple[Any, Vectors]:
@@ -238,7 +239,7 @@ class PrefetchedStore(SparseStore):
     def take(self, rows: slice, clients: Tensor) -> tuple[Any, Vectors]:
         return self.as_state([field[rows] for field in self._on_device])
 
-    def put(self, rows: slice, clients: Tensor, state: Any, memory: Vectors) -> None:
+    def put(self, rows: slice, clients: Tensor, state: State, memory: Vectors) -> None:
         overwrite([field[rows] for field in self._on_device], self._flat(state, memory))
 
     def commit(self) -> None:

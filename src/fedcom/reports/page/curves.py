@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from fedcom.engines.results import Row
 from fedcom.formats import is_number
 from fedcom.reports.comparison import by_method
 from fedcom.reports.figures import UNITS, Array, over_seeds
 from fedcom.reports.page.collect import SavedRun
 from fedcom.reports.page.sections import looks_of
-from fedcom.runs.curve import Row
 
 X = {  # the first that has values is shown when the page opens
     "uplink_bytes": ("Uplink", *UNITS["uplink_bytes"]),

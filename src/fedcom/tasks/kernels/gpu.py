@@ -128,11 +128,11 @@ class _Layer(NamedTuple):
 
 
 class _Crowd:
-    """Clients on their way: their models, and what each layer made of their last two minibatches.
+    """Clients' models while they step, and what each layer computed on their last two minibatches.
 
     Attributes:
         seen: the inputs of each layer.
-        errors: of each layer.
+        errors: the loss's gradients by the outputs of each layer.
     """
 
     def __init__(self, dense: Dense, w: Tensor, walk: Walk, batches: Minibatches) -> None:
