@@ -76,7 +76,7 @@ def _fits(value: Any, hint: Any) -> bool:
 def _near(value: Any, hint: Any) -> Any:
     """A value converted to a type if that is harmless: 5 to (5,), 100.0 to 100; else the value itself.
 
-    A class with a function `of_plain` makes itself from names and tables.
+    A class with a function `of_plain` makes itself from names and tables; its `choices` are in words.
     """
     if get_origin(hint) is tuple:
         items = value if isinstance(value, list | tuple) else [value]
@@ -106,6 +106,8 @@ def _describe(hint: Any) -> str:
     if get_origin(hint) is tuple:
         words = {int: "whole numbers, such as 200,200", str: "names with commas between"}
         return words.get(get_args(hint)[0], "numbers, such as 0.5,1")
+    if hasattr(hint, "of_plain"):
+        return str(hint.choices())
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint) or (
         f"a {hint.__name__}" if isinstance(hint, type) else str(hint)
     )

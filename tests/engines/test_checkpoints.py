@@ -78,7 +78,7 @@ def bits(simulation: Simulation) -> tuple[list[Tensor], list[Tensor], str]:
         simulation.client_memory(),
     )
     kept = [*state, *memory.values()]
-    return [*side.state, *side.memory.values()], kept, json.dumps(simulation.ledger.as_dict())
+    return list(side.tensors().values()), kept, json.dumps(simulation.ledger.as_dict())
 
 
 def same(a: Simulation, b: Simulation) -> bool:

@@ -259,9 +259,12 @@ class Algorithm:
         """The most that corrections may move in a round where "auto" decides: less than the server's v does.
 
         With momentum mu the server goes on by itself for 1/(1 - mu) rounds, and corrections that follow each
-        round at once drive an oscillation (docs/decisions/server-momentum.md).
+        round at once drive an oscillation (docs/decisions/server-momentum.md). Without momentum: 1.
         """
-        return (1 - rnd.mu) / (1 + 2 * rnd.share)
+        limit = (1 - rnd.mu) / (1 + 2 * rnd.share)
+        if isinstance(rnd.mu, Tensor):  # of the runs of a stack, some may have none
+            return torch.where(rnd.mu > 0, limit, 1.0)
+        return limit if rnd.mu else 1.0
 
     def unit(self, vector: str, rnd: Round) -> float | Tensor:
         """The factor that turns an uploaded vector into the model's units, in which norms are bounded.

@@ -73,4 +73,5 @@ class FedCOMGATEExact(FedCOMGATE):
         if isinstance(q, Tensor) and isinstance(s, Tensor):
             s = s.to(q.dtype)  # as it is in a stack of runs, for the same bits
         beta = 1 / (1 + q * (1 - s) / s)
-        return smaller(beta, self.fastest_tracking(rnd)) if self.server.kept else beta
+        momentum = isinstance(rnd.mu, Tensor) or rnd.mu  # of a stack's runs, others than this may have it
+        return smaller(beta, self.fastest_tracking(rnd)) if momentum else beta

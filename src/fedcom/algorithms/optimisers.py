@@ -54,6 +54,11 @@ class ServerOptimiser:
         table = {"name": given} if isinstance(given, str) else given
         return pick(OPTIMISERS, table, "server") if isinstance(table, dict) else given
 
+    @classmethod
+    def choices(cls) -> str:
+        """The names there are, in words."""
+        return " or ".join(map(repr, OPTIMISERS.names()))
+
     @property
     def kept(self) -> float:
         """The share of the earlier directions in a step: mu, or beta1; 0: each round stands for itself."""

@@ -5,6 +5,8 @@ import re
 from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from fedcom.algorithms.optimisers import OPTIMISERS, ServerOptimiser
+from fedcom.plain import plain
 from fedcom.registry import Registry, describe
 from fedcom.settings import allowed
 
@@ -23,6 +25,8 @@ def facts(registry: Registry[Any], name: str) -> dict[str, Any]:
     keys = {}
     for field in fields(thing):
         default = None if field.default is MISSING else field.default
+        if isinstance(default, ServerOptimiser):
+            default = plain(default, OPTIMISERS)
         key: dict[str, Any] = {"values": allowed(hints[field.name]), "default": default}
         if field.name in fixed:
             key = {"values": "fixed", "default": fixed[field.name]}
@@ -54,6 +58,7 @@ def render(found: dict[str, Any]) -> "RenderableType":
 
 def _written(value: Any) -> str:
     """A value as it is written after the = of an override."""
+    value = value["name"] if isinstance(value, dict) else value
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 

@@ -139,21 +139,29 @@ def _with_rates(table: Table) -> Table:
 
 def _with_server(table: Table) -> Table:
     """The table with [server] as a setting of the method; parameters alone refine the method's own."""
-    given, method = table.get("server"), {"name": DEFAULT, **table.get("algorithm", {})}
-    if not given:
+    method = {"name": DEFAULT, **table.get("algorithm", {})}
+    own, section = _server_table(method.get("server", {})), table.get("server", {})
+    if not (isinstance(own, dict) and (own or section)):
         return table
-    usual = method.get("server", ALGORITHMS.find(method["name"], "algorithm").server)
-    known = usual if isinstance(usual, dict) else {"name": usual}
-    known = known if not isinstance(usual, ServerOptimiser) else plain(usual, OPTIMISERS)
-    server = {**known, **given} if given.get("name", known["name"]) == known["name"] else given
+    server = _server_table(ALGORITHMS.find(method["name"], "algorithm").server)
+    for given in (own, section):
+        server = {**server, **given} if given.get("name", server["name"]) == server["name"] else given
     return {**table, "algorithm": {**method, "server": server}}
 
 
+def _server_table(given: Any) -> Any:
+    """An optimiser, or its name, as a table; anything else as it is."""
+    if isinstance(given, ServerOptimiser):
+        return plain(given, OPTIMISERS)
+    return {"name": given} if isinstance(given, str) else given
+
+
 def method_sections(algorithm: Algorithm) -> Table:
-    """A method as the sections [algorithm] and, if it is not SGD, [server]."""
+    """A method as the sections [algorithm] and [server]; SGD is not written if it is the method's default."""
     found = plain(algorithm, ALGORITHMS)
     server = found.pop("server")
-    return {"algorithm": found, **({} if algorithm.server == PLAIN else {"server": server})}
+    unsaid = algorithm.server == type(algorithm).server == PLAIN
+    return {"algorithm": found, **({} if unsaid else {"server": server})}
 
 
 def _named(section: str, registry: Registry[type[T]], default: str, table: Table) -> T:

@@ -70,12 +70,11 @@ def sections(table: Table, label: str) -> Table:
     downlink = table.get("downlink", {}) if method.needs_mean else {}
     shared = {key: value for key, value in table.get("algorithm", {}).items() if key in keys_of(method)}
     drop_void({"algorithm": shared}, {"algorithm": own})
-    server = own.pop("server", {})
     return {
         **{section: table[section] for section in ("data", "model", "run", "network") if section in table},
         "uplink": _laid(own.pop("uplink", {}), uplink),
         "downlink": _laid(own.pop("downlink", {}), downlink),
-        "server": _laid({"name": server} if isinstance(server, str) else server, table.get("server", {})),
+        "server": _laid(_named(own.pop("server", {})), table.get("server", {})),
         "algorithm": {**shared, **own},
     }
 
@@ -94,7 +93,9 @@ def with_point(table: Table, label: str, point: Iterable[tuple[str, Any]]) -> Ta
             own[key] = value
         else:
             place = own if section in ("uplink", "downlink", "server") else found
-            place[section] = {**place.get(section, {}), key: value}
+            held = place.get(section, {})
+            held = _named(held) if section == "server" else held
+            place[section] = _laid({key: value}, held)
     return {**found, "methods": {**table.get("methods", {}), label: own}}
 
 
@@ -165,6 +166,11 @@ def _check_section(label: str, own: object) -> None:
         raise ConfigError(f"methods.{label} is a section; write methods.{label}.key=value")
 
 
-def _laid(own: Any, shared: Table) -> Any:
-    """The shared section overridden by the method's own; Config will refuse an `own` that is no section."""
-    return {**shared, **own} if isinstance(own, dict) else own
+def _named(server: Any) -> Any:
+    """The section of a server optimiser that is given by its name alone."""
+    return {"name": server} if isinstance(server, str) else server
+
+
+def _laid(own: Any, shared: Any) -> Any:
+    """A section overridden by another; one that is no section is left, and Config will refuse it."""
+    return {**shared, **own} if isinstance(own, dict) and isinstance(shared, dict) else own

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from fedcom.algorithms.optimisers import PLAIN
 from fedcom.config import Table, dumps
 from fedcom.engines.arguments import Callback, Callbacks, callbacks_of
 from fedcom.engines.remote.faults import AUDIT
@@ -391,9 +392,11 @@ class _Recorder:
             over = flag("force", 'start="over"')
             raise StorageError(f"{path} cannot be read: {error}; begin anew with {over}") from None
         now = tomllib.loads(dumps(self.table))
+        unsaid = {"server": {"name": PLAIN.name}}
+        before, now = unsaid | before, unsaid | now
         for section in sorted({*before, *now}):
             old, new = before.get(section, {}), now.get(section, {})
-            for key in sorted({*old, *new}):
+            for key in sorted({*old, *new}, key=lambda key: (key != "name", key)):
                 free = section == "round" or (section == "run" and key in _FREE)
                 if old.get(key) != new.get(key) and not free:
                     raise ConfigError(

@@ -10,6 +10,7 @@ from torch import nn
 
 from fedcom import Links, Simulation, Task
 from fedcom.algorithms import ALGORITHMS, FedAvg, FedCOM, FedCOMGATE, Scaffold
+from fedcom.algorithms.optimisers import Momentum
 from fedcom.codecs import Auto, Dithered, Int, LowRank, Peaks, RandK, Rotated, TopK
 from fedcom.engines.local.eager import EagerEngine, Rehearsal
 from fedcom.engines.local.groups import Groups
@@ -18,7 +19,7 @@ from fedcom.engines.simulation import in_step
 from fedcom.engines.stacks import runs_that_fit, stack_runs
 from fedcom.errors import ConfigError, Diverged
 from fedcom.rounds.round import play
-from tests.conftest import after, mlp_task, quadratic_task
+from tests.conftest import after, close, mlp_task, quadratic_task
 
 
 def digits(seed: int = 0) -> Task:
@@ -55,6 +56,26 @@ def test_runs_in_step_give_the_results_of_single_runs(name: str, participation: 
         assert run.q == pytest.approx(single.q, rel=1e-9, abs=1e-12)
         for mine, other in zip(run.client_states(), single.client_states(), strict=True):
             assert torch.allclose(mine, other, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["fedgate", "fedcomgate", "fedcomgate-exact", "scaffold"])
+@pytest.mark.parametrize("first", [0.0, 0.9])
+def test_runs_in_step_may_differ_in_momentum(name: str, first: float) -> None:
+    def make(momentum: float) -> Simulation:
+        method = ALGORITHMS[name](eta=0.02, gamma=1.0, tau=3, server=Momentum(momentum))
+        return Simulation(mlp_task(), method, rounds=4, participation=0.5, device="cpu")
+
+    stacked = [make(momentum) for momentum in (first, 0.0, 0.5)]
+    engine = stack_runs(stacked)
+    for _ in range(4):
+        engine.step()
+    for run in stacked:
+        single = make(run.algorithm.server.kept)
+        for _ in range(4):
+            single.step()
+        assert close(run.server.w, single.server.w)
+        for mine, other in zip(run.client_states(), single.client_states(), strict=True):
+            assert close(mine, other)
 
 
 @pytest.mark.parametrize(

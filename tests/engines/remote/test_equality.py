@@ -20,6 +20,7 @@ CASES: dict[str, tuple[str, Links | None, dict[str, Any]]] = {
     "exact": ("fedcomgate-exact", Links(Rotated(0.5)), {"participation": 0.5}),
     "scaffold": ("scaffold", None, {"participation": 0.5}),
     "scaffold by size": ("scaffold", None, {"participation": 0.5, "how": {"weights": "size"}}),
+    "scaffold, seed": ("scaffold", Links(Int(4), first="seed"), {}),
     "top-k": ("fedpaq", Links(TopK(0.1), uplink_memory="error-feedback"), {}),
     "paper's memory": ("fedpaq", Links(TopK(0.1), uplink_memory="paper"), {"participation": 0.5}),
     "diana": ("diana", Links(Int(2)), {"participation": 0.5}),

@@ -191,7 +191,7 @@ class Participant:
         w = self.run.server.w
         if call.model == messages.SEED:
             wire.check("seed of the first model", inbox.hear_seed(rules.layout), rules.seed)
-            found = {"w": w}
+            found = rules.algorithm.broadcast(self.run.server)
         elif call.model == messages.NO_MODEL:
             raise WireError("the call brings no model")
         else:
