@@ -12,6 +12,7 @@ from fedcom.reproduce import (
     fig8,
     fig9,
     frontier,
+    momentum,
     tracking,
 )
 from fedcom.reproduce.panels import Panel, Scale
@@ -20,7 +21,13 @@ from fedcom.reproduce.runner import reproduce
 from fedcom.reproduce.study import Study
 
 _FIGURES = (fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9)
-_ALL = (*(module.STUDY for module in _FIGURES), *frontier.STUDIES, explorations.STUDY, tracking.STUDY)
+_ALL = (
+    *(module.STUDY for module in _FIGURES),
+    *frontier.STUDIES,
+    momentum.STUDY,
+    explorations.STUDY,
+    tracking.STUDY,
+)
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
 
 __all__ = ["STUDIES", "Panel", "Scale", "Study", "Verdict", "reproduce"]
