@@ -73,7 +73,7 @@ def task(dtype: torch.dtype) -> Task:
     own = mlp_task(sizes=[4 + j for j in range(CLIENTS)])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+        module = nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 3))
     owner = torch.arange(CLIENTS).repeat_interleave(own.sizes)
     return Task.from_arrays(
         module, own.x, own.y, groups=owner, partition="natural", dtype=dtype, model_seed=0
@@ -110,7 +110,8 @@ def case(seed: int) -> Case:
 
     kind: type[Algorithm] = rng.choice([*(ALGORITHMS[name] for name in ALGORITHMS), Heavy])
     engine = rng.choice(["chunks", "stack", "remote"])
-    up = codec(rng) if kind.compresses is None or perhaps(0.05) else Identity()
+    loses = kind.compresses is None or perhaps(0.05)  # whether the uplink may
+    up = codec(rng) if loses else Identity()
     how: dict[str, Any] = {
         "eta": rng.choice([0.02, 0.05]),
         "batch": rng.choice([2, "full"]),
@@ -122,8 +123,9 @@ def case(seed: int) -> Case:
     if "tau" not in kind.fixed or perhaps(0.05):
         steps = [{"tau": 2}, {"tau": tuple(1 + j % 3 for j in range(CLIENTS))}, {"epochs": 1}]
         how |= rng.choice(steps[: 1 if engine == "stack" and perhaps(0.9) else 3])
+    memories = [None, None, None, *(["error-feedback", "none", "paper"] if loses else [])]
     around: dict[str, Any] = {
-        "uplink_memory": rng.choice([None, None, None, "error-feedback", "none", "paper"]),
+        "uplink_memory": rng.choice(memories),
         "downlink_memory": rng.choice([None, None, "none", "error-feedback"]),
         "first": rng.choice(["dense", "seed"]),
         "clip": rng.choice([None, None, None, 0.1, 1.0]),

@@ -98,8 +98,9 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_a_checkpoint_of_three_ranks_goes_on_on_two_and_on_one(tmp_path: Path) -> None:
-    run = ("run", *SMALL, "run.checkpoint_rounds=3", "-q")
+@pytest.mark.parametrize("server", ["sgd", "momentum"])
+def test_a_checkpoint_of_three_ranks_goes_on_on_two_and_on_one(tmp_path: Path, server: str) -> None:
+    run = ("run", *SMALL, f"server.name={server}", "run.checkpoint_rounds=3", "-q")
     finished(tmp_path, *run, "run.rounds=10", "--out", "whole")
     finished(tmp_path, *run, "run.rounds=5", "--out", "part", ranks=3)
     finished(tmp_path, "run", "--resume", "part", "run.rounds=8", "-q", ranks=2)

@@ -37,6 +37,12 @@ METHODS = {
     "scaffold": ["algorithm.weights=size", "network.preset=lte"],
     "fedpaq": ["uplink.name=topk", "uplink.ratio=0.1", "uplink.memory=error-feedback"],
     "diana": ["algorithm.tau=1", "run.participation=0.5"],
+    "fedavgm": ["run.participation=0.35"],
+    "fedgate": ["server.name=nesterov", "server.momentum=0.5", "run.store=disk"],
+    "fedcom": [
+        *("uplink.name=int", "downlink.name=rotated", "downlink.bits=2", "algorithm.option=I"),
+        *("server.name=adam", "run.participation=0.35"),
+    ],
 }
 
 
@@ -129,7 +135,7 @@ def equal(found: dict[str, Any], alone: dict[str, Any], ranks: int) -> None:
         many = found[name]
         assert many["ranks"] == ranks
         assert torch.equal(many["w"], one["w"]), name
-        for key in ("rows", "ledger", "states"):
+        for key in ("rows", "ledger", "states", "server"):
             assert many[key] == one[key], (name, key)
         if "-bytes-" in name:
             assert many["received"] == many["ledger"]["uplink"]["total"] > 0
@@ -154,6 +160,7 @@ RECORDED = {
     "fedavg": ["algorithm.name=fedavg"],
     "scaffold-sampled": ["algorithm.name=scaffold", "run.participation=0.35", "network.preset=lte"],
     "fedgate": ["algorithm.name=fedgate", "algorithm.weights=size"],
+    "momentum": ["algorithm.name=fedcom", "server.name=momentum"],
     "fedpaq-biased": ["algorithm.name=fedpaq", "uplink.name=topk", "uplink.memory=error-feedback"],
 }
 
@@ -176,7 +183,7 @@ def test_rounds_are_recorded_around_the_exchange(tmp_path: Path) -> None:
         one = played[name.replace("-chain", "-reduce")]
         assert many["replayed"] >= (1 if "sampled" in name else rounds - 1), name
         assert torch.equal(many["w"], one["w"]), name
-        for key in ("rows", "ledger", "states"):
+        for key in ("rows", "ledger", "states", "server"):
             assert many[key] == one[key], (name, key)
 
 
