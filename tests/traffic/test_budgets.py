@@ -8,6 +8,7 @@ import torch
 from fedcom import ALGORITHMS, ConfigError, FedCOMGATE, Int, Links, Natural, Rotated, Simulation
 from fedcom.codecs import Auto, Codec, Dithered, Peaks, TopK
 from fedcom.config import Config, read
+from fedcom.rounds.round import facts
 from fedcom.traffic.links import budgets_from
 from tests.conftest import after, close, mlp_task
 from tests.traffic.test_both_directions import task
@@ -78,7 +79,8 @@ def test_damping_follows_the_coarsest_budget() -> None:
     rules = after(task(0), FedCOMGATE(**RATES), Links(Rotated(4.0), budgets=MIXED["halves"]), rounds=0).rules  # type: ignore[arg-type]
     q = rules.coarsest_q(torch.tensor([[8.0, 0.2, 0.0, 10.0]]), torch.tensor([2, 0, 1, 3]))
     assert q.tolist() == [9.0]
-    assert rules.alpha(q).tolist() == pytest.approx([0.1])  # type: ignore[union-attr]
+    rnd = facts(rules, 0.1, 10, 1.0, 0.0)
+    assert rules.alpha(q, rnd).tolist() == pytest.approx([0.1])  # type: ignore[union-attr]
 
 
 def test_bits_are_proportional_to_bandwidths() -> None:

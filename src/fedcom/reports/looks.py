@@ -13,6 +13,10 @@ import numpy as np
 COLOURS = {
     "local-sgd": "#6f6f6f",
     "fedavg": "#d98c00",
+    "fedavgm": "#b8cd3a",
+    "fedadam": "#411e7e",
+    "fedyogi": "#07b4c5",
+    "fedadagrad": "#1bc729",
     "fedpaq": "#6e2500",
     "fedcom": "#b03a00",
     "qsparse": "#8a8a2b",
