@@ -253,6 +253,7 @@ def test_a_panel_without_data_leaves_the_others(only_mnist: Path, tmp_path: Path
     assert {path.name for path in tmp_path.glob("frontier-*/*.png")} == {
         "frontier.png",
         "frontier-1-class.png",
+        "frontier-half.png",
         "frontier-sampled.png",
     }
     assert [path.parent.name for path in tmp_path.glob("frontier-*/verdicts.json")] == ["frontier-mnist"]

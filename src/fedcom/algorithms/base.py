@@ -256,12 +256,14 @@ class Algorithm:
         return 1.0
 
     def fastest_tracking(self, rnd: Round) -> float | Tensor:
-        """The most that corrections may move in a round where "auto" decides: less than the server's v does.
+        """The most that corrections may move in a round where "auto" decides: a tenth of what v does.
 
         With momentum mu the server goes on by itself for 1/(1 - mu) rounds, and corrections that follow each
-        round at once drive an oscillation (docs/decisions/server-momentum.md). Without momentum: 1.
+        round at once drive an oscillation (docs/decisions/server-momentum.md). A client that takes part in
+        a share of the rounds may move by as much more in each. Without momentum: 1.
         """
-        limit = (1 - rnd.mu) / (1 + 2 * rnd.share)
+        tenth = 10 * rnd.share
+        limit = (1 - rnd.mu) / (tenth.clamp(min=1) if isinstance(tenth, Tensor) else max(1.0, tenth))
         if isinstance(rnd.mu, Tensor):  # of the runs of a stack, some may have none
             return torch.where(rnd.mu > 0, limit, 1.0)
         return limit if rnd.mu else 1.0

@@ -20,7 +20,6 @@ _STUDIES = (
         "frontier-mnist",
         "frontier-fashion-mnist",
         "frontier-cifar-10",
-        "momentum",
         "explorations",
         "tracking",
         "tables",

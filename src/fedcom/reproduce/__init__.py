@@ -12,7 +12,6 @@ from fedcom.reproduce import (
     fig8,
     fig9,
     frontier,
-    momentum,
     tracking,
 )
 from fedcom.reproduce.panels import Panel, Scale
@@ -24,7 +23,6 @@ _FIGURES = (fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9)
 _ALL = (
     *(module.STUDY for module in _FIGURES),
     *frontier.STUDIES,
-    momentum.STUDY,
     explorations.STUDY,
     tracking.STUDY,
 )

@@ -32,6 +32,10 @@ GRIDS = {
 NEAR = {"eta": (0.5, 1.0, 2.0), "gamma": (0.5, 1.0, 2.0)}
 AROUND = {"cifar-10": {"eta": (0.5, 1.0, 2.0), "gamma": (1.0,)}}
 DEFAULTS = {"eta": 0.1, "gamma": 1.0}
+WITH_MOMENTUM = {
+    "eta": 0.1,
+    "gamma": 8.0,
+}  # with momentum at the server the best rates of methods are much alike
 SEEDS = 5  # seeds on which a best point is confirmed; it is dropped if it diverges on any
 CONFIRMED = 3  # the same for the points of a study
 HEAD = "Rates on {0}, two classes per client; `fedcom reproduce rates {0}` writes this file."
@@ -80,9 +84,8 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
     for label in (label for label in panel.methods if label not in known):
         method, keys = panel.table["methods"][label].get("name", label), method_keys(panel.table, label)
         own = {key: values for key, values in factors.items() if key in keys}
-        if label.endswith(MOMENTUM):  # averaged steps may be larger
-            own["gamma"] = tuple(4 * factor for factor in own["gamma"])
-        grid = around({**DEFAULTS, **method_rates(data, method)}, own)
+        start = WITH_MOMENTUM if label.endswith(MOMENTUM) else {**DEFAULTS, **method_rates(data, method)}
+        grid = around(start, own)
         try:
             best[label] = tune_one(held_out(panel.table, SEED), label, grid, CONFIRMED, run)
         except ConfigError as error:
