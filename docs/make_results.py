@@ -87,8 +87,8 @@ def readme(text: str, study: Path) -> str:
     heads = ["method", "test accuracy %", "up MB", "times fewer", "up and down MB", "times fewer"]
     table = markdown_table(heads, [_cells(name, found[name]) for name in ROWS if name in found], "lrrrrr")
     words = (
-        "Every point runs at rates of its own, chosen on held-out samples and other seeds; tracking is damped "
-        '(`damping = "auto"`; the paper\'s rule is 1); times fewer are against SCAFFOLD as published:'
+        "Every point runs at rates of its own, chosen on held-out samples and other seeds; tracking is "
+        'damped (`damping = "auto"`; the paper\'s rule is 1); times fewer are against SCAFFOLD as published:'
     )
     part = rf"\g<1>Here: {setting}. {words}\n\n{table}\n"
     return re.sub(r"(<!-- frontier:.*?-->\n).*?(?=<!-- end -->)", part, text, flags=re.DOTALL)

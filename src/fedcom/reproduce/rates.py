@@ -35,7 +35,7 @@ DEFAULTS = {"eta": 0.1, "gamma": 1.0}
 WITH_MOMENTUM = {
     "eta": 0.1,
     "gamma": 8.0,
-}  # with momentum at the server the best rates of methods are much alike
+}  # with it the methods' best rates are much alike
 SEEDS = 5  # seeds on which a best point is confirmed; it is dropped if it diverges on any
 CONFIRMED = 3  # the same for the points of a study
 HEAD = "Rates on {0}, two classes per client; `fedcom reproduce rates {0}` writes this file."
