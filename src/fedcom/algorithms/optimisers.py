@@ -64,6 +64,11 @@ class ServerOptimiser:
         """The share of the earlier directions in a step: mu, or beta1; 0: each round stands for itself."""
         return 0.0
 
+    @property
+    def reach(self) -> float:
+        """How many times as long as SGD's a step may be on a quadratic before it is unstable."""
+        return 1.0
+
     def init(self, w: Tensor) -> Vectors:
         """The moments before round 0, by name; w gives the shape."""
         return {}
@@ -98,6 +103,10 @@ class Momentum(ServerOptimiser):
     def kept(self) -> float:
         return self.momentum
 
+    @property
+    def reach(self) -> float:
+        return (1 + self.momentum) / (1 - self.momentum)
+
     def init(self, w: Tensor) -> Vectors:
         return {"momentum": torch.zeros_like(w)}
 
@@ -116,6 +125,10 @@ class Nesterov(Momentum):
     """Nesterov's momentum, normalised: a step of eta gamma (mu v + (1 - mu) direction), with the new v."""
 
     name: ClassVar[str] = "nesterov"
+
+    @property
+    def reach(self) -> float:
+        return super().reach / (1 + 2 * self.momentum)
 
     def _along(self, v: Tensor, direction: Tensor) -> Tensor:
         return self.momentum * v + (1 - self.momentum) * direction

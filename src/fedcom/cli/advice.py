@@ -208,7 +208,7 @@ def probed(config: "Config", device: str, clients: int, samples: int, quiet: boo
     a, links = config.algorithm, config.links
     seen = probe(task, a, links, clients=clients, samples=samples, seed=config.run.seed, show=show)
     cohort = Cohort.of(a, task.sizes.cpu(), config.run.participation)
-    best, lines = advise(seen, a, cohort.tau, cohort.sampled)
+    best, lines = advise(seen, a, cohort)
     bound = promised(links, task.objective.layout)
     if bound is not None and not links.uplink.lossless:
         lines.append(f"The codec promises q up to {bound:.3g} for any vector.")
