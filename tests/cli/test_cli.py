@@ -15,6 +15,7 @@ import pytest
 
 import fedcom
 from fedcom import cli
+from fedcom.algorithms.optimisers import OPTIMISERS
 from fedcom.cli import options
 from fedcom.config import DataConfig, RunConfig
 from fedcom.runs.files import FILES
@@ -23,7 +24,14 @@ from tests.processes import PATIENCE, Result, finished, started
 COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # these make rich treat a pipe as a terminal
 REGISTRIES: dict[str, Any] = {
     registry.title: registry
-    for registry in (fedcom.ALGORITHMS, fedcom.CODECS, fedcom.DATASETS, fedcom.MODELS, fedcom.PARTITIONS)
+    for registry in (
+        fedcom.ALGORITHMS,
+        OPTIMISERS,
+        fedcom.CODECS,
+        fedcom.DATASETS,
+        fedcom.MODELS,
+        fedcom.PARTITIONS,
+    )
 }
 SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=2")
 
@@ -314,7 +322,7 @@ def test_list_suggests_the_nearest_name(command: Command) -> None:
         (["tune", "grid.etaa=1"], "none of the methods has a key 'etaa' to tune; did you mean 'eta'?"),
         (
             ["tune", "--budget", "1"],
-            "a budget of 1 whole runs is too small: to search 20 points and to confirm",
+            "a budget of 1 whole runs is too small: to search 29 points and to confirm",
         ),
     ],
 )

@@ -61,7 +61,7 @@ GRID = {"eta": [0.01, 0.02, 0.05, 0.1, 0.2], "gamma": [1.0, 2.0, 4.0, 8.0]}
 def test_the_best_point_is_found_with_a_quarter_of_the_runs() -> None:
     run, _ = scored({"eta": 0.05, "gamma": 4.0})
     table = {"run": {"rounds": 100}}
-    found = tune.tune_one(table, "fedcomgate", GRID, 1, run, budget=5, start={"eta": 0.1, "gamma": 2.0})
+    found = tune.tune_one(table, "fedcomgate", GRID, 1, run, budget=5, start=[{"eta": 0.1, "gamma": 2.0}])
     assert (found["eta"], found["gamma"], found["edges"]) == (0.05, 4.0, [])
     assert found["spent"] <= 5.2
     run, _ = scored({"eta": 0.4, "gamma": 2.0})
@@ -127,7 +127,7 @@ def test_a_task_is_tuned_and_its_config_runs(tmp_path: Path) -> None:
     args = [
         "tune",
         *SMALL,
-        "grid.tau=2,5",
+        "grid.tau=5",
         "--methods",
         "fedcomgate,local-sgd",
         "--seeds",
@@ -144,7 +144,9 @@ def test_a_task_is_tuned_and_its_config_runs(tmp_path: Path) -> None:
     assert played <= 8 * 12  # with all that widening and confirming took
     assert f"{played / 12:.1f} whole runs" in told.output
     found = tomllib.loads((out / "tuned.toml").read_text())["methods"]
-    assert set(found["fedcomgate"]) == {"eta", "gamma", "tau"}
+    assert set(found["fedcomgate"]) == {"eta", "gamma", "tau", "server"}
+    tried = {record["point"]["server"] for record in log if record["method"] == "fedcomgate"}
+    assert tried == {"sgd", "momentum"}
     assert set(found["local-sgd"]) == {"eta", "tau"}
     assert "validation" not in tomllib.loads((out / "tuned.toml").read_text())["data"]
     configs = dict(variants(read(out / "tuned.toml"), ["fedcomgate", "local-sgd"], range(1)))

@@ -52,6 +52,9 @@ class ServerOptimiser:
         if isinstance(given, type) and issubclass(given, ServerOptimiser):
             return given()
         table = {"name": given} if isinstance(given, str) else given
+        if isinstance(table, dict) and "name" not in table:
+            named = ", ".join(f"{key!r}: {value!r}" for key, value in {"name": "momentum", **table}.items())
+            raise ConfigError(f"server needs a name, as in {{{named}}}; it may be {cls.choices()}")
         return pick(OPTIMISERS, table, "server") if isinstance(table, dict) else given
 
     @classmethod
