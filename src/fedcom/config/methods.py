@@ -8,18 +8,21 @@ from typing import Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.algorithms.optimisers import OPTIMISERS, ServerOptimiser
-from fedcom.config.config import Config
+from fedcom.config.config import DEFAULT, Config
 from fedcom.config.sections import RunConfig
 from fedcom.config.tables import Table, check_sections, drop_void, override, read
 from fedcom.errors import ConfigError, nearest
 from fedcom.plain import build, keys
 from fedcom.traffic.links import DefaultUplink
 
+MOST = 0.5  # the share of clients per round from which on momentum serves better than tracking
+
 
 def alone(path: str | None, overrides: Sequence[str], trust: bool = True) -> Config:
     """The config of a single run: of the method or label that algorithm.name names.
 
     If the file has settings for it under [methods], they apply as in a comparison; overrides come last.
+    Without a file and a name it is what was found to serve best; see `_at_its_best`.
 
     Args:
         path: of a config file; None: none.
@@ -28,7 +31,9 @@ def alone(path: str | None, overrides: Sequence[str], trust: bool = True) -> Con
     table, said = read(path, overrides, trust), read(None, overrides)
     check_sections(table, ("methods",))
     methods = table.pop("methods", {})
-    label = table.get("algorithm", {}).get("name", "fedcomgate")
+    label = table.get("algorithm", {}).get("name", DEFAULT)
+    if path is None and "name" not in table.get("algorithm", {}):
+        table = _at_its_best(table)
     for other, own in methods.items():
         _check_section(other, own)
         if other in said.get("methods", {}) and other != label:
@@ -44,6 +49,22 @@ def alone(path: str | None, overrides: Sequence[str], trust: bool = True) -> Con
         if not re.match(r"methods\.|algorithm\.name=", text):
             override(own, text)
     return Config.of(own)
+
+
+def _at_its_best(table: Table) -> Table:
+    """FedCOM at auto rates and with momentum, but for what is given; the default method if few take part.
+
+    A config file, and whoever names a method, means that method as it was published
+    (docs/decisions/defaults.md).
+    """
+    if build(RunConfig, table.get("run", {}), "run").participation < MOST:
+        return table
+    option = {"option": "I"} if "downlink" in table else {}  # the mean goes down, which a codec can take
+    algorithm = {"name": "fedcom", "eta": "auto", "gamma": "auto", **option, **table.get("algorithm", {})}
+    server = table.get("server", {})
+    if "server" not in algorithm and "name" not in server:
+        server = {"name": "momentum", **server}
+    return {**table, "algorithm": algorithm, "server": server}
 
 
 def variant(table: Table, label: str) -> Config:

@@ -68,12 +68,13 @@ def server_step(x: float, tau: float, gamma: float, noise: float = 0.0) -> float
 def farther(server: ServerOptimiser, share: float = 1.0) -> float:
     """How many times as far as SGD's a step goes: the root of what is stable; 1 for SGD.
 
-    The fewer clients take part, the less do the directions of following rounds agree.
+    The fewer clients take part, the less do the directions of following rounds agree: share^2 of the clients
+    are in both of two rounds.
 
     Args:
         share: of the clients in a round.
     """
-    return math.sqrt(1 + (server.reach - 1) * share)
+    return math.sqrt(1 + (server.reach - 1) * share**2)
 
 
 @dataclass(frozen=True)
