@@ -74,7 +74,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 # Real processes
 
 
-def test_with_no_argument_it_is_fedcomgate_on_digits(tmp_path: Path) -> None:
+def test_with_no_argument_it_is_fedcom_on_digits(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fedcom", "run", "run.rounds=2"],
         cwd=tmp_path,
@@ -84,8 +84,8 @@ def test_with_no_argument_it_is_fedcomgate_on_digits(tmp_path: Path) -> None:
         timeout=PATIENCE,
     )
     code, out, err = done.returncode, done.stdout, done.stderr
-    folder = tmp_path / "runs" / "fedcomgate-digits-001"
-    assert (code, out) == (0, "results in runs/fedcomgate-digits-001\n")
+    folder = tmp_path / "runs" / "fedcom-digits-001"
+    assert (code, out) == (0, "results in runs/fedcom-digits-001\n")
     assert {path.name for path in folder.iterdir()} == set(FILES)
     assert [row["round"] for row in rows_of(folder)] == [0, 1, 2]
     assert [line.split("  ")[1] for line in err.splitlines()] == ["round 0/2", "round 1/2", "round 2/2"]
@@ -93,7 +93,7 @@ def test_with_no_argument_it_is_fedcomgate_on_digits(tmp_path: Path) -> None:
 
 
 def test_a_diverged_run_exits_with_3_and_advice(tmp_path: Path) -> None:
-    code, out, err = finished(tmp_path, "run", *SMALL, "algorithm.eta=1e30", "-q", "--out", "a")
+    code, out, err = finished(tmp_path, "run", "paper", *SMALL, "algorithm.eta=1e30", "-q", "--out", "a")
     assert (code, out) == (3, "results in a\n")
     assert err.startswith(
         "fedcom: the model is no longer finite after round 1 (fedcomgate, eta=1e+30, gamma=4); try"
