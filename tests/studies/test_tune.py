@@ -107,6 +107,8 @@ def test_momentum_is_tried_unless_something_is_said_of_the_server(
     grids = tune._grids(small, grid, "fedcom", "cpu")
     assert {name for one, _ in grids for name in one.get("server", [])} == (servers or set())
     assert all(one[key][len(one[key]) // 2] == start[key] for one, start in grids for key in ("eta",))
+    if servers == {"adam", "sgd"}:
+        assert [one["gamma"] for one, _ in grids] == [[1.0], [0.5, 1.0, 2.0, 4.0]]  # idle with adam
     if not table and not grid:
         (plain, _), (heavy, _) = grids
         assert heavy["eta"][1] == plain["eta"][2]

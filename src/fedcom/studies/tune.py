@@ -314,11 +314,14 @@ def _grids(
     """The values to try for a method, and the point that is nearest to its auto rates; for each server."""
     known = method_keys(table, method)
     given = {key: values for key, values in lists(grid).items() if "." in key or key in known}
-    if not _open(table, given, method):
+    servers: dict[str, Grid] = dict.fromkeys(given.get("server", []), FACTORS)
+    if _open(table, given, method):
+        servers = SERVERS
+    if not servers:
         return [_grid(table, given, method, device, FACTORS)]
     return [
         _grid(table, {**given, "server": [name]}, method, device, factors)
-        for name, factors in SERVERS.items()
+        for name, factors in servers.items()
     ]
 
 
@@ -341,6 +344,7 @@ def _grid(
     task, run = task.to(pick_device(device)), config.run
     settled, _ = settle(task, config.algorithm, config.links, run.participation, run.seed)
     rates = {key: float(getattr(settled, key)) for key in own}
+    factors = factors if settled.server.uses_gamma else {**factors, "gamma": (1.0,)}  # which is idle
     around_them = around(rates, {key: factors[key] for key in own if key not in given})
     points = {**around_them, **{key: list(values) for key, values in given.items()}}
     near = {key: _nearest(points[key], rate, key) for key, rate in rates.items()}
