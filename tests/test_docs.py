@@ -92,7 +92,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (desk / "experiments").symlink_to(ROOT / "experiments")
     small = ("run.rounds=1", "model.hidden=8", "-q", "--device", "cpu", "--out", "runs/a")
     assert finished(desk, "run", *small).code == 0
-    for name in ("b", "demo", "fedcomgate-digits-001"):
+    for name in ("b", "demo", "fedcom-digits-001"):
         shutil.copytree(desk / "runs" / "a", desk / "runs" / name)
     return desk
 

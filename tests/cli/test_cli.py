@@ -15,6 +15,7 @@ import pytest
 
 import fedcom
 from fedcom import cli
+from fedcom.algorithms.optimisers import OPTIMISERS
 from fedcom.cli import options
 from fedcom.config import DataConfig, RunConfig
 from fedcom.runs.files import FILES
@@ -23,7 +24,14 @@ from tests.processes import PATIENCE, Result, finished, started
 COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # these make rich treat a pipe as a terminal
 REGISTRIES: dict[str, Any] = {
     registry.title: registry
-    for registry in (fedcom.ALGORITHMS, fedcom.CODECS, fedcom.DATASETS, fedcom.MODELS, fedcom.PARTITIONS)
+    for registry in (
+        fedcom.ALGORITHMS,
+        OPTIMISERS,
+        fedcom.CODECS,
+        fedcom.DATASETS,
+        fedcom.MODELS,
+        fedcom.PARTITIONS,
+    )
 }
 SMALL = ("model.hidden=16", "algorithm.tau=2", "run.rounds=2")
 
@@ -66,7 +74,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 # Real processes
 
 
-def test_with_no_argument_it_is_fedcomgate_on_digits(tmp_path: Path) -> None:
+def test_with_no_argument_it_is_fedcom_on_digits(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fedcom", "run", "run.rounds=2"],
         cwd=tmp_path,
@@ -76,8 +84,8 @@ def test_with_no_argument_it_is_fedcomgate_on_digits(tmp_path: Path) -> None:
         timeout=PATIENCE,
     )
     code, out, err = done.returncode, done.stdout, done.stderr
-    folder = tmp_path / "runs" / "fedcomgate-digits-001"
-    assert (code, out) == (0, "results in runs/fedcomgate-digits-001\n")
+    folder = tmp_path / "runs" / "fedcom-digits-001"
+    assert (code, out) == (0, "results in runs/fedcom-digits-001\n")
     assert {path.name for path in folder.iterdir()} == set(FILES)
     assert [row["round"] for row in rows_of(folder)] == [0, 1, 2]
     assert [line.split("  ")[1] for line in err.splitlines()] == ["round 0/2", "round 1/2", "round 2/2"]
@@ -85,7 +93,7 @@ def test_with_no_argument_it_is_fedcomgate_on_digits(tmp_path: Path) -> None:
 
 
 def test_a_diverged_run_exits_with_3_and_advice(tmp_path: Path) -> None:
-    code, out, err = finished(tmp_path, "run", *SMALL, "algorithm.eta=1e30", "-q", "--out", "a")
+    code, out, err = finished(tmp_path, "run", "paper", *SMALL, "algorithm.eta=1e30", "-q", "--out", "a")
     assert (code, out) == (3, "results in a\n")
     assert err.startswith(
         "fedcom: the model is no longer finite after round 1 (fedcomgate, eta=1e+30, gamma=4); try"
@@ -314,7 +322,7 @@ def test_list_suggests_the_nearest_name(command: Command) -> None:
         (["tune", "grid.etaa=1"], "none of the methods has a key 'etaa' to tune; did you mean 'eta'?"),
         (
             ["tune", "--budget", "1"],
-            "a budget of 1 whole runs is too small: to search 20 points and to confirm",
+            "a budget of 1 whole runs is too small: to search 29 points and to confirm",
         ),
     ],
 )

@@ -2,16 +2,18 @@
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedcom.algorithms import ALGORITHMS
+from fedcom.algorithms import ALGORITHMS, FedCOM
 from fedcom.algorithms.optimisers import OPTIMISERS, SGD, Adam, Momentum, Nesterov, Yogi
-from fedcom.config import Config
-from fedcom.config.methods import variant
+from fedcom.config import Config, read
+from fedcom.config.methods import alone, check_shared, variant
 from fedcom.errors import ConfigError
+from fedcom.runs.prepare import refuse
 from tests.config.test_config import back, config
 from tests.processes import Result, finished
 
@@ -96,6 +98,88 @@ def test_labels_have_optimisers_of_their_own() -> None:
         variant({"methods": {"bad": {"name": "fedcom", "server": "adm"}}}, "bad")
 
 
+def test_shared_settings_go_to_the_optimisers_that_have_them() -> None:
+    table = {
+        "server": {"momentum": 0.5, "tau": 0.01},
+        "methods": {
+            "a": {"name": "fedcom", "server": "nesterov"},
+            "b": {"name": "fedcom", "server": "adam"},
+            "c": {"name": "fedcom", "server": {"name": "yogi", "rate": 0.2}},
+        },
+    }
+    found = {label: variant(table, label).algorithm.server for label in ("a", "b", "c", "fedavg", "fedavgm")}
+    assert found == {
+        "a": Nesterov(0.5),
+        "b": Adam(tau=0.01),
+        "c": Yogi(rate=0.2, tau=0.01),
+        "fedavg": SGD(),
+        "fedavgm": Momentum(0.5),
+    }
+    named = {**table, "server": {"name": "momentum", "momentum": 0.5}}
+    assert [variant(named, label).algorithm.server for label in "abc"] == [
+        Nesterov(0.5), Adam(), Yogi(rate=0.2),
+    ]  # fmt: skip
+    check_shared(table, ["a", "b", "fedavg"])
+    with pytest.raises(ConfigError, match="server sgd has no key 'momentum'; it is a key of momentum, nest"):
+        check_shared(table, ["fedavg", "b"])
+    with pytest.raises(ConfigError, match=r"^b: server adam has no key 'momentun'"):
+        variant({**table, "server": {"momentun": 0.5}}, "b")
+
+
+def test_a_server_without_a_name_is_told_what_to_write() -> None:
+    with pytest.raises(
+        ConfigError, match=r"server needs a name, as in {'name': 'momentum', 'momentum': 0\.3}"
+    ):
+        FedCOM(server={"momentum": 0.3})  # type: ignore[arg-type]
+
+
+DATA = ("", "data.path=mine.csv", "model.name=logistic uplink.bits=4 algorithm.tau=3 run.seed=5")
+
+
+@pytest.mark.parametrize("overrides", DATA)
+def test_what_is_run_by_default_and_by_name(tmp_path: Path, overrides: str) -> None:
+    """A file, a name, or few clients per round mean a method as published; else it is FedCOM at its best."""
+    words = overrides.split()
+    old = Config.of(read(None, words))
+    assert (old.algorithm.name, old.algorithm.server) == ("fedcomgate", SGD())
+    assert alone("paper", words) == old
+    assert alone(None, [*words, "algorithm.name=fedcomgate"]) == old
+    silent = tmp_path / "a.toml"
+    silent.write_text("[run]\nrounds = 100\n")
+    assert alone(str(silent), words) == old
+    few = replace(old, run=replace(old.run, participation=0.49))
+    assert alone(None, [*words, "run.participation=0.49"]) == few
+    best = alone(None, words)
+    a = best.algorithm
+    assert (a.name, a.eta, a.gamma, a.server) == ("fedcom", "auto", "auto", Momentum(0.9))
+    assert (best.data, best.model, best.run, best.links.uplink) == (
+        *(old.data, old.model, old.run, old.links.uplink),
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "server", "rates"),
+    [
+        ("server.momentum=0.5 algorithm.eta=0.1", Momentum(0.5), (0.1, "auto")),
+        ("server.name=sgd algorithm.gamma=2", SGD(), ("auto", 2)),
+        ("algorithm.server=adam", Adam(), ("auto", "auto")),
+        ("server.name=yogi server.rate=0.2", Yogi(rate=0.2), ("auto", "auto")),
+        ("run.participation=0.5", Momentum(), ("auto", "auto")),
+    ],
+)
+def test_what_is_given_changes_nothing_else_of_the_default(
+    overrides: str, server: Any, rates: tuple[Any, Any]
+) -> None:
+    found = alone(None, overrides.split()).algorithm
+    assert (found.name, found.server, (found.eta, found.gamma)) == ("fedcom", server, rates)
+
+
+def test_a_downlink_codec_suits_the_default_method() -> None:
+    made = alone(None, ["downlink.name=rotated", "downlink.bits=1", "data.clients=4"])
+    assert (made.algorithm.option, made.links.downlink_memory) == ("I", "none")
+    refuse(made, 4)
+
+
 def fedcom(folder: Path, *arguments: str) -> Result:
     """Run a command that succeeds."""
     got = finished(folder, *arguments)
@@ -162,8 +246,8 @@ def test_a_run_goes_on_with_the_bits_of_an_undisturbed_one(tmp_path: Path, name:
 
 
 def test_another_optimiser_does_not_go_on(tmp_path: Path) -> None:
-    fedcom(tmp_path, "run", *SMALL, "run.rounds=2", "--out", "plain")
-    fedcom(tmp_path, "run", *SMALL, "run.rounds=2", "server.name=momentum", "--out", "heavy")
+    fedcom(tmp_path, "run", "paper", *SMALL, "run.rounds=2", "--out", "plain")
+    fedcom(tmp_path, "run", "paper", *SMALL, "run.rounds=2", "server.name=momentum", "--out", "heavy")
     for folder, change, told in (
         ("heavy", "server.momentum=0.6", "server.momentum=0.9, not 0.6"),
         ("heavy", "server.name=nesterov", "server.name=momentum, not nesterov"),

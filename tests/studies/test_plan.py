@@ -9,10 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from fedcom.algorithms import FedCOM
+from fedcom.algorithms.optimisers import Momentum
 from fedcom.cli import app
-from fedcom.config import Config
+from fedcom.config import Config, dumps
+from fedcom.config.methods import alone
 from fedcom.errors import ConfigError
+from fedcom.runs.prepare import prepare
 from fedcom.studies import plan
+from fedcom.studies.plan.pilots import chosen
 from fedcom.theory import Constants, theorem
 from fedcom.traffic.network import Network
 
@@ -133,10 +137,29 @@ def test_a_plan_comes_true(tmp_path: Path) -> None:
     assert outcome["up"] + outcome["down"] <= 1.5 * (best["up"] + best["down"])
     config = (tmp_path / "p" / "plan.toml").read_text()
     assert f"rounds = {best['high']}" in config
+    assert alone(str(tmp_path / "p" / "plan.toml"), []).run.rounds == best["high"]
     seeds = json.loads((tmp_path / "p" / "run" / "environment.json").read_text())
     assert seeds["device"]
     bad = CliRunner().invoke(app, ["plan", *small, "--out", str(tmp_path / "q")])
     assert isinstance(bad.exception, ConfigError)
+
+
+def test_whatever_is_recommended_can_be_run_from_its_config(tmp_path: Path) -> None:
+    small = {"data": {"name": "digits", "clients": 4}, "model": {"hidden": 4}, "algorithm": {"tau": 1}}
+    table, file = plan.candidates(small), tmp_path / "plan.toml"
+    heavy = [label for label in table["methods"] if "momentum" in label]
+    assert len(heavy) == 4
+    for label in heavy:
+        best = plan.Prediction(label, "", "", rounds=1, high=2)
+        file.write_text(dumps(chosen(table, best)))
+        simulation, config = prepare(alone(str(file), []), "cpu")
+        assert (config.algorithm.server, config.run.rounds) == (Momentum(0.9), 2)
+        assert config.algorithm.gamma > 4  # auto knows the momentum
+        row = list(simulation.run())[-1]
+        repeats = simulation.rules.clients_repeat_step
+        assert repeats == (config.links.downlink.name == "rotated")
+        d = simulation.rules.layout.size
+        assert (row["downlink_bytes"] < 4 * d * 2) == repeats  # the model once, then coded means
 
 
 def test_a_plan_for_data_without_a_test_set_is_scored_on_held_out_samples(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedcom.algorithms.optimisers import Momentum
 from fedcom.cli import app
 from fedcom.config import Config, read
 from fedcom.config.methods import alone
@@ -44,7 +45,9 @@ def scored(peak: dict[str, float], limit: float = math.inf) -> tuple[tune.RunTri
         found = []
         for trial in trials:
             point = dict(trial.point)
-            far = sum(abs(math.log(point[key] / best)) for key, best in peak.items())
+            heavy = point.get("server") == "momentum"
+            point["gamma"] /= 4 if heavy else 1  # the best gamma is four times as large
+            far = -heavy + sum(abs(math.log(point[key] / best)) for key, best in peak.items())
             short = point.get("run.rounds", 100) / 100
             row = {"test_accuracy": 0.5 + 0.4 * short - 0.05 * far, "train_loss": far, "uplink_bytes": 1.0}
             status = "done" if point["eta"] <= limit else "diverged"
@@ -61,12 +64,55 @@ GRID = {"eta": [0.01, 0.02, 0.05, 0.1, 0.2], "gamma": [1.0, 2.0, 4.0, 8.0]}
 def test_the_best_point_is_found_with_a_quarter_of_the_runs() -> None:
     run, _ = scored({"eta": 0.05, "gamma": 4.0})
     table = {"run": {"rounds": 100}}
-    found = tune.tune_one(table, "fedcomgate", GRID, 1, run, budget=5, start={"eta": 0.1, "gamma": 2.0})
+    found = tune.tune_one(table, "fedcomgate", GRID, 1, run, budget=5, start=[{"eta": 0.1, "gamma": 2.0}])
     assert (found["eta"], found["gamma"], found["edges"]) == (0.05, 4.0, [])
     assert found["spent"] <= 5.2
     run, _ = scored({"eta": 0.4, "gamma": 2.0})
     beyond = tune.tune_one(table, "fedcomgate", GRID, 1, run, budget=5)
     assert (beyond["eta"], beyond["note"]) == (0.4, "grid widened by eta 0.4, eta 0.8")
+
+
+def test_the_best_of_two_grids_is_found_and_only_its_own_is_widened() -> None:
+    run, seen = scored({"eta": 0.05, "gamma": 4.0})  # with momentum eta 0.05, gamma 16
+    heavy = {"eta": [0.02, 0.05, 0.1], "gamma": [2.0, 4.0, 8.0], "server": ["momentum"]}
+    grids, table = [{**GRID, "server": ["sgd"]}, heavy], {"run": {"rounds": 100}}
+    start = [{"eta": 0.1, "gamma": 2.0, "server": "sgd"}, {"eta": 0.05, "gamma": 4.0, "server": "momentum"}]
+    found = tune.tune_one(table, "fedcomgate", grids, 1, run, budget=7, start=start)
+    assert (found["eta"], found["gamma"], found["server"]) == (0.05, 16.0, "momentum")
+    assert found["note"] == "grid widened by gamma 16, gamma 32"
+    plain = {point["gamma"] for t in seen if (point := dict(t.point))["server"] == "sgd"}
+    assert plain == {*GRID["gamma"]}
+    assert all(t.config.algorithm.server.name == dict(t.point)["server"] for t in seen)
+    text = tune.tuned_text({"data": {"name": "digits"}}, {"fedcomgate": found})
+    assert "server momentum: 9" in text
+
+
+@pytest.mark.parametrize(
+    ("table", "grid", "servers"),
+    [
+        ({}, {}, {"sgd", "momentum"}),
+        ({"server": {"name": "momentum"}}, {}, set()),
+        ({"methods": {"fedcom": {"server": "sgd"}}}, {}, set()),
+        ({"algorithm": {"server": "nesterov"}}, {}, set()),
+        ({}, {"server": ["adam", "sgd"]}, {"adam", "sgd"}),
+        ({}, {"server": {"momentum": [0.5, 0.9]}}, None),
+    ],
+)
+def test_momentum_is_tried_unless_something_is_said_of_the_server(
+    table: dict[str, Any], grid: dict[str, Any], servers: set[str] | None
+) -> None:
+    small = {"data": {"name": "digits", "clients": 4}, "model": {"hidden": 4}, **table}
+    if servers is None:
+        small = {**small, "server": {"name": "momentum"}}
+    grids = tune._grids(small, grid, "fedcom", "cpu")
+    assert {name for one, _ in grids for name in one.get("server", [])} == (servers or set())
+    assert all(one[key][len(one[key]) // 2] == start[key] for one, start in grids for key in ("eta",))
+    if servers == {"adam", "sgd"}:
+        assert [one["gamma"] for one, _ in grids] == [[1.0], [0.5, 1.0, 2.0, 4.0]]  # idle with adam
+    if not table and not grid:
+        (plain, _), (heavy, _) = grids
+        assert heavy["eta"][1] == plain["eta"][2]
+        assert heavy["gamma"][1] > 4 * plain["gamma"][2]
 
 
 @pytest.mark.parametrize("limit", [4.3, 5.0, 7.0, 12.0, 40.0])
@@ -127,7 +173,7 @@ def test_a_task_is_tuned_and_its_config_runs(tmp_path: Path) -> None:
     args = [
         "tune",
         *SMALL,
-        "grid.tau=2,5",
+        "grid.tau=5",
         "--methods",
         "fedcomgate,local-sgd",
         "--seeds",
@@ -144,7 +190,9 @@ def test_a_task_is_tuned_and_its_config_runs(tmp_path: Path) -> None:
     assert played <= 8 * 12  # with all that widening and confirming took
     assert f"{played / 12:.1f} whole runs" in told.output
     found = tomllib.loads((out / "tuned.toml").read_text())["methods"]
-    assert set(found["fedcomgate"]) == {"eta", "gamma", "tau"}
+    assert set(found["fedcomgate"]) == {"eta", "gamma", "tau", "server"}
+    tried = {record["point"]["server"] for record in log if record["method"] == "fedcomgate"}
+    assert tried == {"sgd", "momentum"}
     assert set(found["local-sgd"]) == {"eta", "tau"}
     assert "validation" not in tomllib.loads((out / "tuned.toml").read_text())["data"]
     configs = dict(variants(read(out / "tuned.toml"), ["fedcomgate", "local-sgd"], range(1)))
@@ -166,6 +214,14 @@ def test_one_methods_config_is_for_run(tmp_path: Path) -> None:
     config = alone(str(tmp_path / "a.toml"), [])
     assert (config.algorithm.eta, config.run.rounds) == (0.1, 7)
     assert config.links.uplink.bits == 2  # type: ignore[attr-defined]
+    for server in ("momentum", {"name": "momentum", "momentum": 0.5}):
+        mine = {"name": "fedcomgate", "server": server}
+        text = tune.tuned_text({"methods": {"mine": mine}}, {"mine": point})
+        (tmp_path / "b.toml").write_text(text)
+        mu = 0.9 if server == "momentum" else 0.5
+        ((_, one),) = variants(read(tmp_path / "b.toml"), ["mine"], range(1))
+        for made in (one, alone(str(tmp_path / "b.toml"), [])):
+            assert made.algorithm.server == Momentum(mu)
     ((_, other),) = variants(read(tmp_path / "a.toml"), ["mine, 1 bit"], range(1))
     assert other.links.uplink == config.links.uplink
     assert prepare(config, "cpu")[0].algorithm.eta == 0.1

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedcom import Simulation, Task
-from fedcom.algorithms import ALGORITHMS, FedAvg, FedCOMGATE, FedGATE
+from fedcom.algorithms import ALGORITHMS, FedAdam, FedAvg, FedCOMGATE, FedGATE
+from fedcom.algorithms.optimisers import Adam, Momentum, Nesterov
 from fedcom.codecs import Int, Rotated
 from fedcom.config import Config
 from fedcom.errors import ConfigError
@@ -40,6 +41,56 @@ def test_rates_by_hand() -> None:
     )  # eta makes room for it: 1 - (1 - 2/4)^(1/10), over L
     assert large.eta == pytest.approx(0.067 / 2, abs=1e-4)
     assert auto.server_step(large.eta * 2, 10, 4.0) == pytest.approx(2, abs=0.01)
+
+
+def test_rates_with_momentum_by_hand() -> None:
+    rough, heavy = sharp(10, 2, -1), Momentum(0.9)
+    times = 19**0.5  # the root of (1 + mu)/(1 - mu)
+    plain = auto.rates(rough, 10, tracks=False, server=heavy)
+    assert (plain.eta, plain.gamma) == (0.2, pytest.approx(times * 2 / (1 - 0.6**10), abs=0.01))
+    assert "4.4 times as far" in plain.why
+    coarse = auto.rates(rough, 10, tracks=False, noise=1.0, server=heavy)
+    assert coarse.gamma == pytest.approx(plain.gamma / 2, abs=0.01)
+    few = auto.rates(rough, 10, tracks=False, server=heavy, share=0.1)
+    assert few.gamma == pytest.approx((1 + 18 * 0.01) ** 0.5 * 2 / (1 - 0.6**10), abs=0.01)
+    slow = auto.rates(rough, 10, tracks=True, slowly=True, server=heavy)
+    assert (slow.eta, slow.gamma) == (0.1, pytest.approx(times * 2 / (1 - 0.8**10), abs=0.01))
+    assert auto.rates(rough, 10, tracks=True, eta=0.001, server=heavy).gamma == pytest.approx(
+        4 * times, abs=0.1
+    )
+    one = auto.rates(rough, 1, tracks=False, server=heavy)
+    assert (one.eta, one.gamma) == (0.5, pytest.approx(times, abs=0.01))
+    given = auto.rates(rough, 1, tracks=False, server=heavy, gamma=2.0)
+    assert given.eta == pytest.approx(times / 2 / 2, abs=0.01)
+    for tracks, tau, noise in ((True, 10, 0.0), (False, 10, 3.0), (False, 1, 1.0)):  # no momentum is none
+        for gamma in (None, 8.0):
+            without = auto.rates(rough, tau, tracks=tracks, noise=noise, gamma=gamma)
+            assert auto.rates(
+                rough, tau, tracks=tracks, noise=noise, gamma=gamma, server=Momentum(0.0), share=0.3
+            ) == (without)
+
+
+def test_gamma_is_idle_with_an_adaptive_server_and_bounds_no_eta() -> None:
+    rough = sharp(10, 2, -1)
+    for gamma in (None, 100.0):
+        found = auto.rates(rough, 10, tracks=False, noise=50.0, gamma=gamma, server=Adam())
+        assert (found.eta, found.gamma) == (0.2, gamma or 1.0)
+    for method in (FedAdam(eta="auto"), FedAvg(eta="auto", gamma="auto", server="yogi")):  # type: ignore[arg-type]
+        made = replace(quick("fedavg", {}), algorithm=replace(method, batch=20))
+        simulation, _ = prepare(made, "cpu")
+        assert simulation.algorithm.gamma == 1.0
+        assert isinstance(simulation.algorithm.eta, float)
+
+
+@pytest.mark.parametrize("server", [Momentum(0.5), Momentum(0.9), Nesterov(0.5), Nesterov(0.9)])
+def test_the_reach_of_an_optimiser_is_what_happens(server: Momentum) -> None:
+    """On a quadratic of curvature 1: steps below twice the reach die out, longer ones grow."""
+    for share, grows in ((0.98, False), (1.02, True)):
+        w = torch.ones(1, dtype=torch.float64)
+        moments = server.init(w)
+        for _ in range(1500):
+            w, moments = server.step(w, moments, w, share * 2 * server.reach, 1.0)
+        assert (float(w.abs()) > 1) == grows
 
 
 def test_tracking_dies_out_below_two_and_not_above() -> None:

@@ -52,6 +52,9 @@ class ServerOptimiser:
         if isinstance(given, type) and issubclass(given, ServerOptimiser):
             return given()
         table = {"name": given} if isinstance(given, str) else given
+        if isinstance(table, dict) and "name" not in table:
+            named = ", ".join(f"{key!r}: {value!r}" for key, value in {"name": "momentum", **table}.items())
+            raise ConfigError(f"server needs a name, as in {{{named}}}; it may be {cls.choices()}")
         return pick(OPTIMISERS, table, "server") if isinstance(table, dict) else given
 
     @classmethod
@@ -63,6 +66,11 @@ class ServerOptimiser:
     def kept(self) -> float:
         """The share of the earlier directions in a step: mu, or beta1; 0: each round stands for itself."""
         return 0.0
+
+    @property
+    def reach(self) -> float:
+        """How many times as long as SGD's a step may be on a quadratic before it is unstable."""
+        return 1.0
 
     def init(self, w: Tensor) -> Vectors:
         """The moments before round 0, by name; w gives the shape."""
@@ -98,6 +106,10 @@ class Momentum(ServerOptimiser):
     def kept(self) -> float:
         return self.momentum
 
+    @property
+    def reach(self) -> float:
+        return (1 + self.momentum) / (1 - self.momentum)
+
     def init(self, w: Tensor) -> Vectors:
         return {"momentum": torch.zeros_like(w)}
 
@@ -116,6 +128,10 @@ class Nesterov(Momentum):
     """Nesterov's momentum, normalised: a step of eta gamma (mu v + (1 - mu) direction), with the new v."""
 
     name: ClassVar[str] = "nesterov"
+
+    @property
+    def reach(self) -> float:
+        return super().reach / (1 + 2 * self.momentum)
 
     def _along(self, v: Tensor, direction: Tensor) -> Tensor:
         return self.momentum * v + (1 - self.momentum) * direction

@@ -1,6 +1,7 @@
 """fedcom probe, tune and plan: what to run, before it is run."""
 
 import json
+import shlex
 import sys
 from dataclasses import asdict
 from enum import StrEnum
@@ -11,7 +12,7 @@ import typer
 from fedcom.cli import options
 from fedcom.cli.app import app
 from fedcom.cli.options import KEYS, AsJson, DeviceOption, Force, Methods, Out, Quiet, Settings, Trust
-from fedcom.cli.shared import data_in, names_in, settings_of, show
+from fedcom.cli.shared import data_in, names_in, path_and_overrides, settings_of, show
 from fedcom.errors import ConfigError
 from fedcom.formats import significant
 from fedcom.runs.folder import given_or_fresh
@@ -49,9 +50,9 @@ def probe_command(
     """
     from rich.table import Table as Grid
 
-    from fedcom.config import Config
+    from fedcom.config.methods import alone
 
-    answer = probed(Config.of(settings_of(settings, trust)), device, clients, samples, quiet)
+    answer = probed(alone(*path_and_overrides(settings), trust), device, clients, samples, quiet)
     if as_json:
         print(json.dumps(answer, indent=2))
         return
@@ -85,9 +86,11 @@ def tune_command(
     quiet: Quiet = False,
     trust: Trust = False,
 ) -> None:
-    """Find eta and gamma of methods on a task, by successive halving around the auto rates.
+    """Find eta, gamma and the server's momentum of methods on a task, by successive halving.
 
-    Also other settings, if a grid names them: grid.tau=5,10,20 grid.uplink.bits=1,2. Scores are on a
+    Rates are tried around the auto ones, without momentum and with 0.9, unless the settings or the grid say
+    what the server does. Also other settings, if a grid names them: grid.tau=5,10,20
+    grid.uplink.bits=1,2. Scores are on a
     tenth of the training samples, which is held out, and on seeds of their own (from 10000 on). Writes
     tuned.toml, a config for fedcom run and fedcom compare. On a GPU, runs that differ only in eta, gamma
     and seed are computed together; after an interruption, the same command goes on where it stopped.
@@ -139,7 +142,8 @@ def plan_command(
     The goal is an accuracy or a loss to reach, or a budget of bytes or time to make the most of. Every
     candidate is piloted at auto rates for an eighth of run.rounds, on held-out samples and seeds of its
     own, and its curve is continued; the three most promising go on to half of run.rounds. Candidates are
-    the labels in the config's methods section, or a list of its own if there are none.
+    the labels in the config's methods section, or a list of its own if there are none, some of them with
+    momentum at the server. Writes plan.toml, a config for fedcom run.
 
     With --constants no task is run: the theorems' bounds decide, which are far above what happens.
     """
@@ -172,6 +176,8 @@ def plan_command(
             print(json.dumps(told, indent=2))
         else:
             print(f"plan in {out}")
+            if best.rounds is not None:
+                print(f"to run it: fedcom run {shlex.quote(str(out / 'plan.toml'))}")
 
 
 def _by_theory(table: "Table", text: str, loss: float | None, dim: int, alike: bool, as_json: bool) -> None:
@@ -208,7 +214,7 @@ def probed(config: "Config", device: str, clients: int, samples: int, quiet: boo
     a, links = config.algorithm, config.links
     seen = probe(task, a, links, clients=clients, samples=samples, seed=config.run.seed, show=show)
     cohort = Cohort.of(a, task.sizes.cpu(), config.run.participation)
-    best, lines = advise(seen, a, cohort.tau, cohort.sampled)
+    best, lines = advise(seen, a, cohort)
     bound = promised(links, task.objective.layout)
     if bound is not None and not links.uplink.lossless:
         lines.append(f"The codec promises q up to {bound:.3g} for any vector.")

@@ -121,12 +121,13 @@ def list_command(
 
 def _registry(what: str) -> "Registry[Any]":
     from fedcom.algorithms import ALGORITHMS
+    from fedcom.algorithms.optimisers import OPTIMISERS
     from fedcom.codecs import CODECS
     from fedcom.data import DATASETS, PARTITIONS
     from fedcom.tasks.models import MODELS
 
-    found: dict[str, Registry[Any]] = {r.title: r for r in (ALGORITHMS, CODECS, DATASETS, MODELS, PARTITIONS)}
-    return found[what]
+    every: tuple[Registry[Any], ...] = (ALGORITHMS, OPTIMISERS, CODECS, DATASETS, MODELS, PARTITIONS)
+    return {registry.title: registry for registry in every}[what]
 
 
 def _facts(entries: "Sequence[Entry[Any] | Broken]") -> dict[str, dict[str, str]]:

@@ -11,7 +11,7 @@ from fedcom.errors import unknown
 # What other modules know too, but only with torch; tests compare them.
 PORT = 8765  # of a live report
 METHODS = "fedavg, fedpaq, scaffold, fedgate, fedcomgate"
-LISTS = ("algorithms", "codecs", "datasets", "models", "partitions")
+LISTS = ("algorithms", "server_optimisers", "codecs", "datasets", "models", "partitions")
 RATES, REPEAT, DIM = "0.1,0.5,1,2,4,8", "8", 200_000
 CLIENTS, SAMPLES, SEEDS = 20, 512, 3  # to probe; to confirm what was tuned
 _STUDIES = (
@@ -106,6 +106,8 @@ _PARAGRAPHS = (
     "algorithm: name, eta and gamma (numbers, or auto: from the sharpness of the task), tau, epochs, batch, "
     "decay, weights, weight_decay, option, and the "
     "method's own keys, such as damping",
+    "server, how the server steps along the mean: name (sgd, momentum, nesterov, adam, yogi or adagrad) and "
+    "its own keys, such as momentum or rate",
     "uplink, downlink: name and the codec's own keys, such as bits or ratio; memory (of what the codec "
     "drops: none, error-feedback or, for uplink only, paper); uplink also clip (largest norm of what a "
     "client sends), budgets (bits for each client) or bandwidths, correlated (spread the dither of a round "
@@ -124,8 +126,8 @@ _PARAGRAPHS = (
     "round, for real clients (fedcom flower): deadline (s), least (share of clients that must reply), clip "
     "(largest norm that the server hears), restarts (how often a client may lose its state), void (rounds "
     "without enough replies that end a run), rebind (a client's number may pass to another node's key)",
-    "Names to choose from: fedcom list algorithms, codecs, datasets, models or partitions. To use your own "
-    "code, write package.module:Name; it is imported, also from the current folder, and run. If a config "
-    "outside the current folder names code, that takes --trust.",
+    "Names to choose from: fedcom list algorithms, server_optimisers, codecs, datasets, models or "
+    "partitions. To use your own code, write package.module:Name; it is imported, also from the current "
+    "folder, and run. If a config outside the current folder names code, that takes --trust.",
 )
 KEYS = "\n\n".join(_PARAGRAPHS)

@@ -29,7 +29,13 @@ def run(
     dry_run: DryRun = False,
     trust: Trust = False,
 ) -> None:
-    """Run one method. Without arguments: FedCOMGATE on digits, two classes per client."""
+    """Run one method. Without arguments: FedCOM with momentum on digits, two classes per client.
+
+    That is what was found to serve best: momentum at the server, and rates that are set from the data. If
+    fewer than half of the clients take part in a round, it is FedCOMGATE. A method that is named
+    (algorithm.name), or a config file, means the method as it was published; fedcom run paper is FedCOMGATE
+    so, with any overrides.
+    """
     from fedcom.config.methods import alone
     from fedcom.runs.prepare import data_label
     from fedcom.runs.record import Start

@@ -7,17 +7,22 @@ from dataclasses import fields
 from typing import Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.config.config import Config
+from fedcom.algorithms.optimisers import OPTIMISERS, ServerOptimiser
+from fedcom.config.config import DEFAULT, Config
 from fedcom.config.sections import RunConfig
 from fedcom.config.tables import Table, check_sections, drop_void, override, read
 from fedcom.errors import ConfigError, nearest
+from fedcom.plain import build, keys
 from fedcom.traffic.links import DefaultUplink
+
+MOST = 0.5  # the share of clients per round from which on momentum serves better than tracking
 
 
 def alone(path: str | None, overrides: Sequence[str], trust: bool = True) -> Config:
     """The config of a single run: of the method or label that algorithm.name names.
 
     If the file has settings for it under [methods], they apply as in a comparison; overrides come last.
+    Without a file and a name it is what was found to serve best; see `_at_its_best`.
 
     Args:
         path: of a config file; None: none.
@@ -26,7 +31,9 @@ def alone(path: str | None, overrides: Sequence[str], trust: bool = True) -> Con
     table, said = read(path, overrides, trust), read(None, overrides)
     check_sections(table, ("methods",))
     methods = table.pop("methods", {})
-    label = table.get("algorithm", {}).get("name", "fedcomgate")
+    label = table.get("algorithm", {}).get("name", DEFAULT)
+    if path is None and "name" not in table.get("algorithm", {}):
+        table = _at_its_best(table)
     for other, own in methods.items():
         _check_section(other, own)
         if other in said.get("methods", {}) and other != label:
@@ -44,6 +51,22 @@ def alone(path: str | None, overrides: Sequence[str], trust: bool = True) -> Con
     return Config.of(own)
 
 
+def _at_its_best(table: Table) -> Table:
+    """FedCOM at auto rates and with momentum, but for what is given; the default method if few take part.
+
+    A config file, and whoever names a method, means that method as it was published
+    (docs/decisions/defaults.md).
+    """
+    if build(RunConfig, table.get("run", {}), "run").participation < MOST:
+        return table
+    option = {"option": "I"} if "downlink" in table else {}  # the mean goes down, which a codec can take
+    algorithm = {"name": "fedcom", "eta": "auto", "gamma": "auto", **option, **table.get("algorithm", {})}
+    server = table.get("server", {})
+    if "server" not in algorithm and "name" not in server:
+        server = {"name": "momentum", **server}
+    return {**table, "algorithm": algorithm, "server": server}
+
+
 def variant(table: Table, label: str) -> Config:
     """The config of one method of a comparison; see `sections`."""
     try:
@@ -56,9 +79,9 @@ def sections(table: Table, label: str) -> Table:
     """The settings of one method of a comparison.
 
     Keys of [algorithm] apply to every method that has them and does not fix them, [uplink] to every method
-    that compresses by default, [downlink] to every method whose clients receive the mean, [server] to all.
-    They are overridden by [methods.LABEL], [methods.LABEL.uplink], [methods.LABEL.downlink] and
-    [methods.LABEL.server].
+    that compresses by default, [downlink] to every method whose clients receive the mean, [server] to every
+    method whose optimiser has its keys. They are overridden by [methods.LABEL], [methods.LABEL.uplink],
+    [methods.LABEL.downlink] and [methods.LABEL.server].
 
     Args:
         table: the settings of a config file, by section.
@@ -74,9 +97,36 @@ def sections(table: Table, label: str) -> Table:
         **{section: table[section] for section in ("data", "model", "run", "network") if section in table},
         "uplink": _laid(own.pop("uplink", {}), uplink),
         "downlink": _laid(own.pop("downlink", {}), downlink),
-        "server": _laid(_named(own.pop("server", {})), table.get("server", {})),
+        "server": _server(method, own, table),
         "algorithm": {**shared, **own},
     }
+
+
+def _server(method: type[Algorithm], own: Table, table: Table) -> Any:
+    """The section [server] of a method: the shared one, as far as its optimiser has the keys, and its own.
+
+    Args:
+        own: the method's settings; what they say of the server is taken out.
+    """
+    mine, shared = _named(own.pop("server", {})), table.get("server", {})
+    kind = _optimiser(method, mine, table)
+    if kind is not None and isinstance(shared, dict):
+        others = set().union(*map(keys, OPTIMISERS.values())) - {*keys(kind)}
+        shared = {key: value for key, value in shared.items() if key not in others}
+    return _laid(mine, shared)
+
+
+def _optimiser(method: type[Algorithm], mine: Any, table: Table) -> type[ServerOptimiser] | None:
+    """The server's optimiser of a method of a comparison; None if its name is wrong."""
+    sections = (mine, table.get("server"), _named(table.get("algorithm", {}).get("server")))
+    names = (section["name"] for section in sections if isinstance(section, dict) and "name" in section)
+    name = next(names, None)
+    if name is None:
+        return type(method.server)
+    try:
+        return OPTIMISERS.find(name)
+    except ConfigError:
+        return None
 
 
 def with_point(table: Table, label: str, point: Iterable[tuple[str, Any]]) -> Table:
@@ -118,6 +168,7 @@ def check_shared(table: Table, methods: Sequence[str]) -> None:
     """Refuse shared hyper-parameters that none of the methods has; warn of links that none of them uses."""
     kinds = [_labelled(table, label)[0] for label in methods]
     check_keys(table.get("algorithm", {}), {"name"}.union(*map(keys_of, kinds)), "in algorithm")
+    _refuse_idle_server(table, kinds, methods)
     used = {
         "uplink": any(DefaultUplink.of(method).compresses for method in kinds),
         "downlink": any(method.needs_mean for method in kinds),
@@ -130,6 +181,16 @@ def check_shared(table: Table, methods: Sequence[str]) -> None:
                 f"write methods.{methods[0]}.{section}.KEY=... to set it for one of them",
                 stacklevel=2,
             )
+
+
+def _refuse_idle_server(table: Table, kinds: Sequence[type[Algorithm]], methods: Sequence[str]) -> None:
+    """Refuse a shared key of [server] that the optimiser of none of the methods has."""
+    own = [_named(table.get("methods", {}).get(label, {}).get("server", {})) for label in methods]
+    found = [_optimiser(kind, mine, table) for kind, mine in zip(kinds, own, strict=True)]
+    known = set().union(*(keys(one) for one in found if one is not None))
+    idle = {key: value for key, value in table.get("server", {}).items() if key not in {"name", *known}}
+    if idle and found[0] is not None:
+        build(found[0], idle, "server", OPTIMISERS)  # says what it has, and which have the key
 
 
 def check_keys(keys: Iterable[str], known: Collection[str], where: str) -> None:

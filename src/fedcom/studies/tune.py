@@ -1,8 +1,9 @@
 """What `fedcom tune` does: find eta, gamma and other settings of a method by successive halving.
 
 Many points run for a few rounds, the best of them for more, and few to the end. The task's auto rates are
-always among the last. Scores are on held-out training samples and on seeds that no other command uses unless
-told to; the best point must hold on several of them, and a point that diverges on any is dropped.
+always among the last. Where nothing is said of the server's optimiser, plain steps and momentum are tried,
+each around its own auto rates. Scores are on held-out training samples and on seeds that no other command
+uses unless told to; the best point must hold on several of them, and a point that diverges on any is dropped.
 """
 
 import itertools
@@ -14,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedcom.algorithms.optimisers import PLAIN
 from fedcom.config import Table, dumps
 from fedcom.config.methods import check_keys, method_keys, run_of, variant, with_point
 from fedcom.config.tables import toml_key
 from fedcom.engines.arguments import pick_device
 from fedcom.errors import ConfigError, flag
 from fedcom.formats import counted
+from fedcom.rounds.rules import names_direction
 from fedcom.runs.folder import claim
 from fedcom.runs.prepare import build_task
 from fedcom.runs.status import TRIALS
@@ -30,6 +33,7 @@ from fedcom.studies.trials import Trial, lists, trials_of
 from fedcom.tasks.task import Task
 from fedcom.theory import settle
 
+Grid = Mapping[str, Sequence[Any]]  # values to try, by key
 SEED = 10_000  # added to run.seed: the first seed of tuning
 VALIDATION = 0.1
 LAST = 5  # the score is the mean of this many last evaluations
@@ -37,7 +41,11 @@ SEEDS = 3  # on which a best point is confirmed
 TRIES = 8  # how often at most the grid is widened or a best point is confirmed
 SHARE = 4  # the default budget: the grid's runs over this
 FACTORS = {"eta": (0.25, 0.5, 1.0, 2.0, 4.0), "gamma": (0.25, 0.5, 1.0, 2.0)}  # of the auto rates
+FEWER = {"eta": (0.5, 1.0, 2.0), "gamma": (0.5, 1.0, 2.0)}  # the same with momentum, where rates forgive more
 RATES = ("eta", "gamma")
+# The server's optimisers that are tried if nothing is said of it, and the factors with each.
+SERVERS: dict[str, Grid] = {"sgd": FACTORS, "momentum": FEWER}
+SECTIONS = ("uplink", "downlink", "server")  # of a method
 ABOUT = ("accuracy", "loss", "edges", "note", "table", "spent")  # what is told of a point besides its values
 
 Point = tuple[tuple[str, Any], ...]
@@ -88,28 +96,31 @@ class Rungs:
 def tune_one(
     table: Table,
     method: str,
-    grid: Mapping[str, Sequence[Any]],
+    grid: Grid | Sequence[Grid],
     seeds: int,
     run: RunTrials,
     budget: float | None = None,
-    start: Mapping[str, Any] | None = None,
+    start: Sequence[Mapping[str, Any]] = (),
     limit: float | None = None,
 ) -> dict[str, Any]:
-    """The best point of one method: not at an edge of the grid, and confirmed on several seeds.
+    """The best point of one method: not at an edge of its grid, and confirmed on several seeds.
 
-    If every point diverges the grid is widened downwards.
+    If every point diverges the grids are widened downwards.
 
     Args:
         table: the settings of a config file, by section.
         method: the name of a method, or a label under [methods].
+        grid: one, or several of the same keys that have no point in common.
         run: runs trials and returns their records.
         budget: whole runs to spend on a first search; see `Rungs`. Widening and confirming come on top.
-        start: a point of the grid that is never dropped unless it diverges.
+        start: points of the grids, of which the best is never dropped unless it diverges.
         limit: whole runs to spend in all; None: no limit. Confirming the best point comes before widening.
     """
-    tried, sure = {key: list(values) for key, values in grid.items()}, list[dict[str, Any]]()
+    grids = [grid] if isinstance(grid, Mapping) else list(grid)
+    tried = [{key: list(values) for key, values in one.items()} for one in grids]
+    sure = list[dict[str, Any]]()
     rungs = Rungs(run_of(table).rounds, budget)
-    ladder = rungs.of(math.prod(map(len, grid.values())))
+    ladder = rungs.of(sum(map(size, grids)))
     spent, seen, found = 0.0, dict[str, dict[str, Any]](), list[dict[str, Any]]()
     records, over = list[dict[str, Any]](), False
     _refuse_too_small(ladder, rungs.rounds, seeds, limit)
@@ -134,7 +145,11 @@ def tune_one(
         return [r for p in points for r in play([tuple(p.items())], rungs.rounds, seeds)]
 
     for _ in range(TRIES):
-        points = [tuple(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())]
+        points = [
+            tuple(zip(one, values, strict=True))
+            for one in tried
+            for values in itertools.product(*one.values())
+        ]
         try:
             records = search(points) + confirm(sure)
         except _Spent:
@@ -144,13 +159,14 @@ def tune_one(
             raise ConfigError(f"{method} cannot be tuned, because none of its runs could be made")
         found = sweep_report.summary(list({r["key"]: r for r in records}.values()))
         best = next((entry for entry in found if entry["best"]), None)
-        rates = {key: values for key, values in tried.items() if key in RATES}  # others are not widened
-        edges = [] if best is None else sweep_report.edges_of(best["point"], rates)
+        own = tried if best is None else [_holding(tried, best["point"])]
+        edges = [] if best is None else sweep_report.edges_of(best["point"], _rates(own[0]))
         if best and best["point"] in sure and not edges:
             break
-        lowest = {key: min(values) for key, values in rates.items()}
-        for key in edges if best else lowest:
-            tried[key] = widened(tried[key], (best["point"] if best else lowest)[key])
+        lowest = {key: min(values) for key, values in _rates(tried[0]).items()}
+        for one in own:
+            for key in edges if best else _rates(one):
+                one[key] = widened(one[key], best["point"][key] if best else min(one[key]))
         sure += [best["point"]] if best and not edges else []
     if over and best and best["point"] not in sure:
         with suppress(_Spent):
@@ -159,8 +175,9 @@ def tune_one(
             best = next((entry for entry in found if entry["best"]), None)
     if best is None:
         none = {"accuracy": None, "edges": [], "note": "every point diverged", "table": found, "spent": spent}
-        return {**{key: values[0] for key, values in tried.items()}, **lowest, **none}
-    added = {key: sorted({*tried[key]} - {*grid[key]}) for key in rates}
+        return {**{key: values[0] for key, values in tried[0].items()}, **lowest, **none}
+    both = list(zip(tried, grids, strict=True))
+    added = {key: sorted({v for one, old in both for v in {*one[key]} - {*old[key]}}) for key in lowest}
     words = [f"{key} {value:g}" for key, values in added.items() for value in values]
     note = f"grid widened by {', '.join(words)}" if words else "inside the grid"
     note = "the budget ended the search" if over else note
@@ -168,6 +185,21 @@ def tune_one(
     accuracy = {"accuracy": round(100 * best["test_accuracy"], 2) if scored else None}
     how = {**accuracy, "loss": best["train_loss"], "edges": edges, "note": note, "table": found}
     return {**best["point"], **how, "spent": spent}
+
+
+def size(grid: Grid) -> int:
+    """How many points a grid has."""
+    return math.prod(map(len, grid.values()))
+
+
+def _rates(grid: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """The keys of a grid that are widened: others may be names."""
+    return {key: values for key, values in grid.items() if key in RATES}
+
+
+def _holding(grids: Sequence[dict[str, list[Any]]], point: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The grid that a point is of."""
+    return next(grid for grid in grids if all(value in grid[key] for key, value in point.items()))
 
 
 class _Spent(Exception):
@@ -192,9 +224,9 @@ def _unique(trial: Trial) -> TuningRun:
 
 
 def _best(
-    records: Sequence[Mapping[str, Any]], points: Sequence[Point], start: Mapping[str, Any] | None
+    records: Sequence[Mapping[str, Any]], points: Sequence[Point], start: Sequence[Mapping[str, Any]]
 ) -> list[Point]:
-    """The points in order of their scores, the start among the first; those that diverged are dropped."""
+    """The points in order of their scores, the best start first; those that diverged are dropped."""
     entries = sweep_report.summary(list(records))
     own = {
         json.dumps({k: v for k, v in e["point"].items() if k != "run.rounds"}): e["score"] for e in entries
@@ -202,7 +234,7 @@ def _best(
     scored = [(own.get(json.dumps(dict(p))), p) for p in points]
     alive = sorted(((score, i) for i, (score, _) in enumerate(scored) if score is not None), reverse=True)
     ranked = [points[i] for _, i in alive]
-    first = [p for p in ranked if start is not None and dict(p) == dict(start)]
+    first = [p for p in ranked if dict(p) in start][:1]
     return [*first, *(p for p in ranked if p not in first)] or list(points[:1])
 
 
@@ -242,7 +274,8 @@ def tune(
     Args:
         table: the settings of a config file, by section.
         grid: values to try by key, or by section and key, as in a sweep; eta and gamma that are not in it are
-            tried around the auto rates.
+            tried around the auto rates. Unless it or the config says something of the server's optimiser,
+            sgd and momentum are tried.
         methods: names of methods, or labels under [methods].
         out: the folder; one that holds part of the same tuning is completed.
         budget: whole runs for each method, all counted; None: a quarter of the grid's to search, and then as
@@ -264,10 +297,10 @@ def tune(
         write_json(out / TRIALS, {})
         found = dict[str, dict[str, Any]]()
         for method in methods:
-            points, start = _grid(here, grid, method, device)
-            size = math.prod(map(len, points.values()))
-            whole = max(4.0, size / SHARE) if budget is None else max(0.0, budget - (seeds - 1))
-            found[method] = tune_one(here, method, points, seeds, play, whole, start, budget)
+            grids, start = zip(*_grids(here, grid, method, device), strict=True)
+            many = sum(map(size, grids))
+            whole = max(4.0, many / SHARE) if budget is None else max(0.0, budget - (seeds - 1))
+            found[method] = tune_one(here, method, grids, seeds, play, whole, start, budget)
             sweep_report.write([e for one in found.values() for e in one["table"]], out)
             write_text(out / "tuned.toml", tuned_text(table, found))
         told = {m: {k: v for k, v in own.items() if k != "table"} for m, own in found.items()}
@@ -275,16 +308,45 @@ def tune(
     return found
 
 
-def _grid(table: Table, grid: Table, method: str, device: str) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """The values to try for a method, and the point that is nearest to its auto rates."""
+def _grids(
+    table: Table, grid: Table, method: str, device: str
+) -> list[tuple[dict[str, list[Any]], dict[str, Any]]]:
+    """The values to try for a method, and the point that is nearest to its auto rates; for each server."""
     known = method_keys(table, method)
     given = {key: values for key, values in lists(grid).items() if "." in key or key in known}
-    own = {key: "auto" for key in RATES if key in known}
-    task, config = build_task(variant(with_point(table, method, own.items()), method))
+    servers: dict[str, Grid] = dict.fromkeys(given.get("server", []), FACTORS)
+    if _open(table, given, method):
+        servers = SERVERS
+    if not servers:
+        return [_grid(table, given, method, device, FACTORS)]
+    return [
+        _grid(table, {**given, "server": [name]}, method, device, factors)
+        for name, factors in servers.items()
+    ]
+
+
+def _open(table: Table, given: Grid, method: str) -> bool:
+    """Whether nothing is said of the server's optimiser, and the method can have momentum and any gamma."""
+    said = (table, table.get("algorithm", {}), table.get("methods", {}).get(method, {}))
+    named = any("server" in own for own in said) or any(key.partition(".")[0] == "server" for key in given)
+    algorithm = variant(table, method).algorithm
+    plain = algorithm.server == PLAIN and names_direction(algorithm)
+    return plain and not named and {"gamma", "server"} <= method_keys(table, method)
+
+
+def _grid(
+    table: Table, given: Grid, method: str, device: str, factors: Grid
+) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """The values to try for a method, rates around the auto ones, and the point that is nearest to those."""
+    own = {key: "auto" for key in RATES if key in method_keys(table, method)}
+    server = {key: values[0] for key, values in given.items() if key == "server"}
+    task, config = build_task(variant(with_point(table, method, {**own, **server}.items()), method))
     task, run = task.to(pick_device(device)), config.run
     settled, _ = settle(task, config.algorithm, config.links, run.participation, run.seed)
     rates = {key: float(getattr(settled, key)) for key in own}
-    points = {**around(rates, {key: FACTORS[key] for key in own if key not in given}), **given}
+    factors = factors if settled.server.uses_gamma else {**factors, "gamma": (1.0,)}  # which is idle
+    around_them = around(rates, {key: factors[key] for key in own if key not in given})
+    points = {**around_them, **{key: list(values) for key, values in given.items()}}
     near = {key: _nearest(points[key], rate, key) for key, rate in rates.items()}
     return points, {key: near.get(key, values[0]) for key, values in points.items()}
 
@@ -312,7 +374,7 @@ def tuned_text(table: Table, found: Mapping[str, Mapping[str, Any]]) -> str:
     if len(found) == 1:  # `fedcom run` takes one method
         (method,) = found
         one = dict(labels[method])
-        up = {key: one.pop(key) for key in ("uplink", "downlink") if key in one}
+        up = {key: one.pop(key) for key in SECTIONS if isinstance(one.get(key), dict)}
         sections["algorithm"] = {"name": method, **sections.get("algorithm", {}), **one}
         sections |= {key: {**sections.get(key, {}), **value} for key, value in up.items()}
     flat = {f"methods.{toml_key(label)}": own for label, own in labels.items()}
@@ -320,12 +382,12 @@ def tuned_text(table: Table, found: Mapping[str, Mapping[str, Any]]) -> str:
     nested = {
         f"{name}.{section}": own[section]
         for name, own in flat.items()
-        for section in ("uplink", "downlink")
-        if section in own
+        for section in SECTIONS
+        if isinstance(own.get(section), dict)
     }
     lines = [f"# {method}: {words(own)}" for method, own in found.items()]
     return "\n".join(["# Written by fedcom tune.", *lines, text, dumps(nested)])
 
 
 def _plain(own: Table) -> Table:
-    return {key: value for key, value in own.items() if key not in ("uplink", "downlink")}
+    return {key: value for key, value in own.items() if not isinstance(value, dict)}

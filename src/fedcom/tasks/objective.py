@@ -206,13 +206,14 @@ class Objective:
         Args:
             v: the vector of each client, one row per client; `gradients` explains the others.
         """
-        return vmap(self._curvature)(w, v, x, y, weight)
-
-    def _curvature(self, w: Tensor, v: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        def along(w: Tensor) -> Tensor:
-            return cast(Tensor, grad(self._weighted_loss)(w, x, y, weight) @ v)
-
-        return cast(Tensor, grad(along)(w))
+        with torch.enable_grad():  # torch.func.grad would do, but it imports the compiler: two seconds
+            w = w.detach().requires_grad_()
+            loss = vmap(self._weighted_loss)(w, x, y, weight).sum()
+            (g,) = torch.autograd.grad(loss, w, create_graph=True)
+            if not g.requires_grad:  # the loss is linear
+                return torch.zeros_like(g)
+            (product,) = torch.autograd.grad((g * v).sum(), w)
+        return product
 
     def _weighted_loss(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         module = self._unfolded if torch.compiler.is_compiling() else self._module_of_this_thread()

@@ -1,10 +1,10 @@
 """What the constants of a task mean for eta, gamma, tau and the codec, in words."""
 
 import math
-from typing import Any
 
 from fedcom.algorithms import Algorithm
-from fedcom.theory.auto import Rates, rates, server_step, used_up
+from fedcom.rounds.cohort import Cohort
+from fedcom.theory.auto import Rates, rates_of, server_step, tracks_slowly, used_up
 from fedcom.theory.probes import Estimate, Probe
 
 _QUIET, _LOUD = 0.1, 1.0  # q/n: below the first noise hardly matters, above the second it exceeds the mean
@@ -26,29 +26,26 @@ def found(probe: Probe, clients: int) -> dict[str, tuple[Estimate, str]]:
     }
 
 
-def advise(probe: Probe, algorithm: Algorithm, tau: float, sampled: int) -> tuple[Rates, list[str]]:
-    """The step sizes for a method, and what follows from the constants, a sentence each.
-
-    Args:
-        tau: local steps of the method as it is set.
-        sampled: clients that take part in a round.
-    """
-    s, noise = probe.sharpness, probe.q.value / sampled
-    fixed: dict[str, Any] = {"gamma": algorithm.fixed["gamma"]} if "gamma" in algorithm.fixed else {}
-    best = rates(s, tau, tracks=algorithm.tracks, noise=noise, **fixed)
+def advise(probe: Probe, algorithm: Algorithm, cohort: Cohort) -> tuple[Rates, list[str]]:
+    """The step sizes for a method, and what follows from the constants, a sentence each."""
+    s, tau, sampled = probe.sharpness, cohort.tau, cohort.sampled
+    noise = probe.q.value / sampled
+    best = rates_of(algorithm, s, cohort, probe.q.value, gamma=algorithm.fixed.get("gamma"))
     own, mean = s.clients.value, s.mean.value
     lines = [f"auto would take eta = {best.eta:g} and gamma = {best.gamma:g}."]
+    part = "half" if tracks_slowly(algorithm) else "a quarter"
     if algorithm.tracks and own > 0:
         lines.append(
             f"Tracking feeds on itself where eta exceeds 2/L of a client: above {2 / own:.3g} here. Clients "
-            "get sharper in training, so a quarter of that is a safe start."
+            f"get sharper in training, so {part} of that is a safe start."
         )
-    if mean > 0:
-        step = server_step(best.eta * mean, tau, best.gamma, noise)
+    if mean > 0 and algorithm.server.uses_gamma:
+        step, limit = server_step(best.eta * mean, tau, best.gamma, noise), 2 * algorithm.server.reach
         lines.append(
             f"At these rates a round goes {step:.2g} times the way to the minimum along the sharpest "
-            "direction of the mean loss; where a loss is convex, 2 is the limit."
+            f"direction of the mean loss; where a loss is convex, {limit:.3g} is the limit."
         )
+    if mean > 0:
         x = min(best.eta * mean, 0.999)
         useful = max(1, round(math.log(0.1) / math.log(1 - x))) if x > 0 else 1
         lines.append(

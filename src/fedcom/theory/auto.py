@@ -3,8 +3,9 @@
 On a quadratic with curvature h, tau local steps of size eta leave (1 - eta h)^tau of a client's gradient. So
 two numbers say whether a round is stable. `echo` is what tracking's error is multiplied by in every round: it
 is below 1 in size only if eta h < 2. `server_step` is how far the server goes, relative to the minimum along
-that curvature: above 2 the next round is worse. The constants below are what was found to serve on top of
-that (docs/decisions/auto-rates.md).
+that curvature: above 2 the next round is worse. With momentum at the server that limit is higher by its
+`reach`, of which `farther` uses a part. The constants below are what was found to serve on top of that
+(docs/decisions/auto-rates.md).
 """
 
 import math
@@ -12,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedcom.algorithms import Algorithm
+from fedcom.algorithms.optimisers import PLAIN as PLAIN_SERVER
+from fedcom.algorithms.optimisers import ServerOptimiser
 from fedcom.errors import ConfigError
 from fedcom.rounds.cohort import Cohort
 from fedcom.rounds.rules import memory_of
@@ -21,10 +24,11 @@ from fedcom.traffic.links import Links
 
 CLIENTS, SAMPLES, PRODUCTS = 20, 64, 12  # of the probe that auto makes
 TRACKED = 0.5  # eta times the sharpest client's sharpness where clients track: a quarter of what is stable
+SLOWLY = 1.0  # the same where momentum slows tracking down
 PLAIN = 2.0  # the same where they do not track
 CONVEX = 1.0  # the same where, besides, the loss is convex: nothing there leads away from a sharp place
 FAR, CONVEX_FAR = 2.0, 1.0  # the most that `server_step` may be: in general, and where the loss is convex
-MOST, LEAST = 4.0, 0.25  # the bounds of gamma
+MOST, LEAST = 4.0, 0.25  # the bounds of gamma; momentum raises the first
 FLAT = 0.01  # a loss counts as convex if no curvature is below minus this share of the largest
 
 
@@ -61,6 +65,18 @@ def server_step(x: float, tau: float, gamma: float, noise: float = 0.0) -> float
     return gamma * used_up(x, tau) * (1 + noise)
 
 
+def farther(server: ServerOptimiser, share: float = 1.0) -> float:
+    """How many times as far as SGD's a step goes: the root of what is stable; 1 for SGD.
+
+    The fewer clients take part, the less do the directions of following rounds agree: share^2 of the clients
+    are in both of two rounds.
+
+    Args:
+        share: of the clients in a round.
+    """
+    return math.sqrt(1 + (server.reach - 1) * share**2)
+
+
 @dataclass(frozen=True)
 class Rates:
     """Step sizes and where they come from.
@@ -82,6 +98,9 @@ def rates(
     noise: float = 0.0,
     eta: float | None = None,
     gamma: float | None = None,
+    slowly: bool = False,
+    server: ServerOptimiser = PLAIN_SERVER,
+    share: float = 1.0,
 ) -> Rates:
     """Step sizes for a task.
 
@@ -91,6 +110,9 @@ def rates(
         noise: q/n, the codec's on the mean of n clients.
         eta: if it is given.
         gamma: if it is given.
+        slowly: whether tracking is slower than the server's momentum.
+        server: how the server steps; one that does not use gamma is bounded by none.
+        share: of the clients in a round.
     """
     own, mean = max(sharpness.clients.value, 1e-12), max(sharpness.mean.value, 1e-12)
     if not (math.isfinite(own) and math.isfinite(mean)):
@@ -98,17 +120,21 @@ def rates(
             "auto rates need a finite loss at the first model; scale the data, or give eta and gamma"
         )
     convex = sharpness.least.value >= -FLAT * mean
-    near = TRACKED if tracks else CONVEX if convex else PLAIN
-    far = (CONVEX_FAR if convex else FAR) / (1 + noise)
+    near = (SLOWLY if slowly else TRACKED) if tracks else CONVEX if convex else PLAIN
+    times, idle = farther(server, share), not server.uses_gamma
+    far = times * (CONVEX_FAR if convex else FAR) / (1 + noise)
+    bound = None if idle else gamma
     if eta is None and tau == 1:  # there is only the server's step, eta gamma, and no drift
-        eta = 1 / ((1 + noise) * mean * (gamma or 1.0))
+        eta = 1 / ((1 + noise) * mean) if bound is None else times / ((1 + noise) * mean * bound)
     elif eta is None:
-        eta = min(near / own, math.inf if gamma is None else _reaching(far / gamma, tau) / mean)
-    limit = (1 / (1 + noise) if tau == 1 else far) / used_up(eta * mean, tau)
-    gamma = min(MOST, max(LEAST, limit)) if gamma is None else gamma
+        eta = min(near / own, math.inf if bound is None else _reaching(far / bound, tau) / mean)
+    limit = (times / (1 + noise) if tau == 1 else far) / used_up(eta * mean, tau)
+    if gamma is None:
+        gamma = 1.0 if idle else min(times * MOST, max(LEAST, limit))
     why = (
         f"eta {_short(eta)}, gamma {_short(gamma)}: the sharpest client has {own:.3g}, the mean "
         f"{mean:.3g}{' (convex)' * convex}, q/n is {noise:.2g}"
+        f"{f', momentum takes the server {times:.2g} times as far' * (times > 1)}"
     )
     return Rates(_short(eta), _short(gamma), why)
 
@@ -140,8 +166,41 @@ def settle(
     remembered = memory_of(algorithm, links) != "none"  # what the codec drops is sent later: no noise
     q = 0.0 if remembered else _q(task, prober, links, 0.5 / max(sharpness.clients.value, 1e-12))
     given |= dict.fromkeys(autos)  # None: to be found
-    found = rates(sharpness, cohort.tau, tracks=algorithm.tracks, noise=q / cohort.sampled, **given)
+    found = rates_of(algorithm, sharpness, cohort, q, **given)
     return replace(algorithm, eta=found.eta, gamma=found.gamma), found.why
+
+
+def rates_of(
+    algorithm: Algorithm,
+    sharpness: Sharpness,
+    cohort: Cohort,
+    q: float,
+    eta: float | None = None,
+    gamma: float | None = None,
+) -> Rates:
+    """Step sizes for a method on a task; its own rates do not count.
+
+    Args:
+        q: the codec's.
+        eta: if it is given.
+        gamma: if it is given.
+    """
+    return rates(
+        sharpness,
+        cohort.tau,
+        tracks=algorithm.tracks,
+        noise=q / cohort.sampled,
+        eta=eta,
+        gamma=gamma,
+        slowly=tracks_slowly(algorithm),
+        server=algorithm.server,
+        share=cohort.sampled / cohort.clients,
+    )
+
+
+def tracks_slowly(algorithm: Algorithm) -> bool:
+    """Whether corrections move more slowly than the server's momentum; see `fastest_tracking`."""
+    return algorithm.tracks and algorithm.server.kept > 0 and algorithm.smoothing() == "auto"
 
 
 def _q(task: Task, prober: Prober, links: Links, eta: float) -> float:

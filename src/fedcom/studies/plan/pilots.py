@@ -34,7 +34,7 @@ PILOT, FURTHER = 8, 2  # pilots have run.rounds over this many rounds; the most 
 PROMISING = 3  # how many are piloted further
 POINTS = 40  # evaluations of a pilot, at most
 
-# What is tried unless the config has [methods] of its own: label, method and uplink.
+# What is tried unless the config has [methods] of its own: label, method, codecs and server.
 CANDIDATES: dict[str, Table] = {
     "fedavg": {"name": "fedavg"},
     "fedcom int 8": {"name": "fedcom", "uplink": {"name": "int", "bits": 8}},
@@ -47,6 +47,25 @@ CANDIDATES: dict[str, Table] = {
         "name": "fedcomgate-exact",
         "uplink": {"name": "rotated", "bits": 0.25},
         "downlink": {"name": "rotated", "bits": 1},
+    },
+    "fedavg, momentum": {"name": "fedavg", "server": "momentum"},
+    "fedcom ¼ bit, momentum": {
+        "name": "fedcom",
+        "uplink": {"name": "rotated", "bits": 0.25},
+        "server": "momentum",
+    },
+    "fedcom ¼ bit, down 1 bit, momentum": {
+        "name": "fedcom",
+        "option": "I",
+        "uplink": {"name": "rotated", "bits": 0.25},
+        "downlink": {"name": "rotated", "bits": 1},
+        "server": "momentum",
+    },
+    "exact ¼ bit, down 1 bit, momentum": {
+        "name": "fedcomgate-exact",
+        "uplink": {"name": "rotated", "bits": 0.25},
+        "downlink": {"name": "rotated", "bits": 1},
+        "server": "momentum",
     },
 }
 
