@@ -82,6 +82,23 @@ def uploaded(algorithm: Algorithm, w: Tensor, vectors: Any) -> Vectors:
     return {name: vectors[name] for name in names}
 
 
+def measured(algorithm: Algorithm, w: Tensor, numbers: Any) -> Vectors:
+    """What measure returned: the numbers that `numbers` names, in its order, each in a column.
+
+    Args:
+        w: the clients' models.
+    """
+    if not _others(algorithm):
+        return numbers  # type: ignore[no-any-return]
+    names = algorithm.numbers
+    if not isinstance(numbers, dict) or {*numbers} != {*names}:
+        found = f"a dict of {_listed(numbers)}" if isinstance(numbers, dict) else described(numbers)
+        raise _refusal(algorithm, "measure", f"a dict of {_listed(names)}, as `numbers` says", found)
+    for name in names:
+        _check(algorithm, "measure", f"{name} with one number per client", w[..., :1], numbers[name])
+    return {name: numbers[name] for name in names}
+
+
 def stepped(algorithm: Algorithm, method: str, before: Any, after: Any) -> Any:
     """What begin, client_step or server_step returned: a state like the one before."""
     if _others(algorithm):
