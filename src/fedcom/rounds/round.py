@@ -27,6 +27,7 @@ from fedcom.traffic.channel import SEED_BYTES, Channel, Inbox
 from fedcom.vectors import Layout, Vectors
 
 _SCALAR = "q"  # the name in the ledger of the measured q, which travels where damping needs it
+_NUMBER = "number "  # in the ledger, before the names of the numbers that a method has clients send
 _FIRST = "first model"  # the name in the ledger of what the clients of the first round begin from
 _UNCOMPRESSED = Identity()
 
@@ -169,7 +170,7 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     if rules.sends_q:
         q = _send_q(rules, next(iter(sent)), given.clients, channel, given.draw, q)
     numbers = returned.measured(algorithm, w, algorithm.measure(clipped, rnd))
-    sent |= {name: _send_number(name, x, channel, given.draw) for name, x in numbers.items()}
+    sent |= {name: _send_number(_NUMBER + name, x, channel, given.draw) for name, x in numbers.items()}
     return Work(
         state,
         memory if rules.uplink.remembers else {},
@@ -203,7 +204,7 @@ def server_hears(rules: Rules, senders: Senders, w: Tensor, inbox: Inbox) -> tup
     if rules.sends_q:
         q = _send_q(rules, next(iter(sent)), clients, inbox, senders.draw, q)
     for name in rules.algorithm.numbers:
-        sent[name] = _send_number(name, blank[:, :1], inbox, senders.draw)
+        sent[name] = _send_number(_NUMBER + name, blank[:, :1], inbox, senders.draw)
     return sent, q
 
 
@@ -356,7 +357,7 @@ def server_work(
         if rules.tells_q_down:
             q_down = torch.stack([rules.measure(x, reply[name]) for name, x in heard.items()]).mean(0)
         for name in algorithm.numbers:
-            heard[name] = _send_number(name, mean[name], channel, draw, receivers)
+            heard[name] = _send_number(_NUMBER + name, mean[name], channel, draw, receivers)
 
     def tell(number: Tensor) -> Tensor:
         return _tell(rules, number, channel, draw, receivers)
@@ -385,7 +386,7 @@ def client_hears(rules: Rules, rnd: Round, w: Tensor, inbox: Inbox, draw: Draw) 
         decoded = inbox.send(name, w, rules.layout, rules.links.downlink, _mean_key(rules, draw, name))
         mean[name] = rules.downlink.hear(decoded, rules.units(name, rnd))
     for name in rules.algorithm.numbers if rules.sends_mean_down else ():
-        mean[name] = _send_number(name, w[..., :1], inbox, draw)
+        mean[name] = _send_number(_NUMBER + name, w[..., :1], inbox, draw)
     number = w.new_zeros(())
     q = _tell(rules, number, inbox, draw) if rules.sends_q else number
     q_down = _tell(rules, number, inbox, draw) if rules.tells_q_down else None
