@@ -121,7 +121,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 REDUCED = {
-    f"reduced-{t}": [f"run.transport={t}", "algorithm.name=fedavg", *SMALL] for t in ("reduce", "chain")
+    f"reduced-{t}": [f"run.transport={t}", "algorithm.name=fednova", *SMALL] for t in ("reduce", "chain")
 }
 
 
