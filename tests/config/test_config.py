@@ -140,7 +140,7 @@ def test_parameters_alone_refine_the_methods_own_codec() -> None:
 REFUSED = [
     # unknown names: the nearest, or all
     ("algorithm.name=fedcomgat", "unknown algorithm 'fedcomgat'; did you mean 'fedcomgate'?"),
-    ("algorithm.name=zzz", "known: diana, fedadagrad, "),
+    ("algorithm.name=zzz", "known: diana, econtrol, fedadagrad, "),
     ("algorithm.name=1,2", "unknown algorithm [1, 2]"),
     ("uplink.name=topp", "unknown codec 'topp'; did you mean 'topk'?"),
     ("downlink.name=natrual", "unknown codec 'natrual'; did you mean 'natural'?"),

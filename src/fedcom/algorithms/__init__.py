@@ -2,17 +2,23 @@
 
 from fedcom.algorithms.base import Algorithm
 from fedcom.algorithms.diana import Diana
+from fedcom.algorithms.econtrol import EControl
 from fedcom.algorithms.fedavg import FedAvg
+from fedcom.algorithms.fedcm import FedCM
 from fedcom.algorithms.fedcom import FedCOM
 from fedcom.algorithms.fedcomgate import FedCOMGATE
 from fedcom.algorithms.fedcomgate_exact import FedCOMGATEExact
+from fedcom.algorithms.feddyn import FedDyn
+from fedcom.algorithms.fedexp import FedExP
 from fedcom.algorithms.fedgate import FedGATE
+from fedcom.algorithms.fednova import FedNova
 from fedcom.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedcom.algorithms.fedpaq import FedPAQ
 from fedcom.algorithms.local_sgd import LocalSGD
 from fedcom.algorithms.qsparse import Qsparse
 from fedcom.algorithms.scafcom import Scafcom
 from fedcom.algorithms.scaffold import Scaffold
+from fedcom.algorithms.scaffold_m import ScaffoldM
 from fedcom.algorithms.scallion import Scallion
 from fedcom.algorithms.vr_diana import VRDiana
 from fedcom.algorithms.vrl_sgd import VRLSGD
@@ -25,6 +31,10 @@ _FAMILY = (
     FedAdam,
     FedYogi,
     FedAdagrad,
+    FedNova,
+    FedExP,
+    FedCM,
+    FedDyn,
     FedPAQ,
     FedCOM,
     FedGATE,
@@ -32,9 +42,11 @@ _FAMILY = (
     FedCOMGATEExact,
     VRLSGD,
     Scaffold,
+    ScaffoldM,
     Scallion,
     Scafcom,
     Qsparse,
+    EControl,
     Diana,
     VRDiana,
 )
@@ -47,20 +59,26 @@ __all__ = [
     "VRLSGD",
     "Algorithm",
     "Diana",
+    "EControl",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedCM",
     "FedCOM",
     "FedCOMGATE",
     "FedCOMGATEExact",
+    "FedDyn",
+    "FedExP",
     "FedGATE",
+    "FedNova",
     "FedPAQ",
     "FedYogi",
     "LocalSGD",
     "Qsparse",
     "Scafcom",
     "Scaffold",
+    "ScaffoldM",
     "Scallion",
     "VRDiana",
 ]

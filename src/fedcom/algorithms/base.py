@@ -5,6 +5,7 @@ fedcom/rounds/round.py. Compression happens between `upload` and `client_step`, 
 the client meant to send, what the server heard of it, and the mean over all clients.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
@@ -106,8 +107,10 @@ class Algorithm:
         uplink: the default codec and its settings, and the default memory if there is one.
         compresses: None: the method accepts any codec; else the name of the method that does.
         uploads: the names of the vectors that clients send.
+        numbers: the names of single numbers that clients send beside them, uncompressed.
         needs_mean: whether clients must be sent the mean after the round.
         uses_meant: whether client_step uses what the client meant.
+        remembers: whether the method itself keeps what the codec dropped; other memories are refused.
         tracks: whether local steps are corrected by what the client kept of earlier rounds.
         fixed: hyper-parameters that cannot be changed, and their values.
     """
@@ -127,10 +130,12 @@ class Algorithm:
     uplink: ClassVar[Mapping[str, Any]] = {"name": "identity"}
     compresses: ClassVar[str | None] = None
     uploads: ClassVar[tuple[str, ...]] = ("D",)
+    numbers: ClassVar[tuple[str, ...]] = ()
     corrects_downlink: ClassVar[bool] = False  # does the server make up for what a lossy downlink drops?
     needs_mean: ClassVar[bool] = False
     uses_q: ClassVar[bool] = False  # does client_step look at the measured q?
     uses_meant: ClassVar[bool] = False
+    remembers: ClassVar[bool] = False
     tracks: ClassVar[bool] = False
     fixed: ClassVar[Mapping[str, Any]] = {}
 
@@ -210,6 +215,25 @@ class Algorithm:
             w: the client's model after its local steps.
         """
         return {"D": rnd.tau * (down["w"] - w) / rnd.path}
+
+    def measure(self, vectors: Vectors, rnd: Round) -> Vectors:
+        """The `numbers` that the client sends beside its vectors, each in one column.
+
+        The server averages them as it does vectors, and finds their mean in `mean` by their names.
+
+        Args:
+            vectors: what `upload` returned, clipped; before memory and codec.
+        """
+        return {}
+
+    def largest_number(self, number: str, longest: Mapping[str, float], rnd: Round) -> float:
+        """The largest size of a number of an honest client; the server of real clients cuts it to that.
+
+        Args:
+            number: its name in `numbers`.
+            longest: how long each of the client's vectors may be, in the model's units.
+        """
+        return math.inf
 
     def server_direction(self, server: Any, mean: Vectors, rnd: Round) -> Tensor:
         """Along which the server steps, as clients heard it; in the units of D."""

@@ -19,9 +19,11 @@ from fedcom.studies.compare import METHODS
 # Methods that have no tuned rates of their own start from those of another.
 LIKE = {
     "fedcomgate-exact": "fedcomgate",
+    "scaffold-m": "scaffold",
     "scallion": "scaffold",
     "scafcom": "scaffold",
     "diana": "fedavg",
+    "econtrol": "fedavg",
     "vr-diana": "fedavg",
 }
 

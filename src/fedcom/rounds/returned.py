@@ -71,15 +71,29 @@ def uploaded(algorithm: Algorithm, w: Tensor, vectors: Any) -> Vectors:
     Args:
         w: the clients' models.
     """
+    return _by_name(algorithm, "upload", "uploads", w, "with one row per client", vectors)
+
+
+def measured(algorithm: Algorithm, w: Tensor, numbers: Any) -> Vectors:
+    """What measure returned: the numbers that `numbers` names, in its order, each in a column.
+
+    Args:
+        w: the clients' models.
+    """
+    return _by_name(algorithm, "measure", "numbers", w[..., :1], "with one number per client", numbers)
+
+
+def _by_name(algorithm: Algorithm, method: str, listed: str, like: Tensor, shape: str, found: Any) -> Vectors:
+    """Tensors by name, as an attribute of the method lists them, in its order."""
     if not _others(algorithm):
-        return vectors  # type: ignore[no-any-return]
-    names = algorithm.uploads
-    if not isinstance(vectors, dict) or {*vectors} != {*names}:
-        found = f"a dict of {_listed(vectors)}" if isinstance(vectors, dict) else described(vectors)
-        raise _refusal(algorithm, "upload", f"a dict of {_listed(names)}, as `uploads` says", found)
+        return found  # type: ignore[no-any-return]
+    names = getattr(algorithm, listed)
+    if not isinstance(found, dict) or {*found} != {*names}:
+        given = f"a dict of {_listed(found)}" if isinstance(found, dict) else described(found)
+        raise _refusal(algorithm, method, f"a dict of {_listed(names)}, as `{listed}` says", given)
     for name in names:
-        _check(algorithm, "upload", f"{name} with one row per client", w, vectors[name])
-    return {name: vectors[name] for name in names}
+        _check(algorithm, method, f"{name} {shape}", like, found[name])
+    return {name: found[name] for name in names}
 
 
 def stepped(algorithm: Algorithm, method: str, before: Any, after: Any) -> Any:

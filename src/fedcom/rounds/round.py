@@ -27,6 +27,7 @@ from fedcom.traffic.channel import SEED_BYTES, Channel, Inbox
 from fedcom.vectors import Layout, Vectors
 
 _SCALAR = "q"  # the name in the ledger of the measured q, which travels where damping needs it
+_NUMBER = "number "  # in the ledger, before the names of the numbers that a method has clients send
 _FIRST = "first model"  # the name in the ledger of what the clients of the first round begin from
 _UNCOMPRESSED = Identity()
 
@@ -155,10 +156,11 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     w = given.down["w"].expand(len(given.clients), -1)
     meant = local_work(algorithm, w, state, given.down, given.oracle, given.steps, rnd)
     meant = returned.uploaded(algorithm, w, meant)
-    memory, sent, errors, uplink = {}, {}, [], rules.uplink_of(given.clients)
+    memory, sent, clipped, errors, uplink = {}, {}, {}, [], rules.uplink_of(given.clients)
     for name, x in meant.items():
         units, remembered = rules.units(name, rnd), given.memory.get(name, x[..., :0])
         passed = uplink.before(x, remembered, units)
+        clipped[name] = passed[0 if rules.links.clip is None else 1]
         key = given.draw.fold("uplink", name)
         decoded = _send_up(rules, name, given.clients, channel, key, passed[-1])
         sent[name], memory[name], out = uplink.after(passed, decoded, remembered, units)
@@ -167,6 +169,8 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     q = torch.stack(errors).mean(0)
     if rules.sends_q:
         q = _send_q(rules, next(iter(sent)), given.clients, channel, given.draw, q)
+    numbers = returned.measured(algorithm, w, algorithm.measure(clipped, rnd))
+    sent |= {name: _send_number(_NUMBER + name, x, channel, given.draw) for name, x in numbers.items()}
     return Work(
         state,
         memory if rules.uplink.remembers else {},
@@ -186,7 +190,7 @@ class Senders(NamedTuple):
 
 
 def server_hears(rules: Rules, senders: Senders, w: Tensor, inbox: Inbox) -> tuple[Vectors, Tensor]:
-    """What the server hears of some clients: their vectors, and their q if they send it (else zeros).
+    """What the server hears of some clients: vectors and numbers, and their q if they send it (else zeros).
 
     Args:
         w: the model; only its shape and dtype matter.
@@ -197,7 +201,22 @@ def server_hears(rules: Rules, senders: Senders, w: Tensor, inbox: Inbox) -> tup
         decoded = _send_up(rules, name, clients, inbox, senders.draw.fold("uplink", name), blank)
         sent[name] = uplink.hear(decoded, rules.units(name, rnd))
     q = w.new_zeros(len(clients))
-    return sent, _send_q(rules, next(iter(sent)), clients, inbox, senders.draw, q) if rules.sends_q else q
+    if rules.sends_q:
+        q = _send_q(rules, next(iter(sent)), clients, inbox, senders.draw, q)
+    for name in rules.algorithm.numbers:
+        sent[name] = _send_number(_NUMBER + name, blank[:, :1], inbox, senders.draw)
+    return sent, q
+
+
+def cut_numbers(rules: Rules, sender: Senders, sent: Vectors, longest: Mapping[str, float]) -> Vectors:
+    """What was heard of one client, its numbers no larger than vectors no longer than some bounds allow.
+
+    Args:
+        longest: the bound of each vector, in the model's units.
+    """
+    algorithm, rnd = rules.algorithm, _own_path(rules, sender)
+    limits = {name: algorithm.largest_number(name, longest, rnd) for name in algorithm.numbers}
+    return {name: x.clamp(-limits[name], limits[name]) if name in limits else x for name, x in sent.items()}
 
 
 def _own_path(rules: Rules, given: "Assignment | Senders") -> Round:
@@ -258,8 +277,20 @@ def _send_scalar(
     """
     if codec.format is compact:
         return channel.append(vector, _SCALAR, number, receivers, rows)
-    x, layout = number.unsqueeze(-1), Layout.vector(1, number.dtype)
-    return channel.send(_SCALAR, x, layout, _UNCOMPRESSED, draw, receivers, rows).squeeze(-1)
+    return _send_number(_SCALAR, number.unsqueeze(-1), channel, draw, receivers, rows).squeeze(-1)
+
+
+def _send_number(
+    name: str,
+    column: Tensor,
+    channel: Channel,
+    draw: Draw,
+    receivers: int = 1,
+    rows: SomeRows = slice(None),
+) -> Tensor:
+    """Send one number per message, in a message of its own."""
+    layout = Layout.vector(1, column.dtype)
+    return channel.send(name, column, layout, _UNCOMPRESSED, draw, receivers, rows)
 
 
 class Mean:
@@ -324,7 +355,9 @@ def server_work(
         reply = algorithm.reply(state, mean, rnd) if rules.corrects_downlink else mean
         heard, memory = _send_mean(rules, reply, memory, rnd, channel, draw, receivers)
         if rules.tells_q_down:
-            q_down = torch.stack([rules.measure(heard[name], x) for name, x in reply.items()]).mean(0)
+            q_down = torch.stack([rules.measure(x, reply[name]) for name, x in heard.items()]).mean(0)
+        for name in algorithm.numbers:
+            heard[name] = _send_number(_NUMBER + name, mean[name], channel, draw, receivers)
 
     def tell(number: Tensor) -> Tensor:
         return _tell(rules, number, channel, draw, receivers)
@@ -352,6 +385,8 @@ def client_hears(rules: Rules, rnd: Round, w: Tensor, inbox: Inbox, draw: Draw) 
     for name in rules.algorithm.uploads if rules.sends_mean_down else ():
         decoded = inbox.send(name, w, rules.layout, rules.links.downlink, _mean_key(rules, draw, name))
         mean[name] = rules.downlink.hear(decoded, rules.units(name, rnd))
+    for name in rules.algorithm.numbers if rules.sends_mean_down else ():
+        mean[name] = _send_number(_NUMBER + name, w[..., :1], inbox, draw)
     number = w.new_zeros(())
     q = _tell(rules, number, inbox, draw) if rules.sends_q else number
     q_down = _tell(rules, number, inbox, draw) if rules.tells_q_down else None
@@ -380,7 +415,8 @@ def _send_mean(
 ) -> tuple[Vectors, Vectors]:
     """The mean as clients hear it, and the server's new memory."""
     codec, heard, remembered = rules.links.downlink, {}, {}
-    for name, x in mean.items():
+    for name in rules.algorithm.uploads:
+        x = mean[name]
         units, before = rules.units(name, rnd), memory.get(name, x[..., :0])
         passed = rules.downlink.before(x, before, units)
         key = _mean_key(rules, draw, name)
@@ -413,8 +449,8 @@ def norms(rules: Rules, sent: Vectors, rnd: Round) -> dict[str, float]:
     Args:
         sent: what the server heard of the client.
     """
-    unit = rules.algorithm.unit
-    return {name: float(torch.linalg.vector_norm(unit(name, rnd) * x)) for name, x in sent.items()}
+    unit, names = rules.algorithm.unit, rules.algorithm.uploads
+    return {name: float(torch.linalg.vector_norm(unit(name, rnd) * sent[name])) for name in names}
 
 
 def shortened(rules: Rules, work: Work, factors: Mapping[str, float], rnd: Round) -> Work:
@@ -424,4 +460,9 @@ def shortened(rules: Rules, work: Work, factors: Mapping[str, float], rnd: Round
         name: unheard(nu, (1 - factors[name]) * work.sent[name], rules.units(name, rnd))
         for name, nu in work.memory.items()
     }
-    return work._replace(sent={name: factors[name] * x for name, x in work.sent.items()}, memory=memory)
+    return work._replace(sent=scaled(work.sent, factors), memory=memory)
+
+
+def scaled(sent: Vectors, factors: Mapping[str, float]) -> Vectors:
+    """What was sent, the vectors that have a factor multiplied by it."""
+    return {name: factors[name] * x if name in factors else x for name, x in sent.items()}

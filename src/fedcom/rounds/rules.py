@@ -225,6 +225,15 @@ class Rules:
         w, moments = algorithm.server.step(before.w, side.moments, direction, *rates)
         return side._replace(state=state._replace(w=w), moments=moments)
 
+    def blank_mean(self, w: Tensor) -> Vectors:
+        """Zeros for the mean of all that clients send.
+
+        Args:
+            w: the model; only its shape, dtype and device matter.
+        """
+        vectors = {name: torch.zeros_like(w) for name in self.algorithm.uploads}
+        return {**vectors, **{name: w.new_zeros(1) for name in self.algorithm.numbers}}
+
     def replica(self, side: ServerSide) -> Vectors:
         """The vectors that clients need to repeat the server's step, by name."""
         moments = {f"server {name}": x for name, x in side.moments.items()}
@@ -280,6 +289,11 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
         raise takes_no_codec(a, f"got uplink {links.uplink.name!r}")
     if a.compresses is not None and memory != "none":
         raise takes_no_codec(a, f"got uplink.memory {memory!r}")
+    if a.remembers and memory != "none":
+        raise ConfigError(
+            f"{a.name} itself keeps what the codec dropped, and would send it twice with another memory; "
+            f"leave uplink.memory out; got {memory!r}"
+        )
     if not (isinstance(a.server, SGD) or names_direction(a)):
         raise ConfigError(
             f"{a.name} has a server_step of its own and does not say along which direction it steps, so "

@@ -38,6 +38,8 @@ METHODS = {
     "fedpaq": ["uplink.name=topk", "uplink.ratio=0.1", "uplink.memory=error-feedback"],
     "diana": ["algorithm.tau=1", "run.participation=0.5"],
     "fedavgm": ["run.participation=0.35"],
+    "fedexp": ["uplink.name=int", "run.participation=0.35"],
+    "scaffold-m": ["server.name=momentum", "run.participation=0.35"],
     "fedgate": ["server.name=nesterov", "server.momentum=0.5", "run.store=disk"],
     "fedcom": [
         *("uplink.name=int", "downlink.name=rotated", "downlink.bits=2", "algorithm.option=I"),
@@ -119,7 +121,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 REDUCED = {
-    f"reduced-{t}": [f"run.transport={t}", "algorithm.name=fedavg", *SMALL] for t in ("reduce", "chain")
+    f"reduced-{t}": [f"run.transport={t}", "algorithm.name=fednova", *SMALL] for t in ("reduce", "chain")
 }
 
 

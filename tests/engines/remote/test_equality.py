@@ -60,6 +60,12 @@ CASES: dict[str, tuple[str, Links | None, dict[str, Any]]] = {
         Links(Rotated(0.5), Rotated(2.0), first="seed"),
         {"participation": 0.25, "how": {"server": "momentum"}},
     ),
+    "a number up and down": (
+        "fedexp",
+        Links(Int(4), Rotated(2.0)),
+        {"participation": 0.25, "how": {"server": "momentum", "option": "I"}},
+    ),
+    "feddyn, option I": ("feddyn", Links(Int(4), Int(6)), {"participation": 0.5, "how": {"option": "I"}}),
     "adam, diana": (
         "diana",
         Links(Int(2), Int(6)),

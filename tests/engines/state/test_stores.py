@@ -25,14 +25,17 @@ from fedcom.rounds.round import Work
 from tests.conftest import after, mlp_task
 
 STATEFUL = [
+    "feddyn",
     "fedgate",
     "fedcomgate",
     "fedcomgate-exact",
     "vrl-sgd",
     "scaffold",
+    "scaffold-m",
     "scallion",
     "scafcom",
     "qsparse",
+    "econtrol",
     "diana",
     "vr-diana",
 ]

@@ -219,8 +219,8 @@ class RankedEngine(EagerEngine):
     def _by_reduce(self, own: Own) -> Parcel:
         """torch.distributed adds the ranks' sums, in an order of its own."""
         found, w = self._passed_on(own, adds=False), self.runs[0].server.w
-        for name in self.runs[0].rules.algorithm.uploads:
-            found.tensors[f"{_MEAN}{name}"] = self.ranks.sum(own.sums.get(name, torch.zeros_like(w)))
+        for name, zeros in self.runs[0].rules.blank_mean(w).items():
+            found.tensors[f"{_MEAN}{name}"] = self.ranks.sum(own.sums.get(name, zeros))
         return found
 
     def _passed_on(self, own: Own, adds: bool) -> Parcel:

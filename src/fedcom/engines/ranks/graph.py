@@ -48,8 +48,8 @@ class RankedGraphEngine(RankedEngine):
         self.replayed = 0
         self._seen: set[range] = set()
         self._recorded: dict[range, Recorded] = {}
-        w, names = runs[0].server.w, runs[0].rules.algorithm.uploads
-        self.collected_here = Collected({name: torch.zeros_like(w) for name in names}, w.new_zeros(()))
+        w = runs[0].server.w
+        self.collected_here = Collected(runs[0].rules.blank_mean(w), w.new_zeros(()))
         self._pool: Any = None  # the memory that all recordings share: they are replayed one after the other
 
     def record(self, function: Callable[[], Result]) -> tuple[Result, Callable[[], None]]:

@@ -12,7 +12,7 @@ from fedcom.engines.remote.faults import Reason
 from fedcom.engines.remote.messages import Envelope, OtherVersion
 from fedcom.errors import NotFinite, WireError
 from fedcom.formats import printable
-from fedcom.rounds.round import Senders, norms, server_hears
+from fedcom.rounds.round import Senders, cut_numbers, norms, scaled, server_hears
 from fedcom.rounds.rules import Rules
 from fedcom.rounds.state import RunState
 from fedcom.traffic.channel import Inbox
@@ -48,7 +48,8 @@ class Heard(NamedTuple):
 def largest(rules: Rules) -> int:
     """The most bytes that an honest reply can have."""
     vectors, dense = len(rules.algorithm.uploads), 2 * rules.layout.size * rules.layout.itemsize + 2**16
-    return vectors * dense + messages.overhead(2 * vectors + 1)
+    numbers = len(rules.algorithm.numbers)
+    return vectors * dense + numbers * 2**6 + messages.overhead(2 * vectors + numbers + 1)
 
 
 def body(data: Data, call: Envelope) -> memoryview:
@@ -101,12 +102,12 @@ def decoded(run: RunState, call: Envelope, share: float, body: Data, bounds: Map
         raise Refused("not finite", str(error)) from None
     except WireError as error:
         raise Refused("malformed", str(error)) from None
+    sent = cut_numbers(rules, who, sent, bounds)
     lengths = norms(rules, sent, who.rnd)
     factors = {name: bounds[name] / x if x > bounds[name] else 1.0 for name, x in lengths.items()}
     if min(factors.values()) == 1:
         return Heard(sent, q, lengths, (), bill)
-    sent = {name: factors[name] * x for name, x in sent.items()}
-    return Heard(sent, q, lengths, tuple(factors.values()), bill)
+    return Heard(scaled(sent, factors), q, lengths, tuple(factors.values()), bill)
 
 
 def _largest_q(rules: Rules, who: Senders) -> float:

@@ -12,7 +12,7 @@ from fedcom.plain import pick
 from fedcom.reports.page.collect import LINK, JsonObject, SavedRun, by_label, is_usable
 from fedcom.reports.page.markup import Cell, Html, table, tag
 
-SCALAR = "q"  # in the ledger: one number per message, not a vector of the model's size
+SCALAR, NUMBER = "q", "number "  # in the ledger: a name and a prefix of single numbers, which are no vectors
 NOTE = (
     "q = |Q(x) - x|² / |x|², measured on clients' messages; bits as counted, headers included. The last "
     "column is 1/(4ᴿ - 1), the least q of an unbiased codec on Gaussian vectors at R bits."
@@ -113,7 +113,8 @@ def _bits(way: str, runs: Sequence[SavedRun]) -> float | None:
     size, coordinates = 0.0, 0.0
     for run in runs:
         d = run.summary.get("parameters")
-        names = set(run.ledger.get("uplink", ())) - {SCALAR}  # the mean sent down has the same names
+        sent = run.ledger.get("uplink", ())  # the mean sent down has the same names
+        names = {name for name in sent if name != SCALAR and not name.startswith(NUMBER)}
         if is_usable(d) and d > 0 and run.ledger:
             carried = [parts for name, parts in run.ledger[way].items() if name in names]
             size += sum(sum(parts.values()) for parts in carried)
