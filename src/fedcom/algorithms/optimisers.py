@@ -27,8 +27,36 @@ from fedcom.registry import Registry, derived_from
 from fedcom.vectors import Vectors
 
 
+class Optimiser:
+    """What the optimisers of the server and of clients share: a name or a table stands for one.
+
+    Attributes:
+        section: of a config, which says which one it is.
+    """
+
+    section: ClassVar[str]
+
+    @classmethod
+    def registry(cls) -> Registry[Any]:
+        """All of its kind, by name."""
+        raise NotImplementedError
+
+    @classmethod
+    def of_plain(cls, given: Any) -> Any:
+        """The optimiser that a name, a class or a table with a name stands for; anything else as it is."""
+        if isinstance(given, type) and issubclass(given, cls):
+            return given()
+        table = {"name": given} if isinstance(given, str) else given
+        return pick(cls.registry(), table, cls.section) if isinstance(table, dict) else given
+
+    @classmethod
+    def choices(cls) -> str:
+        """The names there are, in words."""
+        return " or ".join(map(repr, cls.registry().names()))
+
+
 @dataclass(frozen=True)
-class ServerOptimiser:
+class ServerOptimiser(Optimiser):
     """What the server does with the direction of a round.
 
     Attributes:
@@ -37,6 +65,7 @@ class ServerOptimiser:
     """
 
     name: ClassVar[str]
+    section: ClassVar[str] = "server"
     uses_gamma: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -47,17 +76,8 @@ class ServerOptimiser:
                 raise ConfigError(f"{key} must be {'above 0' if positive else 'in [0, 1)'}; got {value}")
 
     @classmethod
-    def of_plain(cls, given: Any) -> Any:
-        """The optimiser that a name, a class or a table with a name stands for; anything else as it is."""
-        if isinstance(given, type) and issubclass(given, ServerOptimiser):
-            return given()
-        table = {"name": given} if isinstance(given, str) else given
-        return pick(OPTIMISERS, table, "server") if isinstance(table, dict) else given
-
-    @classmethod
-    def choices(cls) -> str:
-        """The names there are, in words."""
-        return " or ".join(map(repr, OPTIMISERS.names()))
+    def registry(cls) -> Registry[Any]:
+        return OPTIMISERS
 
     @property
     def kept(self) -> float:

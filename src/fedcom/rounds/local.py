@@ -1,16 +1,19 @@
 """A client's local steps and what it sends after them; steps as those of local SGD are taken quicker."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from fedcom.algorithms.base import Algorithm, Oracle, Round
+from fedcom.algorithms.local_optimisers import LocalStep
 from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
-from fedcom.vectors import Piece, Vectors, descend
+from fedcom.vectors import Layout, Piece, Vectors, apart, descend
+
+STEPS = "steps"  # beside the moments that a client keeps: how many steps it has taken with them
 
 
 @runtime_checkable
@@ -38,15 +41,23 @@ class WalkingOracle(Oracle, Protocol):
         """
 
 
-def local_work(
-    algorithm: Algorithm, w: Tensor, client: Any, down: Vectors, oracle: Oracle, steps: Steps, rnd: Round
-) -> Vectors:
-    """What clients mean to send after all their local steps.
+class Start(NamedTuple):
+    """What clients begin their local steps from; one row per client."""
 
-    Args:
-        w: their models before, which are left as they are.
-    """
-    plain = loops.is_plain(algorithm, "local_step")
+    w: Tensor  # their models, which are left as they are
+    client: Any  # their states
+    moments: Vectors  # what their optimiser kept, and how many steps it took; empty: it begins anew
+    down: Vectors  # what the server sent
+
+
+def local_work(
+    algorithm: Algorithm, start: Start, oracle: Oracle, steps: Steps, rnd: Round, layout: Layout
+) -> tuple[Vectors, Vectors]:
+    """What clients mean to send after all their local steps, and what their optimiser keeps."""
+    if not algorithm.local.plain:
+        return _optimised_work(algorithm, start, oracle, steps, rnd, layout)
+    w, client, _, down = start
+    plain = loops.is_plain(algorithm, "local_step") and loops.is_plain(algorithm, "gradient")
     if plain and steps.per_client is None and isinstance(oracle, OracleInPieces) and not w.is_cuda:
         new = torch.empty_like(w, memory_format=torch.contiguous_format)
         corrects = loops.is_plain(algorithm, "direction")
@@ -54,14 +65,95 @@ def local_work(
         for c in range(steps.most):
             before = w if c == 0 else new
             _step_in_pieces(algorithm, before, client, down, oracle.at(c), rnd, new, loop)
-        return loops.upload(algorithm, down, new, rnd) or algorithm.upload(client, down, new, rnd)
+        return loops.upload(algorithm, down, new, rnd) or algorithm.upload(client, down, new, rnd), {}
     walked = _walk(algorithm, w, client, down, oracle, steps, rnd) if w.is_cuda else None
     if walked is not None:
-        return algorithm.upload(client, down, walked, rnd)
+        return algorithm.upload(client, down, walked, rnd), {}
     for c, here in enumerate(_oracles(oracle, steps.most, w.dtype)):
         moved = returned.moved(algorithm, w, algorithm.local_step(w, client, down, here, rnd))
         w = moved if steps.per_client is None else torch.where(c < steps.per_client, moved, w)
-    return algorithm.upload(client, down, w, rnd)
+    return algorithm.upload(client, down, w, rnd), {}
+
+
+def _optimised_work(
+    algorithm: Algorithm, start: Start, oracle: Oracle, steps: Steps, rnd: Round, layout: Layout
+) -> tuple[Vectors, Vectors]:
+    """The same for steps by an optimiser; a client that has taken its steps keeps model and moments."""
+    w, client, kept, down = start
+    local, meant = algorithm.local, None
+    moments = {name: x for name, x in kept.items() if name != STEPS} or local.init(w)
+    before = kept[STEPS].double() if kept else torch.zeros((), dtype=torch.float64, device=w.device)
+    every = [LocalStep(rnd.rate, before + c, layout) for c in range(1, steps.most + 1)]
+    pieces = local.in_pieces and local.correction == "inside" and loops.is_plain(algorithm, "gradient")
+    if pieces and steps.per_client is None and isinstance(oracle, OracleInPieces) and not w.is_cuda:
+        new = torch.empty_like(w, memory_format=torch.contiguous_format)
+        own = apart([w, *kept.values(), *moments.values()])[-len(moments) :] if moments else ()
+        moments = dict(zip(moments, own, strict=True))
+        for c, at in enumerate(every):
+            _optimised_in_pieces(algorithm, new if c else w, new, moments, client, down, oracle.at(c), at)
+        meant, w = loops.upload(algorithm, down, new, rnd), new
+    else:
+        for c, (at, here) in enumerate(zip(every, _oracles(oracle, steps.most, w.dtype), strict=True)):
+            after = algorithm.optimised_step(w, moments, client, down, here, rnd, at)
+            after = returned.optimised(local, w, moments, after)
+            w, moments = (
+                after if steps.per_client is None else _of_some(c < steps.per_client, after, w, moments)
+            )
+    taken = steps.most if steps.per_client is None else steps.per_client
+    number = {STEPS: kept[STEPS] + taken} if kept else {}
+    return meant or algorithm.upload(client, down, w, rnd), moments | number
+
+
+def _of_some(
+    moves: Tensor, after: tuple[Tensor, Vectors], w: Tensor, moments: Vectors
+) -> tuple[Tensor, Vectors]:
+    """Models and moments after a step that some clients take; the others' are those before."""
+    new, changed = after
+    return torch.where(moves, new, w), {
+        name: torch.where(moves, x, moments[name]) for name, x in changed.items()
+    }
+
+
+def _optimised_in_pieces(
+    algorithm: Algorithm,
+    w: Tensor,
+    new: Tensor,
+    moments: Vectors,
+    client: Any,
+    down: Vectors,
+    oracle: Any,
+    at: LocalStep,
+) -> None:
+    """Write the models after one local step to `new`, and the moments over those before, piece by piece."""
+    local, loop = algorithm.local, loops.momentum_step(algorithm.local, w, at.eta)
+    for piece in oracle.pieces(w):
+        cut = _cutter(piece, w.shape[-1])
+        here = {name: cut(x) for name, x in moments.items()}
+        below = {name: cut(x) for name, x in down.items()}
+        g = algorithm.direction(piece.values, type(client)(*map(cut, client)), below)
+        if loop is not None:
+            loop(w, piece._replace(values=g), moments["momentum"], new)
+            continue
+        rows = at._replace(eta=_rows(at.eta, piece), number=_rows(at.number, piece))
+        moved, after = returned.optimised(local, g, here, local.taken(cut(w), g, below["w"], here, rows))
+        cut(new).copy_(moved)
+        for name, x in after.items():
+            here[name].copy_(x)
+
+
+def _cutter(piece: Piece, d: int) -> Callable[[Tensor], Tensor]:
+    """A function that takes the same part as a piece out of other vectors, and out of columns."""
+
+    def cut(x: Tensor) -> Tensor:
+        x = x[piece.rows] if x.dim() > 1 else x
+        return x[..., piece.place] if x.shape[-1] == d else x
+
+    return cut
+
+
+def _rows(number: Any, piece: Piece) -> Any:
+    """The numbers of a piece's rows out of a column; a single number as it is."""
+    return number[piece.rows] if isinstance(number, Tensor) and number.dim() else number
 
 
 def _oracles(oracle: Oracle, count: int, dtype: torch.dtype) -> Sequence[Oracle]:
@@ -76,7 +168,8 @@ def _walk(
 ) -> Tensor | None:
     """The models after all local steps, if the oracle can take them; None if it cannot."""
     kind = type(algorithm)  # an engine may have compiled the methods of the algorithm itself
-    plain = kind.local_step is Algorithm.local_step and kind.direction is Algorithm.direction
+    lines = ("local_step", "gradient", "direction")
+    plain = all(getattr(kind, line) is getattr(Algorithm, line) for line in lines)
     if not plain or not isinstance(oracle, WalkingOracle):
         return None
     eta = torch.as_tensor(rnd.eta, dtype=w.dtype, device=w.device).reshape(1, -1)
@@ -106,18 +199,11 @@ def _step_in_pieces(
         new: may be w itself.
         loop: takes a piece of the step, if there is one for the method.
     """
-    d, eta = w.shape[-1], rnd.eta
     for piece in oracle.pieces(w):
         if loop is not None:
             loop(w, piece, new)
             continue
-        rows, place, g = piece
-
-        def cut(x: Tensor, rows: slice = rows, place: slice = place) -> Tensor:
-            x = x[rows] if x.dim() > 1 else x
-            return x[..., place] if x.shape[-1] == d else x
-
+        cut = _cutter(piece, w.shape[-1])
         state = type(client)(*map(cut, client))
-        rate = eta[rows] if isinstance(eta, Tensor) and eta.dim() else eta
-        direction = algorithm.direction(g, state, {name: cut(x) for name, x in down.items()})
-        descend(cut(w), rate, direction, out=cut(new))
+        direction = algorithm.direction(piece.values, state, {name: cut(x) for name, x in down.items()})
+        descend(cut(w), _rows(rnd.eta, piece), direction, out=cut(new))
