@@ -52,7 +52,6 @@ class LocalOptimiser(Optimiser):
             correction is added to w after the optimiser's step, as SCAFFOLD in Flower does.
 
     Attributes:
-        name: what a config calls it.
         linear: whether its steps are sums of gradients with weights that `reach` adds up.
         by_coordinate: whether `step` does each coordinate by itself, so that it can be taken in pieces.
     """
@@ -63,7 +62,6 @@ class LocalOptimiser(Optimiser):
     mu: float = 0.0
     correction: Literal["inside", "outside"] = "inside"
 
-    name: ClassVar[str]
     section: ClassVar[str] = "local"
     linear: ClassVar[bool] = False
     by_coordinate: ClassVar[bool] = False

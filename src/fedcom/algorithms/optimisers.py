@@ -31,9 +31,11 @@ class Optimiser:
     """What the optimisers of the server and of clients share: a name or a table stands for one.
 
     Attributes:
+        name: what a config calls it.
         section: of a config, which says which one it is.
     """
 
+    name: ClassVar[str]
     section: ClassVar[str]
 
     @classmethod
@@ -60,11 +62,9 @@ class ServerOptimiser(Optimiser):
     """What the server does with the direction of a round.
 
     Attributes:
-        name: what a config calls it.
         uses_gamma: whether gamma scales its step.
     """
 
-    name: ClassVar[str]
     section: ClassVar[str] = "server"
     uses_gamma: ClassVar[bool] = True
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.config.config import Config
+from fedcom.config.config import PLAIN_SECTIONS, Config
 from fedcom.config.sections import RunConfig
 from fedcom.config.tables import Table, check_sections, drop_void, override, read
 from fedcom.errors import ConfigError, nearest
@@ -56,9 +56,9 @@ def sections(table: Table, label: str) -> Table:
     """The settings of one method of a comparison.
 
     Keys of [algorithm] apply to every method that has them and does not fix them, [uplink] to every method
-    that compresses by default, [downlink] to every method whose clients receive the mean, [server] to all.
-    They are overridden by [methods.LABEL], [methods.LABEL.uplink], [methods.LABEL.downlink] and
-    [methods.LABEL.server].
+    that compresses by default, [downlink] to every method whose clients receive the mean, [server] and
+    [local] to all. They are overridden by [methods.LABEL], [methods.LABEL.uplink], [methods.LABEL.downlink],
+    [methods.LABEL.server] and [methods.LABEL.local].
 
     Args:
         table: the settings of a config file, by section.
@@ -74,7 +74,9 @@ def sections(table: Table, label: str) -> Table:
         **{section: table[section] for section in ("data", "model", "run", "network") if section in table},
         "uplink": _laid(own.pop("uplink", {}), uplink),
         "downlink": _laid(own.pop("downlink", {}), downlink),
-        "server": _laid(_named(own.pop("server", {})), table.get("server", {})),
+        **{
+            section: _laid(_named(own.pop(section, {})), table.get(section, {})) for section in PLAIN_SECTIONS
+        },
         "algorithm": {**shared, **own},
     }
 
@@ -92,9 +94,9 @@ def with_point(table: Table, label: str, point: Iterable[tuple[str, Any]]) -> Ta
         if section in ("", "algorithm"):
             own[key] = value
         else:
-            place = own if section in ("uplink", "downlink", "server") else found
+            place = own if section in ("uplink", "downlink", *PLAIN_SECTIONS) else found
             held = place.get(section, {})
-            held = _named(held) if section == "server" else held
+            held = _named(held) if section in PLAIN_SECTIONS else held
             place[section] = _laid({key: value}, held)
     return {**found, "methods": {**table.get("methods", {}), label: own}}
 
@@ -166,9 +168,9 @@ def _check_section(label: str, own: object) -> None:
         raise ConfigError(f"methods.{label} is a section; write methods.{label}.key=value")
 
 
-def _named(server: Any) -> Any:
-    """The section of a server optimiser that is given by its name alone."""
-    return {"name": server} if isinstance(server, str) else server
+def _named(optimiser: Any) -> Any:
+    """The section of an optimiser that is given by its name alone."""
+    return {"name": optimiser} if isinstance(optimiser, str) else optimiser
 
 
 def _laid(own: Any, shared: Any) -> Any:
