@@ -216,7 +216,7 @@ class Algorithm:
             return self.local.taken(w, g, down["w"], moments, at)
         w, moments = self.local.taken(w, oracle.batch(w), down["w"], moments, at)
         for correction in self.corrections(client, down):
-            w = descend(w, -at.eta, correction)
+            w = descend(w, -at.mean, correction)
         return w, moments
 
     def direction(self, g: Tensor, client: Any, down: Vectors) -> Tensor:

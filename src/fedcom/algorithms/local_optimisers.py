@@ -37,6 +37,7 @@ class LocalStep(NamedTuple):
     eta: float | Tensor  # its size; a column if the rows are of several runs
     number: Tensor  # it is the client's 1st, 2nd, ... with these moments; a column if clients differ
     layout: Layout  # where the tensors of the model lie in the flat vector
+    mean: float | Tensor  # eta times the weight of a gradient in the client's steps, on average
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class LocalOptimiser(Optimiser):
         clip: the largest norm of a client's gradient, corrections included; None: no limit.
         weight_decay: eta times this times w is taken off w in every step, beside the gradient.
         mu: this times (w_j - w) is added to the gradient: FedProx.
-        correction: "inside": what a tracking method corrects is the gradient; "outside": eta times the
-            correction is added to w after the optimiser's step, as SCAFFOLD in Flower does.
+        correction: "inside": what a tracking method corrects is the gradient; "outside": w, after the
+            optimiser's step along a gradient that is not corrected, as SCAFFOLD in Flower does.
 
     Attributes:
         linear: whether its steps are sums of gradients with weights that `reach` adds up.

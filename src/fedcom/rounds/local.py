@@ -83,7 +83,8 @@ def _optimised_work(
     local, meant = algorithm.local, None
     moments = {name: x for name, x in kept.items() if name != STEPS} or local.init(w)
     before = kept[STEPS].double() if kept else torch.zeros((), dtype=torch.float64, device=w.device)
-    every = [LocalStep(rnd.rate, before + c, layout) for c in range(1, steps.most + 1)]
+    mean = rnd.eta if steps.per_client is None else rnd.path / steps.per_client
+    every = [LocalStep(rnd.rate, before + c, layout, mean) for c in range(1, steps.most + 1)]
     pieces = local.in_pieces and local.correction == "inside" and loops.is_plain(algorithm, "gradient")
     if pieces and steps.per_client is None and isinstance(oracle, OracleInPieces) and not w.is_cuda:
         new = torch.empty_like(w, memory_format=torch.contiguous_format)

@@ -76,7 +76,7 @@ def facts(
     Args:
         eta: the size of a local step.
     """
-    reach = rules.reach(tau)
+    reach = rules.algorithm.local.reach(tau)
     mean = eta if reach == tau else eta * (reach / tau)
     return Round(mean, tau, eta * reach, share, coin, mu=rules.algorithm.server.kept, rate=eta)
 
@@ -210,7 +210,9 @@ def server_hears(rules: Rules, senders: Senders, w: Tensor, inbox: Inbox) -> tup
 def _own_path(rules: Rules, given: "Assignment | Senders") -> Round:
     """The round's facts, with the path of each client where their steps differ."""
     rnd, steps = given.rnd, given.steps.per_client
-    return rnd if steps is None else rnd._replace(path=rnd.rate * rules.reach(steps.to(rules.layout.dtype)))
+    if steps is None:
+        return rnd
+    return rnd._replace(path=rnd.rate * rules.algorithm.local.reach(steps.to(rules.layout.dtype)))
 
 
 def _send_up(rules: Rules, name: str, clients: Tensor, channel: Channel, draw: Draw, x: Tensor) -> Tensor:

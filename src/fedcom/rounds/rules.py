@@ -251,11 +251,6 @@ class Rules:
         kept = {**moments, STEPS: w.new_zeros(1, dtype=torch.int64)} if moments else {}
         return state, {**{name: torch.zeros_like(w) for name in remembered}, **self.moments_kept(kept)}
 
-    def reach(self, steps: Any) -> Any:
-        """How far so many local steps go, in steps of SGD; steps that are corrected outside count as such."""
-        local = self.algorithm.local
-        return local.reach(steps) if local.correction == "inside" else steps
-
     def moments_in(self, memory: Vectors) -> Vectors:
         """What a client's optimiser keeps, out of all that the client remembers; empty: it begins anew."""
         found = memory.items() if self.algorithm.local.keep else ()
