@@ -167,7 +167,7 @@ def case(seed: int) -> Case:
     }
     if perhaps(0.8) and (server := optimiser(rng)) is not None:
         how["server"] = server
-    if (steps_by := local_optimiser(random.Random(-1 - seed))) is not None:
+    if (steps_by := local_optimiser(random.Random(-1 - seed), kind)) is not None:
         how["local"] = steps_by
     if "tau" not in kind.fixed or perhaps(0.05):
         steps = [{"tau": 2}, {"tau": tuple(1 + j % 3 for j in range(CLIENTS))}, {"epochs": 1}]
@@ -218,8 +218,12 @@ def optimiser(rng: random.Random) -> Any:
     )
 
 
-def local_optimiser(rng: random.Random) -> Any:
-    """Any local optimiser, as an instance, by name or as a table; None, most often: as the method has it."""
+def local_optimiser(rng: random.Random, kind: type[Algorithm]) -> Any:
+    """Any local optimiser, as an instance, by name or as a table; None, most often: as the method has it.
+
+    Args:
+        kind: the method that is to have it, mostly.
+    """
     around = {
         "keep": rng.random() < 0.5,
         "clip": rng.choice([None, None, 0.1]),
@@ -227,17 +231,19 @@ def local_optimiser(rng: random.Random) -> Any:
         "weight_decay": rng.choice([0.0, 0.1]),
         "correction": rng.choice(["inside", "inside", "outside"]),
     }
-    chosen = [
+    linear = [
         PlainSteps(**around),
         "momentum",
         {"name": "momentum", "nesterov": rng.random() < 0.3, **around},
         MomentumSteps(**around),
-        AdamWSteps,
-        AdamWSteps(**around),
-        {"name": "muon", **around},
         Averaged(**around),
-        Unit(**around),
     ]
+    others = [AdamWSteps, AdamWSteps(**around), {"name": "muon", **around}, Unit(**around)]
+    chosen = (
+        linear
+        if kind.tracks and around["correction"] == "inside" and rng.random() < 0.9
+        else [*linear, *others]
+    )
     return rng.choice([*[None] * len(chosen), *chosen])
 
 

@@ -150,7 +150,7 @@ QUADRATICS = {"L": 1.0, "mu": 0.4, "sigma": 0.0, "samples": 1}
 
 def test_tracking_with_local_momentum_converges_where_averaging_does_not() -> None:
     task, taus = quadratic_task(6, **QUADRATICS), (3, 4, 5, 3, 4, 5)
-    for more in ({}, {"nesterov": True}, {"keep": True}, {"correction": "outside"}):
+    for more in ({}, {"nesterov": True}, {"keep": True}, {"keep": True, "correction": "outside"}):
         left, local = {}, MomentumSteps(momentum=0.7, **more)  # type: ignore[arg-type]
         for kind in (FedAvg, FedGATE, Scaffold):
             method = kind(eta=0.1, gamma=1, tau=taus, batch="full", decay=1, local=local)

@@ -40,6 +40,18 @@ class LocalStep(NamedTuple):
     mean: float | Tensor  # eta times the weight of a gradient in the client's steps, on average
 
 
+class Begun(NamedTuple):
+    """What an optimiser has when the local steps of a round begin."""
+
+    moments: Vectors  # by name, one row per client
+    taken: Tensor  # how many steps were taken with them; a column if clients differ
+
+    def numbers(self, steps: int, clients: int) -> Tensor:
+        """The number of each step of each client [steps, clients], from 1 on."""
+        every = torch.arange(1, steps + 1, device=self.taken.device).unsqueeze(-1)
+        return (every + self.taken.reshape(1, -1)).expand(steps, clients)
+
+
 @dataclass(frozen=True)
 class LocalOptimiser(Optimiser):
     """How clients step along their gradients.

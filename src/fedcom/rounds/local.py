@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedcom.algorithms.base import Algorithm, Oracle, Round
-from fedcom.algorithms.local_optimisers import LocalStep
+from fedcom.algorithms.local_optimisers import Begun, LocalOptimiser, LocalStep
 from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
 from fedcom.vectors import Layout, Piece, Vectors, apart, descend
@@ -31,13 +31,17 @@ class WalkingOracle(Oracle, Protocol):
     def steps(self, count: int, dtype: torch.dtype) -> Sequence[Oracle]:
         """The oracles of the first local steps, for models of a dtype."""
 
-    def walk(self, w: Tensor, eta: Tensor, delta: Tensor | None) -> Tensor | None:
-        """The models after steps w - eta (g - delta); None if it cannot take them.
+    def walk(
+        self, w: Tensor, eta: Tensor, delta: Tensor | None, local: LocalOptimiser, begun: Begun | None
+    ) -> Tensor | None:
+        """The models after steps along g - delta; None if it cannot take them.
 
         Args:
             w: the models before: one row per client, or one vector that all have.
             eta: [steps, clients]; a client whose eta is zero stays where it is.
             delta: one row per client; None: zero.
+            local: how clients step.
+            begun: what it begins from; the moments are written over. None: steps are plain.
         """
 
 
@@ -66,7 +70,7 @@ def local_work(
             before = w if c == 0 else new
             _step_in_pieces(algorithm, before, client, down, oracle.at(c), rnd, new, loop)
         return loops.upload(algorithm, down, new, rnd) or algorithm.upload(client, down, new, rnd), {}
-    walked = _walk(algorithm, w, client, down, oracle, steps, rnd) if w.is_cuda else None
+    walked = _walk(algorithm, start, oracle, steps, rnd) if w.is_cuda else None
     if walked is not None:
         return algorithm.upload(client, down, walked, rnd), {}
     for c, here in enumerate(_oracles(oracle, steps.most, w.dtype)):
@@ -80,19 +84,19 @@ def _optimised_work(
 ) -> tuple[Vectors, Vectors]:
     """The same for steps by an optimiser; a client that has taken its steps keeps model and moments."""
     w, client, kept, down = start
-    local, meant = algorithm.local, None
-    moments = {name: x for name, x in kept.items() if name != STEPS} or local.init(w)
-    before = kept[STEPS].double() if kept else torch.zeros((), dtype=torch.float64, device=w.device)
+    local, begun, meant = algorithm.local, _begun(start, algorithm.local), None
+    moments = begun.moments
     mean = rnd.eta if steps.per_client is None else rnd.path / steps.per_client
-    every = [LocalStep(rnd.rate, before + c, layout, mean) for c in range(1, steps.most + 1)]
-    pieces = local.in_pieces and local.correction == "inside" and loops.is_plain(algorithm, "gradient")
+    every = [LocalStep(rnd.rate, begun.taken + c, layout, mean) for c in range(1, steps.most + 1)]
+    inside = local.correction == "inside"
+    pieces = local.in_pieces and inside and loops.is_plain(algorithm, "gradient")
     if pieces and steps.per_client is None and isinstance(oracle, OracleInPieces) and not w.is_cuda:
         new = torch.empty_like(w, memory_format=torch.contiguous_format)
-        own = apart([w, *kept.values(), *moments.values()])[-len(moments) :] if moments else ()
-        moments = dict(zip(moments, own, strict=True))
         for c, at in enumerate(every):
             _optimised_in_pieces(algorithm, new if c else w, new, moments, client, down, oracle.at(c), at)
         meant, w = loops.upload(algorithm, down, new, rnd), new
+    elif w.is_cuda and inside and (walked := _walk(algorithm, start, oracle, steps, rnd, begun)) is not None:
+        w = walked
     else:
         for c, (at, here) in enumerate(zip(every, _oracles(oracle, steps.most, w.dtype), strict=True)):
             after = algorithm.optimised_step(w, moments, client, down, here, rnd, at)
@@ -103,6 +107,16 @@ def _optimised_work(
     taken = steps.most if steps.per_client is None else steps.per_client
     number = {STEPS: kept[STEPS] + taken} if kept else {}
     return meant or algorithm.upload(client, down, w, rnd), moments | number
+
+
+def _begun(start: Start, local: LocalOptimiser) -> Begun:
+    """What the clients' optimiser begins from; its moments may be written over."""
+    kept = start.moments
+    given = {name: x for name, x in kept.items() if name != STEPS} or local.init(start.w)
+    held = [start.w, *kept.values()]  # moments that lie in the memory of these are copied
+    moments = dict(zip(given, apart([*held, *given.values()])[len(held) :], strict=True))
+    none = torch.zeros((), dtype=torch.float64, device=start.w.device)
+    return Begun(moments, kept[STEPS].double() if kept else none)
 
 
 def _of_some(
@@ -165,15 +179,20 @@ def _oracles(oracle: Oracle, count: int, dtype: torch.dtype) -> Sequence[Oracle]
 
 
 def _walk(
-    algorithm: Algorithm, w: Tensor, client: Any, down: Vectors, oracle: Oracle, steps: Steps, rnd: Round
+    algorithm: Algorithm, start: Start, oracle: Oracle, steps: Steps, rnd: Round, begun: Begun | None = None
 ) -> Tensor | None:
-    """The models after all local steps, if the oracle can take them; None if it cannot."""
+    """The models after all local steps, if the oracle can take them; None if it cannot.
+
+    Args:
+        begun: what the optimiser begins from, written over; None: steps are plain.
+    """
     kind = type(algorithm)  # an engine may have compiled the methods of the algorithm itself
     lines = ("local_step", "gradient", "direction")
     plain = all(getattr(kind, line) is getattr(Algorithm, line) for line in lines)
     if not plain or not isinstance(oracle, WalkingOracle):
         return None
-    eta = torch.as_tensor(rnd.eta, dtype=w.dtype, device=w.device).reshape(1, -1)
+    w, client, _, down = start
+    eta = torch.as_tensor(rnd.rate if begun else rnd.eta, dtype=w.dtype, device=w.device).reshape(1, -1)
     eta = eta.expand(steps.most, len(w))
     if steps.per_client is not None:
         every = torch.arange(steps.most, device=w.device).unsqueeze(-1)
@@ -181,7 +200,7 @@ def _walk(
     shared = down["w"].dim() == 1
     corrections = algorithm.corrections(client, down)
     delta = reduce(torch.add, corrections).expand(len(w), -1) if corrections else None
-    return oracle.walk(down["w"] if shared else w, eta.contiguous(), delta)
+    return oracle.walk(down["w"] if shared else w, eta.contiguous(), delta, algorithm.local, begun)
 
 
 def _step_in_pieces(
