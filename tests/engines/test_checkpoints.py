@@ -25,6 +25,7 @@ from fedcom import (
     Task,
     TopK,
 )
+from fedcom.algorithms.local_optimisers import AdamWSteps, LocalOptimiser, MomentumSteps, MuonSteps
 from fedcom.engines.base import Engine
 from fedcom.engines.stacks import stack_runs
 from fedcom.errors import StorageError
@@ -109,6 +110,13 @@ def check(folder: Path, task: Task, name: str, links: Links | None, **settings: 
     assert loaded.round == STOP
     assert without_time([*rows, *loaded.run()]) == expected
     assert same(whole, loaded)
+
+
+@pytest.mark.parametrize("local", [MomentumSteps(), AdamWSteps(keep=True, clip=0.5), MuonSteps(keep=True)])
+def test_a_loaded_run_has_the_moments_of_its_clients(tmp_path: Path, local: LocalOptimiser) -> None:
+    how = {"local": local, "eta": 0.01, "tau": (1, 2, 3) * 4}
+    links = Links(TopK(0.1), uplink_memory="error-feedback")
+    check(tmp_path, small_task(), "fedpaq", links, algorithm=how, **SETTINGS["disk"])
 
 
 @pytest.mark.covers(1)
