@@ -249,7 +249,9 @@ class Rules:
         state = returned.begun(self.algorithm, "init_client", self.algorithm.init_client(w))
         moments = self.algorithm.local.init(w)
         kept = {**moments, STEPS: w.new_zeros(1, dtype=torch.int64)} if moments else {}
-        return state, {**{name: torch.zeros_like(w) for name in remembered}, **self.moments_kept(kept)}
+        memory = {**{name: torch.zeros_like(w) for name in remembered}, **self.moments_kept(kept)}
+        own = apart([w, *state, *memory.values()])[1:]  # what a client begins from stays when w is written
+        return type(state)(*own[: len(state)]), dict(zip(memory, own[len(state) :], strict=True))
 
     def moments_in(self, memory: Vectors) -> Vectors:
         """What a client's optimiser keeps, out of all that the client remembers; empty: it begins anew."""
