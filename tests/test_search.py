@@ -1,4 +1,4 @@
-"""A random search for settings that go wrong together: methods, server optimisers, links, steps and engines.
+"""A random search for settings that go wrong together: methods, optimisers, links, steps and engines.
 
 Each run ends, is refused in one line, or is told as diverged. Whatever plays it, and whether or not it was
 saved on the way, it comes to the same. `make chaos` tries 500.
@@ -18,6 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from fedcom import ALGORITHMS, Algorithm, ConfigError, Diverged, Identity, Links, Simulation, Storage, Task
+from fedcom.algorithms.local_optimisers import (
+    AdamWSteps,
+    LocalOptimiser,
+    LocalStep,
+    MomentumSteps,
+    PlainSteps,
+)
 from fedcom.algorithms.optimisers import (
     SGD,
     Adagrad,
@@ -28,7 +35,7 @@ from fedcom.algorithms.optimisers import (
     Yogi,
 )
 from fedcom.engines.stacks import stack_runs
-from fedcom.vectors import Vectors
+from fedcom.vectors import Vectors, descend
 from tests.conftest import close, mlp_task
 from tests.engines.remote.clients import deployed
 from tests.engines.remote.test_equality import check_clients, check_ledger, local
@@ -65,6 +72,46 @@ class Signed(ServerOptimiser):
     ) -> tuple[Tensor, Vectors]:
         average = self.share * moments["average"] + (1 - self.share) * direction
         return w - self.rate * torch.sign(average), {"average": average}
+
+
+@dataclass(frozen=True)
+class Averaged(LocalOptimiser):
+    """A stranger's local optimiser: steps along an average of the gradients, whose weights are known.
+
+    Args:
+        share: of the average that each step keeps.
+    """
+
+    share: float = 0.5
+
+    name: ClassVar[str] = "averaged"
+    linear: ClassVar[bool] = True
+    by_coordinate: ClassVar[bool] = True
+
+    def init(self, w: Tensor) -> Vectors:
+        return {"average": torch.zeros_like(w)}
+
+    def step(self, w: Tensor, g: Tensor, moments: Vectors, at: LocalStep) -> tuple[Tensor, Vectors]:
+        average = self.share * moments["average"] + (1 - self.share) * g
+        return descend(w, at.eta, average), {"average": average}
+
+    def reach(self, steps: Any) -> Any:
+        return steps if self.keep else steps - self.share * (1 - self.share**steps) / (1 - self.share)
+
+
+@dataclass(frozen=True)
+class Unit(LocalOptimiser):
+    """Another: each tensor of the model moves by eta against the last gradient but one, at first nowhere."""
+
+    name: ClassVar[str] = "unit"
+
+    def init(self, w: Tensor) -> Vectors:
+        return {"first": w, "last": torch.zeros_like(w)}
+
+    def step(self, w: Tensor, g: Tensor, moments: Vectors, at: LocalStep) -> tuple[Tensor, Vectors]:
+        parts = at.layout.split(moments["last"])
+        along = torch.cat([part / (part.norm(dim=-1, keepdim=True) + 1e-3) for part in parts], dim=-1)
+        return descend(w, at.eta / at.number.to(w.dtype), along), {**moments, "last": g}
 
 
 @cache
@@ -120,6 +167,8 @@ def case(seed: int) -> Case:
     }
     if perhaps(0.8) and (server := optimiser(rng)) is not None:
         how["server"] = server
+    if (steps_by := local_optimiser(random.Random(-1 - seed), kind)) is not None:
+        how["local"] = steps_by
     if "tau" not in kind.fixed or perhaps(0.05):
         steps = [{"tau": 2}, {"tau": tuple(1 + j % 3 for j in range(CLIENTS))}, {"epochs": 1}]
         how |= rng.choice(steps[: 1 if engine == "stack" and perhaps(0.9) else 3])
@@ -167,6 +216,35 @@ def optimiser(rng: random.Random) -> Any:
             Signed(share=mu),
         ]
     )
+
+
+def local_optimiser(rng: random.Random, kind: type[Algorithm]) -> Any:
+    """Any local optimiser, as an instance, by name or as a table; None, most often: as the method has it.
+
+    Args:
+        kind: the method that is to have it, mostly.
+    """
+    around = {
+        "keep": rng.random() < 0.5,
+        "clip": rng.choice([None, None, 0.1]),
+        "mu": rng.choice([0.0, 0.0, 0.5]),
+        "weight_decay": rng.choice([0.0, 0.1]),
+        "correction": rng.choice(["inside", "inside", "outside"]),
+    }
+    linear = [
+        PlainSteps(**around),
+        "momentum",
+        {"name": "momentum", "nesterov": rng.random() < 0.3, **around},
+        MomentumSteps(**around),
+        Averaged(**around),
+    ]
+    others = [AdamWSteps, AdamWSteps(**around), {"name": "muon", **around}, Unit(**around)]
+    chosen = (
+        linear
+        if kind.tracks and around["correction"] == "inside" and rng.random() < 0.9
+        else [*linear, *others]
+    )
+    return rng.choice([*[None] * len(chosen), *chosen])
 
 
 def saved_on_the_way(case: Case, whole: Simulation, folder: Path) -> None:

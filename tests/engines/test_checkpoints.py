@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedcom import (
     ALGORITHMS,
     ConfigError,
+    FedAvg,
     Identity,
     Int,
     Links,
@@ -25,11 +26,14 @@ from fedcom import (
     Task,
     TopK,
 )
+from fedcom.algorithms.base import Oracle, Round
+from fedcom.algorithms.local_optimisers import AdamWSteps, LocalOptimiser, LocalStep, MomentumSteps, MuonSteps
 from fedcom.engines.base import Engine
 from fedcom.engines.stacks import stack_runs
 from fedcom.errors import StorageError
 from fedcom.saving.series import Series
-from tests.conftest import mlp_task, quadratic_task
+from fedcom.vectors import Vectors
+from tests.conftest import close, mlp_task, quadratic_task
 
 CLIENTS, ROUNDS, STOP = 12, 9, 6
 SAVED = (2, 3, 5)  # rounds after which a checkpoint is begun; the next rounds are played while it is written
@@ -109,6 +113,57 @@ def check(folder: Path, task: Task, name: str, links: Links | None, **settings: 
     assert loaded.round == STOP
     assert without_time([*rows, *loaded.run()]) == expected
     assert same(whole, loaded)
+
+
+@pytest.mark.parametrize("local", [MomentumSteps(), AdamWSteps(keep=True, clip=0.5), MuonSteps(keep=True)])
+def test_a_loaded_run_has_the_moments_of_its_clients(tmp_path: Path, local: LocalOptimiser) -> None:
+    how = {"local": local, "eta": 0.01, "tau": (1, 2, 3) * 4}
+    links = Links(TopK(0.1), uplink_memory="error-feedback")
+    check(tmp_path, small_task(), "fedpaq", links, algorithm=how, **SETTINGS["disk"])
+
+
+class FirstModel(NamedTuple):
+    first: Tensor
+
+
+class Anchored(FedAvg):
+    """Pulls local steps to the very first model, which each client keeps."""
+
+    name: ClassVar[str] = "anchored"
+
+    def init_client(self, w: Tensor) -> FirstModel:
+        return FirstModel(w)
+
+    def gradient(self, w: Tensor, client: FirstModel, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
+        return oracle.batch(w) + (w - client.first)
+
+
+@dataclass(frozen=True)
+class AnchoredSteps(LocalOptimiser):
+    """The same as a local optimiser."""
+
+    name: ClassVar[str] = "anchored"
+
+    def init(self, w: Tensor) -> Vectors:
+        return {"first": w}
+
+    def step(self, w: Tensor, g: Tensor, moments: Vectors, at: LocalStep) -> tuple[Tensor, Vectors]:
+        return w - at.eta * (g + (w - moments["first"])), moments
+
+
+def test_clients_of_a_loaded_run_may_begin_from_the_first_model(tmp_path: Path) -> None:
+    task, rates = small_task(torch.float64), {"eta": 0.05, "tau": 2, "batch": 4}
+    ends = []
+    for method in (Anchored(**rates), FedAvg(**rates, local=AnchoredSteps(keep=True))):
+        settings: dict[str, Any] = {"rounds": ROUNDS, "participation": 0.25, "storage": Storage("disk")}
+        whole, part = (Simulation(task, method, device="cpu", **settings) for _ in range(2))
+        whole.run()
+        broken_off(part, tmp_path / str(len(ends)))
+        loaded = Simulation.load(tmp_path / str(len(ends)), task, algorithm=method, device="cpu")
+        loaded.run()
+        assert same(whole, loaded)
+        ends.append(whole.server.w)
+    assert close(*ends)
 
 
 @pytest.mark.covers(1)

@@ -21,6 +21,14 @@ OTHER = nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 4))
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"kind": kind} for name, kind in ALGORITHMS.items()},
     "another module": {"module": OTHER},
+    "local momentum": {"local": "momentum"},
+    "local momentum, sampled": {
+        "kind": ALGORITHMS["fedcom"],
+        "local": {"name": "momentum", "keep": True},
+        "participation": 0.5,
+    },
+    "local nesterov": {"local": {"name": "momentum", "nesterov": True, "mu": 0.5, "weight_decay": 0.1}},
+    "local adamw": {"kind": ALGORITHMS["fedcom"], "local": {"name": "adamw", "keep": True}},
     "full batches": {"batch": "full"},
     "weight decay": {"weight_decay": 0.1},
     "epochs": {"tau": None, "epochs": 2},
@@ -60,7 +68,8 @@ def simulate(
 
 
 def state(simulation: Simulation) -> dict[str, Any]:
-    kept = {str(i): x.clone() for i, x in enumerate([*simulation.server, *simulation.client_states()])}
+    held = [*simulation.server, *simulation.client_states(), *simulation.client_memory().values()]
+    kept = {str(i): x.clone() for i, x in enumerate(held)}
     return {**kept, "q": simulation.q, **simulation.ledger.as_dict()}
 
 
@@ -112,13 +121,15 @@ def test_loops_are_used_where_they_have_the_bits_of_torch(monkeypatch: pytest.Mo
     if not (COMPILED and loops._have_bits_of_torch()):
         pytest.skip("this processor rounds otherwise, or numba is not installed")
 
-    simulation = simulate()
-    calls = []
-    for loop in ("_descend", "_update", "_track"):
+    simulation, heavy, calls = simulate(), simulate(local="momentum"), []
+    for loop in ("_descend", "_update", "_track", "_roll"):
         known = getattr(loops, loop)
         monkeypatch.setattr(loops, loop, lambda *a, name=loop, known=known: (calls.append(name), known(*a)))
     simulation.step()
     assert set(calls) == {"_descend", "_update", "_track"}
+    calls.clear()
+    heavy.step()
+    assert set(calls) == {"_roll", "_update", "_track"} or not loops._rolls_like_torch()
 
 
 @pytest.mark.parametrize("line", ["direction", "upload", "client_step"])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedcom import settings
+from fedcom.algorithms.local_optimisers import PLAIN_STEPS, LocalOptimiser, LocalStep
 from fedcom.algorithms.optimisers import PLAIN, ServerOptimiser
 from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors, descend
@@ -56,14 +57,15 @@ class Oracle(Protocol):
 class Round(NamedTuple):
     """The public facts of one round."""
 
-    eta: float | Tensor  # the local rate of this round; a column if the rows are of several runs
+    eta: float | Tensor  # the local rate of this round: path/tau; a column if the rows are of several runs
     tau: float  # the nominal number of local steps
-    path: float | Tensor  # the sum of a client's step sizes, eta * tau_j; a column if clients differ
+    path: float | Tensor  # the weights of a client's gradients in w - w_j, summed; a column if clients differ
     share: float | Tensor  # the weight of the sampled clients among all: n/m for uniform weights
     coin: float | Tensor = 0.0  # one random number in [0, 1) that all clients of this round share
     alpha: float | Tensor = 1.0  # how far tracking or shifts move; set once the server has all messages
     q: float | Tensor = 0.0  # measured by clients, the mean of the coarsest budget; zero if nobody told
     mu: float | Tensor = 0.0  # the share of earlier directions in the server's step: its momentum
+    rate: float | Tensor = 0.0  # the size of a local step: eta, unless steps have momentum
 
 
 class Stateless(NamedTuple):
@@ -98,6 +100,7 @@ class Algorithm:
         weights: of the clients in the mean: "uniform", whatever their sizes, or by "size" of their data.
         weight_decay: this times w is added to every gradient.
         server: how the server steps along the direction of a round: an optimiser, or its name.
+        local: how clients step along their gradients: an optimiser, or its name.
         option: what the server sends. "I": only the mean, and clients repeat the server's step; those that
             missed rounds catch up. "II": its vectors. None: I for methods that need the mean if all clients
             take part or the downlink is lossy, else II.
@@ -124,6 +127,7 @@ class Algorithm:
     weights: Literal["uniform", "size"] = "uniform"
     weight_decay: float = 0.0
     server: ServerOptimiser = PLAIN
+    local: LocalOptimiser = PLAIN_STEPS
     option: Literal["I", "II"] | None = None
 
     name: ClassVar[str]
@@ -191,8 +195,34 @@ class Algorithm:
         return client
 
     def local_step(self, w: Tensor, client: Any, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
-        """The client's model after one more local step; w is its model before."""
-        return descend(w, rnd.eta, self.direction(oracle.batch(w), client, down))
+        """The client's model after one more local step; w is its model before.
+
+        With another local optimiser than plain SGD it is not used: that one steps along `gradient`.
+        """
+        return descend(w, rnd.eta, self.gradient(w, client, down, oracle, rnd))
+
+    def gradient(self, w: Tensor, client: Any, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
+        """Along which a local step goes from w."""
+        return self.direction(oracle.batch(w), client, down)
+
+    def optimised_step(
+        self,
+        w: Tensor,
+        moments: Vectors,
+        client: Any,
+        down: Vectors,
+        oracle: Oracle,
+        rnd: Round,
+        at: LocalStep,
+    ) -> tuple[Tensor, Vectors]:
+        """The client's model and its optimiser's moments after one more local step by `local`."""
+        if self.local.correction == "inside":
+            g = self.gradient(w, client, down, oracle, rnd)
+            return self.local.taken(w, g, down["w"], moments, at)
+        w, moments = self.local.taken(w, oracle.batch(w), down["w"], moments, at)
+        for correction in self.corrections(client, down):
+            w = descend(w, -at.mean, correction)
+        return w, moments
 
     def direction(self, g: Tensor, client: Any, down: Vectors) -> Tensor:
         """What a local step subtracts eta times, given the minibatch gradient; each coordinate by itself."""

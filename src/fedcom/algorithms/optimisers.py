@@ -27,16 +27,48 @@ from fedcom.registry import Registry, derived_from
 from fedcom.vectors import Vectors
 
 
-@dataclass(frozen=True)
-class ServerOptimiser:
-    """What the server does with the direction of a round.
+class Optimiser:
+    """What the optimisers of the server and of clients share: a name or a table stands for one.
 
     Attributes:
         name: what a config calls it.
-        uses_gamma: whether gamma scales its step.
+        section: of a config, which says which one it is.
     """
 
     name: ClassVar[str]
+    section: ClassVar[str]
+
+    @classmethod
+    def registry(cls) -> Registry[Any]:
+        """All of its kind, by name."""
+        raise NotImplementedError
+
+    @classmethod
+    def of_plain(cls, given: Any) -> Any:
+        """The optimiser that a name, a class or a table with a name stands for; anything else as it is."""
+        if isinstance(given, type) and issubclass(given, cls):
+            return given()
+        table = {"name": given} if isinstance(given, str) else given
+        if isinstance(table, dict) and "name" not in table:
+            named = ", ".join(f"{key!r}: {value!r}" for key, value in {"name": "momentum", **table}.items())
+            raise ConfigError(f"{cls.section} needs a name, as in {{{named}}}; it may be {cls.choices()}")
+        return pick(cls.registry(), table, cls.section) if isinstance(table, dict) else given
+
+    @classmethod
+    def choices(cls) -> str:
+        """The names there are, in words."""
+        return " or ".join(map(repr, cls.registry().names()))
+
+
+@dataclass(frozen=True)
+class ServerOptimiser(Optimiser):
+    """What the server does with the direction of a round.
+
+    Attributes:
+        uses_gamma: whether gamma scales its step.
+    """
+
+    section: ClassVar[str] = "server"
     uses_gamma: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -47,20 +79,8 @@ class ServerOptimiser:
                 raise ConfigError(f"{key} must be {'above 0' if positive else 'in [0, 1)'}; got {value}")
 
     @classmethod
-    def of_plain(cls, given: Any) -> Any:
-        """The optimiser that a name, a class or a table with a name stands for; anything else as it is."""
-        if isinstance(given, type) and issubclass(given, ServerOptimiser):
-            return given()
-        table = {"name": given} if isinstance(given, str) else given
-        if isinstance(table, dict) and "name" not in table:
-            named = ", ".join(f"{key!r}: {value!r}" for key, value in {"name": "momentum", **table}.items())
-            raise ConfigError(f"server needs a name, as in {{{named}}}; it may be {cls.choices()}")
-        return pick(OPTIMISERS, table, "server") if isinstance(table, dict) else given
-
-    @classmethod
-    def choices(cls) -> str:
-        """The names there are, in words."""
-        return " or ".join(map(repr, OPTIMISERS.names()))
+    def registry(cls) -> Registry[Any]:
+        return OPTIMISERS
 
     @property
     def kept(self) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedcom.algorithms.base import Oracle, Round
 from fedcom.algorithms.diana import Diana
 from fedcom.errors import ConfigError
-from fedcom.vectors import Vectors, descend
+from fedcom.vectors import Vectors
 
 
 class Reference(NamedTuple):
@@ -51,5 +51,5 @@ class VRDiana(Diana):
         gradient = torch.where(renew, oracle.full(w), client.gradient)
         return client._replace(point=point, gradient=gradient, fresh=torch.zeros_like(client.fresh))
 
-    def local_step(self, w: Tensor, client: Reference, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
-        return descend(w, rnd.eta, oracle.batch(w) - oracle.batch(client.point) + client.gradient)
+    def gradient(self, w: Tensor, client: Reference, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
+        return oracle.batch(w) - oracle.batch(client.point) + client.gradient

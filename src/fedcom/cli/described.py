@@ -5,7 +5,7 @@ import re
 from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from fedcom.algorithms.optimisers import OPTIMISERS, ServerOptimiser
+from fedcom.algorithms.optimisers import Optimiser
 from fedcom.plain import plain
 from fedcom.registry import Registry, describe
 from fedcom.settings import allowed
@@ -25,8 +25,8 @@ def facts(registry: Registry[Any], name: str) -> dict[str, Any]:
     keys = {}
     for field in fields(thing):
         default = None if field.default is MISSING else field.default
-        if isinstance(default, ServerOptimiser):
-            default = plain(default, OPTIMISERS)
+        if isinstance(default, Optimiser):
+            default = plain(default, default.registry())
         key: dict[str, Any] = {"values": allowed(hints[field.name]), "default": default}
         if field.name in fixed:
             key = {"values": "fixed", "default": fixed[field.name]}

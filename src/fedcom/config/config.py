@@ -5,7 +5,8 @@ from dataclasses import Field, asdict, dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.algorithms.optimisers import OPTIMISERS, PLAIN, ServerOptimiser
+from fedcom.algorithms.local_optimisers import PLAIN_STEPS
+from fedcom.algorithms.optimisers import PLAIN, Optimiser
 from fedcom.codecs import CODECS, Codec
 from fedcom.config.sections import DataConfig, DownlinkConfig, RunConfig, UplinkConfig
 from fedcom.config.tables import Table, check_sections
@@ -70,7 +71,7 @@ class Config:
     def of(cls, table: Table) -> "Config":
         """Check a table and make it a config."""
         check_sections(table)
-        algorithm = _named("algorithm", ALGORITHMS, DEFAULT, _with_server(_with_rates(table)))
+        algorithm = _named("algorithm", ALGORITHMS, DEFAULT, _with_optimisers(_with_rates(table)))
         run = build(RunConfig, table.get("run", {}), "run")
         down = dict(table.get("downlink", {}))
         below = build(DownlinkConfig, {k: down.pop(k) for k in keys(DownlinkConfig) if k in down}, "downlink")
@@ -137,31 +138,45 @@ def _with_rates(table: Table) -> Table:
     return {**table, "algorithm": {**rates, **given}}
 
 
-def _with_server(table: Table) -> Table:
-    """The table with [server] as a setting of the method; parameters alone refine the method's own."""
+# The sections that are settings of the method, with what is not written where it is the method's default.
+PLAIN_SECTIONS: Mapping[str, Optimiser] = {"server": PLAIN, "local": PLAIN_STEPS}
+
+
+def _with_optimisers(table: Table) -> Table:
+    """The table with [server] and [local] as settings of the method; keys alone refine the method's own."""
+    for section in PLAIN_SECTIONS:
+        table = _with_optimiser(table, section)
+    return table
+
+
+def _with_optimiser(table: Table, section: str) -> Table:
     method = {"name": DEFAULT, **table.get("algorithm", {})}
-    own, section = _server_table(method.get("server", {})), table.get("server", {})
-    if not (isinstance(own, dict) and (own or section)):
+    own, beside = _optimiser_table(method.get(section, {})), table.get(section, {})
+    if not (isinstance(own, dict) and (own or beside)):
         return table
-    server = _server_table(ALGORITHMS.find(method["name"], "algorithm").server)
-    for given in (own, section):
-        server = {**server, **given} if given.get("name", server["name"]) == server["name"] else given
-    return {**table, "algorithm": {**method, "server": server}}
+    found = _optimiser_table(getattr(ALGORITHMS.find(method["name"], "algorithm"), section))
+    for given in (own, beside):
+        found = {**found, **given} if given.get("name", found["name"]) == found["name"] else given
+    return {**table, "algorithm": {**method, section: found}}
 
 
-def _server_table(given: Any) -> Any:
+def _optimiser_table(given: Any) -> Any:
     """An optimiser, or its name, as a table; anything else as it is."""
-    if isinstance(given, ServerOptimiser):
-        return plain(given, OPTIMISERS)
+    if isinstance(given, Optimiser):
+        return plain(given, given.registry())
     return {"name": given} if isinstance(given, str) else given
 
 
 def method_sections(algorithm: Algorithm) -> Table:
-    """A method as the sections [algorithm] and [server]; SGD is not written if it is the method's default."""
+    """A method as [algorithm], [server] and [local]; plain SGD is not written if it is the default."""
     found = plain(algorithm, ALGORITHMS)
-    server = found.pop("server")
-    unsaid = algorithm.server == type(algorithm).server == PLAIN
-    return {"algorithm": found, **({} if unsaid else {"server": server})}
+    own = {section: found.pop(section) for section in PLAIN_SECTIONS}
+    said = {
+        section: table
+        for section, table in own.items()
+        if not getattr(algorithm, section) == getattr(type(algorithm), section) == PLAIN_SECTIONS[section]
+    }
+    return {"algorithm": found, **said}
 
 
 def _named(section: str, registry: Registry[type[T]], default: str, table: Table) -> T:

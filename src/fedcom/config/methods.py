@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.algorithms.optimisers import OPTIMISERS, ServerOptimiser
-from fedcom.config.config import DEFAULT, Config
+from fedcom.algorithms.optimisers import Optimiser
+from fedcom.config.config import DEFAULT, PLAIN_SECTIONS, Config
 from fedcom.config.sections import RunConfig
 from fedcom.config.tables import Table, check_sections, drop_void, override, read
 from fedcom.errors import ConfigError, nearest
@@ -79,9 +79,9 @@ def sections(table: Table, label: str) -> Table:
     """The settings of one method of a comparison.
 
     Keys of [algorithm] apply to every method that has them and does not fix them, [uplink] to every method
-    that compresses by default, [downlink] to every method whose clients receive the mean, [server] to every
-    method whose optimiser has its keys. They are overridden by [methods.LABEL], [methods.LABEL.uplink],
-    [methods.LABEL.downlink] and [methods.LABEL.server].
+    that compresses by default, [downlink] to every method whose clients receive the mean, [server] and
+    [local] to every method whose optimiser has their keys. They are overridden by [methods.LABEL],
+    [methods.LABEL.uplink] and so on.
 
     Args:
         table: the settings of a config file, by section.
@@ -97,36 +97,38 @@ def sections(table: Table, label: str) -> Table:
         **{section: table[section] for section in ("data", "model", "run", "network") if section in table},
         "uplink": _laid(own.pop("uplink", {}), uplink),
         "downlink": _laid(own.pop("downlink", {}), downlink),
-        "server": _server(method, own, table),
+        **{section: _steps(section, method, own, table) for section in PLAIN_SECTIONS},
         "algorithm": {**shared, **own},
     }
 
 
-def _server(method: type[Algorithm], own: Table, table: Table) -> Any:
-    """The section [server] of a method: the shared one, as far as its optimiser has the keys, and its own.
+def _steps(section: str, method: type[Algorithm], own: Table, table: Table) -> Any:
+    """The section [server] or [local] of a method: the shared one, as far as its optimiser has the keys.
 
     Args:
-        own: the method's settings; what they say of the server is taken out.
+        own: the method's settings; what they say of the section is taken out, and counts more.
     """
-    mine, shared = _named(own.pop("server", {})), table.get("server", {})
-    kind = _optimiser(method, mine, table)
+    mine, shared = _named(own.pop(section, {})), table.get(section, {})
+    kind = _optimiser(section, method, mine, table)
     if kind is not None and isinstance(shared, dict):
-        others = set().union(*map(keys, OPTIMISERS.values())) - {*keys(kind)}
+        every = PLAIN_SECTIONS[section].registry().values()
+        others = set().union(*map(keys, every)) - {*keys(kind)}
         shared = {key: value for key, value in shared.items() if key not in others}
     return _laid(mine, shared)
 
 
-def _optimiser(method: type[Algorithm], mine: Any, table: Table) -> type[ServerOptimiser] | None:
-    """The server's optimiser of a method of a comparison; None if its name is wrong."""
-    sections = (mine, table.get("server"), _named(table.get("algorithm", {}).get("server")))
-    names = (section["name"] for section in sections if isinstance(section, dict) and "name" in section)
+def _optimiser(section: str, method: type[Algorithm], mine: Any, table: Table) -> type[Optimiser] | None:
+    """The optimiser of the server or the clients of a method of a comparison; None if its name is wrong."""
+    sections = (mine, table.get(section), _named(table.get("algorithm", {}).get(section)))
+    names = (one["name"] for one in sections if isinstance(one, dict) and "name" in one)
     name = next(names, None)
     if name is None:
-        return type(method.server)
+        return type(getattr(method, section))
     try:
-        return OPTIMISERS.find(name)
+        found: type[Optimiser] = PLAIN_SECTIONS[section].registry().find(name)
     except ConfigError:
         return None
+    return found
 
 
 def with_point(table: Table, label: str, point: Iterable[tuple[str, Any]]) -> Table:
@@ -142,9 +144,9 @@ def with_point(table: Table, label: str, point: Iterable[tuple[str, Any]]) -> Ta
         if section in ("", "algorithm"):
             own[key] = value
         else:
-            place = own if section in ("uplink", "downlink", "server") else found
+            place = own if section in ("uplink", "downlink", *PLAIN_SECTIONS) else found
             held = place.get(section, {})
-            held = _named(held) if section == "server" else held
+            held = _named(held) if section in PLAIN_SECTIONS else held
             place[section] = _laid({key: value}, held)
     return {**found, "methods": {**table.get("methods", {}), label: own}}
 
@@ -168,7 +170,7 @@ def check_shared(table: Table, methods: Sequence[str]) -> None:
     """Refuse shared hyper-parameters that none of the methods has; warn of links that none of them uses."""
     kinds = [_labelled(table, label)[0] for label in methods]
     check_keys(table.get("algorithm", {}), {"name"}.union(*map(keys_of, kinds)), "in algorithm")
-    _refuse_idle_server(table, kinds, methods)
+    _refuse_idle_steps(table, kinds, methods)
     used = {
         "uplink": any(DefaultUplink.of(method).compresses for method in kinds),
         "downlink": any(method.needs_mean for method in kinds),
@@ -183,14 +185,15 @@ def check_shared(table: Table, methods: Sequence[str]) -> None:
             )
 
 
-def _refuse_idle_server(table: Table, kinds: Sequence[type[Algorithm]], methods: Sequence[str]) -> None:
-    """Refuse a shared key of [server] that the optimiser of none of the methods has."""
-    own = [_named(table.get("methods", {}).get(label, {}).get("server", {})) for label in methods]
-    found = [_optimiser(kind, mine, table) for kind, mine in zip(kinds, own, strict=True)]
-    known = set().union(*(keys(one) for one in found if one is not None))
-    idle = {key: value for key, value in table.get("server", {}).items() if key not in {"name", *known}}
-    if idle and found[0] is not None:
-        build(found[0], idle, "server", OPTIMISERS)  # says what it has, and which have the key
+def _refuse_idle_steps(table: Table, kinds: Sequence[type[Algorithm]], methods: Sequence[str]) -> None:
+    """Refuse a shared key of [server] or [local] that the optimiser of none of the methods has."""
+    for section, plain in PLAIN_SECTIONS.items():
+        own = [_named(table.get("methods", {}).get(label, {}).get(section, {})) for label in methods]
+        found = [_optimiser(section, kind, mine, table) for kind, mine in zip(kinds, own, strict=True)]
+        known = set().union(*(keys(one) for one in found if one is not None))
+        idle = {key: value for key, value in table.get(section, {}).items() if key not in {"name", *known}}
+        if idle and found[0] is not None:
+            build(found[0], idle, section, plain.registry())  # says what it has, and which have the key
 
 
 def check_keys(keys: Iterable[str], known: Collection[str], where: str) -> None:
@@ -227,9 +230,9 @@ def _check_section(label: str, own: object) -> None:
         raise ConfigError(f"methods.{label} is a section; write methods.{label}.key=value")
 
 
-def _named(server: Any) -> Any:
-    """The section of a server optimiser that is given by its name alone."""
-    return {"name": server} if isinstance(server, str) else server
+def _named(optimiser: Any) -> Any:
+    """The section of an optimiser that is given by its name alone."""
+    return {"name": optimiser} if isinstance(optimiser, str) else optimiser
 
 
 def _laid(own: Any, shared: Any) -> Any:

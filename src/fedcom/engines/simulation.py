@@ -340,7 +340,10 @@ class Simulation:
         return self.engine.peek(self._index, self._numbers(clients))[0]
 
     def client_memory(self, clients: Tensor | None = None) -> Vectors:
-        """The memory of some clients, or all, of what the codec dropped: by vector, in its `memory_unit`."""
+        """What some clients, or all, remember of what the codec dropped: by vector, in its `memory_unit`.
+
+        And the moments of their local optimiser, if it keeps them: "local momentum" and the like.
+        """
         return self.engine.peek(self._index, self._numbers(clients))[1]
 
     def _numbers(self, clients: Tensor | None) -> Tensor:

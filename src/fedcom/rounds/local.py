@@ -1,16 +1,19 @@
 """A client's local steps and what it sends after them; steps as those of local SGD are taken quicker."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from fedcom.algorithms.base import Algorithm, Oracle, Round
+from fedcom.algorithms.local_optimisers import Begun, LocalOptimiser, LocalStep
 from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
-from fedcom.vectors import Piece, Vectors, descend
+from fedcom.vectors import Layout, Piece, Vectors, apart, descend
+
+STEPS = "steps"  # beside the moments that a client keeps: how many steps it has taken with them
 
 
 @runtime_checkable
@@ -28,25 +31,37 @@ class WalkingOracle(Oracle, Protocol):
     def steps(self, count: int, dtype: torch.dtype) -> Sequence[Oracle]:
         """The oracles of the first local steps, for models of a dtype."""
 
-    def walk(self, w: Tensor, eta: Tensor, delta: Tensor | None) -> Tensor | None:
-        """The models after steps w - eta (g - delta); None if it cannot take them.
+    def walk(
+        self, w: Tensor, eta: Tensor, delta: Tensor | None, local: LocalOptimiser, begun: Begun | None
+    ) -> Tensor | None:
+        """The models after steps along g - delta; None if it cannot take them.
 
         Args:
             w: the models before: one row per client, or one vector that all have.
             eta: [steps, clients]; a client whose eta is zero stays where it is.
             delta: one row per client; None: zero.
+            local: how clients step.
+            begun: what it begins from; the moments are written over. None: steps are plain.
         """
 
 
-def local_work(
-    algorithm: Algorithm, w: Tensor, client: Any, down: Vectors, oracle: Oracle, steps: Steps, rnd: Round
-) -> Vectors:
-    """What clients mean to send after all their local steps.
+class Start(NamedTuple):
+    """What clients begin their local steps from; one row per client."""
 
-    Args:
-        w: their models before, which are left as they are.
-    """
-    plain = loops.is_plain(algorithm, "local_step")
+    w: Tensor  # their models, which are left as they are
+    client: Any  # their states
+    moments: Vectors  # what their optimiser kept, and how many steps it took; empty: it begins anew
+    down: Vectors  # what the server sent
+
+
+def local_work(
+    algorithm: Algorithm, start: Start, oracle: Oracle, steps: Steps, rnd: Round, layout: Layout
+) -> tuple[Vectors, Vectors]:
+    """What clients mean to send after all their local steps, and what their optimiser keeps."""
+    if not algorithm.local.plain:
+        return _optimised_work(algorithm, start, oracle, steps, rnd, layout)
+    w, client, _, down = start
+    plain = loops.is_plain(algorithm, "local_step") and loops.is_plain(algorithm, "gradient")
     if plain and steps.per_client is None and isinstance(oracle, OracleInPieces) and not w.is_cuda:
         new = torch.empty_like(w, memory_format=torch.contiguous_format)
         corrects = loops.is_plain(algorithm, "direction")
@@ -54,14 +69,106 @@ def local_work(
         for c in range(steps.most):
             before = w if c == 0 else new
             _step_in_pieces(algorithm, before, client, down, oracle.at(c), rnd, new, loop)
-        return loops.upload(algorithm, down, new, rnd) or algorithm.upload(client, down, new, rnd)
-    walked = _walk(algorithm, w, client, down, oracle, steps, rnd) if w.is_cuda else None
+        return loops.upload(algorithm, down, new, rnd) or algorithm.upload(client, down, new, rnd), {}
+    walked = _walk(algorithm, start, oracle, steps, rnd) if w.is_cuda else None
     if walked is not None:
-        return algorithm.upload(client, down, walked, rnd)
+        return algorithm.upload(client, down, walked, rnd), {}
     for c, here in enumerate(_oracles(oracle, steps.most, w.dtype)):
         moved = returned.moved(algorithm, w, algorithm.local_step(w, client, down, here, rnd))
         w = moved if steps.per_client is None else torch.where(c < steps.per_client, moved, w)
-    return algorithm.upload(client, down, w, rnd)
+    return algorithm.upload(client, down, w, rnd), {}
+
+
+def _optimised_work(
+    algorithm: Algorithm, start: Start, oracle: Oracle, steps: Steps, rnd: Round, layout: Layout
+) -> tuple[Vectors, Vectors]:
+    """The same for steps by an optimiser; a client that has taken its steps keeps model and moments."""
+    w, client, kept, down = start
+    local, begun, meant = algorithm.local, _begun(start, algorithm.local), None
+    moments = begun.moments
+    mean = rnd.eta if steps.per_client is None else rnd.path / steps.per_client
+    every = [LocalStep(rnd.rate, begun.taken + c, layout, mean) for c in range(1, steps.most + 1)]
+    inside = local.correction == "inside"
+    pieces = local.in_pieces and inside and loops.is_plain(algorithm, "gradient")
+    if pieces and steps.per_client is None and isinstance(oracle, OracleInPieces) and not w.is_cuda:
+        new = torch.empty_like(w, memory_format=torch.contiguous_format)
+        for c, at in enumerate(every):
+            _optimised_in_pieces(algorithm, new if c else w, new, moments, client, down, oracle.at(c), at)
+        meant, w = loops.upload(algorithm, down, new, rnd), new
+    elif w.is_cuda and inside and (walked := _walk(algorithm, start, oracle, steps, rnd, begun)) is not None:
+        w = walked
+    else:
+        for c, (at, here) in enumerate(zip(every, _oracles(oracle, steps.most, w.dtype), strict=True)):
+            after = algorithm.optimised_step(w, moments, client, down, here, rnd, at)
+            after = returned.optimised(local, w, moments, after)
+            w, moments = (
+                after if steps.per_client is None else _of_some(c < steps.per_client, after, w, moments)
+            )
+    taken = steps.most if steps.per_client is None else steps.per_client
+    number = {STEPS: kept[STEPS] + taken} if kept else {}
+    return meant or algorithm.upload(client, down, w, rnd), moments | number
+
+
+def _begun(start: Start, local: LocalOptimiser) -> Begun:
+    """What the clients' optimiser begins from; its moments may be written over."""
+    kept = start.moments
+    given = {name: x for name, x in kept.items() if name != STEPS} or local.init(start.w)
+    held = [start.w, *kept.values()]  # moments that lie in the memory of these are copied
+    moments = dict(zip(given, apart([*held, *given.values()])[len(held) :], strict=True))
+    none = torch.zeros((), dtype=torch.float64, device=start.w.device)
+    return Begun(moments, kept[STEPS].double() if kept else none)
+
+
+def _of_some(
+    moves: Tensor, after: tuple[Tensor, Vectors], w: Tensor, moments: Vectors
+) -> tuple[Tensor, Vectors]:
+    """Models and moments after a step that some clients take; the others' are those before."""
+    new, changed = after
+    return torch.where(moves, new, w), {
+        name: torch.where(moves, x, moments[name]) for name, x in changed.items()
+    }
+
+
+def _optimised_in_pieces(
+    algorithm: Algorithm,
+    w: Tensor,
+    new: Tensor,
+    moments: Vectors,
+    client: Any,
+    down: Vectors,
+    oracle: Any,
+    at: LocalStep,
+) -> None:
+    """Write the models after one local step to `new`, and the moments over those before, piece by piece."""
+    local, loop = algorithm.local, loops.momentum_step(algorithm.local, w, at.eta)
+    for piece in oracle.pieces(w):
+        cut = _cutter(piece, w.shape[-1])
+        here = {name: cut(x) for name, x in moments.items()}
+        below = {name: cut(x) for name, x in down.items()}
+        g = algorithm.direction(piece.values, type(client)(*map(cut, client)), below)
+        if loop is not None:
+            loop(w, piece._replace(values=g), moments["momentum"], new)
+            continue
+        rows = at._replace(eta=_rows(at.eta, piece), number=_rows(at.number, piece))
+        moved, after = returned.optimised(local, g, here, local.taken(cut(w), g, below["w"], here, rows))
+        cut(new).copy_(moved)
+        for name, x in after.items():
+            here[name].copy_(x)
+
+
+def _cutter(piece: Piece, d: int) -> Callable[[Tensor], Tensor]:
+    """A function that takes the same part as a piece out of other vectors, and out of columns."""
+
+    def cut(x: Tensor) -> Tensor:
+        x = x[piece.rows] if x.dim() > 1 else x
+        return x[..., piece.place] if x.shape[-1] == d else x
+
+    return cut
+
+
+def _rows(number: Any, piece: Piece) -> Any:
+    """The numbers of a piece's rows out of a column; a single number as it is."""
+    return number[piece.rows] if isinstance(number, Tensor) and number.dim() else number
 
 
 def _oracles(oracle: Oracle, count: int, dtype: torch.dtype) -> Sequence[Oracle]:
@@ -72,14 +179,20 @@ def _oracles(oracle: Oracle, count: int, dtype: torch.dtype) -> Sequence[Oracle]
 
 
 def _walk(
-    algorithm: Algorithm, w: Tensor, client: Any, down: Vectors, oracle: Oracle, steps: Steps, rnd: Round
+    algorithm: Algorithm, start: Start, oracle: Oracle, steps: Steps, rnd: Round, begun: Begun | None = None
 ) -> Tensor | None:
-    """The models after all local steps, if the oracle can take them; None if it cannot."""
+    """The models after all local steps, if the oracle can take them; None if it cannot.
+
+    Args:
+        begun: what the optimiser begins from, written over; None: steps are plain.
+    """
     kind = type(algorithm)  # an engine may have compiled the methods of the algorithm itself
-    plain = kind.local_step is Algorithm.local_step and kind.direction is Algorithm.direction
+    lines = ("local_step", "gradient", "direction")
+    plain = all(getattr(kind, line) is getattr(Algorithm, line) for line in lines)
     if not plain or not isinstance(oracle, WalkingOracle):
         return None
-    eta = torch.as_tensor(rnd.eta, dtype=w.dtype, device=w.device).reshape(1, -1)
+    w, client, _, down = start
+    eta = torch.as_tensor(rnd.rate if begun else rnd.eta, dtype=w.dtype, device=w.device).reshape(1, -1)
     eta = eta.expand(steps.most, len(w))
     if steps.per_client is not None:
         every = torch.arange(steps.most, device=w.device).unsqueeze(-1)
@@ -87,7 +200,7 @@ def _walk(
     shared = down["w"].dim() == 1
     corrections = algorithm.corrections(client, down)
     delta = reduce(torch.add, corrections).expand(len(w), -1) if corrections else None
-    return oracle.walk(down["w"] if shared else w, eta.contiguous(), delta)
+    return oracle.walk(down["w"] if shared else w, eta.contiguous(), delta, algorithm.local, begun)
 
 
 def _step_in_pieces(
@@ -106,18 +219,11 @@ def _step_in_pieces(
         new: may be w itself.
         loop: takes a piece of the step, if there is one for the method.
     """
-    d, eta = w.shape[-1], rnd.eta
     for piece in oracle.pieces(w):
         if loop is not None:
             loop(w, piece, new)
             continue
-        rows, place, g = piece
-
-        def cut(x: Tensor, rows: slice = rows, place: slice = place) -> Tensor:
-            x = x[rows] if x.dim() > 1 else x
-            return x[..., place] if x.shape[-1] == d else x
-
+        cut = _cutter(piece, w.shape[-1])
         state = type(client)(*map(cut, client))
-        rate = eta[rows] if isinstance(eta, Tensor) and eta.dim() else eta
-        direction = algorithm.direction(g, state, {name: cut(x) for name, x in down.items()})
-        descend(cut(w), rate, direction, out=cut(new))
+        direction = algorithm.direction(piece.values, state, {name: cut(x) for name, x in down.items()})
+        descend(cut(w), _rows(rnd.eta, piece), direction, out=cut(new))

@@ -12,11 +12,13 @@ from numpy import float32 as F
 from torch import Tensor
 
 from fedcom.algorithms.base import Algorithm, Round
+from fedcom.algorithms.local_optimisers import LocalOptimiser, MomentumSteps
 from fedcom.codecs.kernels.arrays import Floats
 from fedcom.codecs.kernels.jit import COMPILED, fma_jit, jit
 from fedcom.vectors import Piece, Vectors, descend, share_memory
 
 Step = Callable[[Tensor, Piece, Tensor], None]  # (w, a piece of the gradient, the models after the step)
+MomentumStep = Callable[[Tensor, Piece, Tensor, Tensor], None]  # the same with the moments before `new`
 
 
 def local_step(corrections: Sequence[Tensor], w: Tensor, rnd: Round) -> Step | None:
@@ -26,8 +28,20 @@ def local_step(corrections: Sequence[Tensor], w: Tensor, rnd: Round) -> Step | N
     delta, eta = corrections[0].contiguous().numpy(), F(float(rnd.eta))
 
     def step(w: Tensor, piece: Piece, new: Tensor) -> None:
-        rows, place = (cut.indices(size)[:2] for cut, size in zip(piece[:2], w.shape, strict=True))
-        _descend(w.numpy(), eta, piece.values.numpy(), delta, new.numpy(), *rows, *place)
+        _descend(w.numpy(), eta, piece.values.numpy(), delta, new.numpy(), *_bounds(piece, w))
+
+    return step
+
+
+def momentum_step(local: LocalOptimiser, w: Tensor, eta: float | Tensor) -> MomentumStep | None:
+    """A loop that takes a step with momentum along some coordinates; None if it cannot."""
+    known = type(local) is MomentumSteps and not (local.nesterov or local.mu or local.weight_decay)
+    if not (known and _serve(w, eta) and _rolls_like_torch()):
+        return None
+    mu, size = F(local.momentum), F(float(eta))  # type: ignore[attr-defined]
+
+    def step(w: Tensor, piece: Piece, b: Tensor, new: Tensor) -> None:
+        _roll(w.numpy(), size, piece.values.numpy(), mu, b.numpy(), new.numpy(), *_bounds(piece, w))
 
     return step
 
@@ -84,6 +98,21 @@ def _have_bits_of_torch() -> bool:
     return all(torch.equal(ours, theirs) for ours, theirs in pairs)
 
 
+@lru_cache(maxsize=1)
+def _rolls_like_torch() -> bool:
+    """Whether the loop for momentum has the bits of torch on this processor."""
+    w, g, b = torch.randn(3, 1, 4099, generator=torch.Generator().manual_seed(0))
+    heavy, new, rates = torch.add(g, b, alpha=0.9), torch.empty_like(w), (0.1, torch.tensor(0.1).double())
+    _roll(w.numpy(), F(0.1), g.numpy(), F(0.9), b.numpy(), new.numpy(), 0, 1, 0, w.shape[1])
+    return torch.equal(b, heavy) and all(torch.equal(new, descend(w, eta, heavy)) for eta in rates)
+
+
+def _bounds(piece: Piece, w: Tensor) -> tuple[int, ...]:
+    """The first row and the end of the rows of a piece, and the same of its coordinates."""
+    pairs = zip(piece[:2], w.shape, strict=True)
+    return tuple(bound for cut, size in pairs for bound in cut.indices(size)[:2])
+
+
 @fma_jit
 def _descend(
     w: Floats, eta: F, g: Floats, delta: Floats, new: Floats, first: int, last: int, start: int, stop: int
@@ -93,6 +122,18 @@ def _descend(
         a, b, c, out = w[r, start:stop], g[r - first], delta[r, start:stop], new[r, start:stop]
         for i in range(len(out)):
             out[i] = a[i] - eta * (b[i] - c[i])
+
+
+@fma_jit
+def _roll(
+    w: Floats, eta: F, g: Floats, mu: F, b: Floats, new: Floats, first: int, last: int, start: int, stop: int
+) -> None:
+    """Replace some coordinates of some rows of b by mu b + g, and fill `new` there with w - eta b."""
+    for r in range(first, last):
+        here, grad, moment, out = w[r, start:stop], g[r - first], b[r, start:stop], new[r, start:stop]
+        for i in range(len(here)):
+            moment[i] = grad[i] + mu * moment[i]
+            out[i] = here[i] - eta * moment[i]
 
 
 @jit

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedcom.algorithms import Algorithm
 from fedcom.algorithms.base import Round
+from fedcom.algorithms.local_optimisers import LocalOptimiser
 from fedcom.errors import ConfigError
 from fedcom.formats import described
 from fedcom.vectors import Vectors
@@ -54,6 +55,23 @@ def moved(algorithm: Algorithm, w: Tensor, after: Any) -> Tensor:
     """
     if _others(algorithm):
         _check(algorithm, "local_step", "the clients' models", w, after)
+    return after  # type: ignore[no-any-return]
+
+
+def optimised(local: LocalOptimiser, w: Tensor, moments: Vectors, after: Any) -> tuple[Tensor, Vectors]:
+    """What a local optimiser's step returned: models and moments like those before.
+
+    Args:
+        w: models before, or vectors of their shape.
+    """
+    if _others(local):
+        pair = isinstance(after, tuple) and len(after) == 2 and isinstance(after[1], dict)
+        if not pair or {*after[1]} != {*moments}:
+            found = _listed(after[1]) if pair else described(after)
+            raise _refusal(local, "step", f"the models and the moments {_listed(moments)}", found)
+        _check(local, "step", "the clients' models", w, after[0])
+        for name, x in moments.items():
+            _check(local, "step", f"{name} of the moments", x, after[1][name])
     return after  # type: ignore[no-any-return]
 
 
@@ -106,19 +124,20 @@ def stepped(algorithm: Algorithm, method: str, before: Any, after: Any) -> Any:
     return after
 
 
-def _others(algorithm: Algorithm) -> bool:
-    """Whether a method is not fedcom's own."""
+def _others(algorithm: Algorithm | LocalOptimiser) -> bool:
+    """Whether a method or an optimiser is not fedcom's own."""
     return type(algorithm).__module__.partition(".")[0] != _PACKAGE
 
 
-def _check(algorithm: Algorithm, method: str, what: str, like: Tensor, found: Any) -> None:
+def _check(algorithm: Algorithm | LocalOptimiser, method: str, what: str, like: Tensor, found: Any) -> None:
     """Refuse what has not the shape and dtype of another tensor."""
     if described(found) != described(like):
         raise _refusal(algorithm, method, f"{what}, {described(like)}", described(found))
 
 
-def _refusal(algorithm: Algorithm, method: str, wanted: str, found: str) -> ConfigError:
-    return ConfigError(f"method {algorithm.name}: {method} must return {wanted}; got {found}")
+def _refusal(algorithm: Algorithm | LocalOptimiser, method: str, wanted: str, found: str) -> ConfigError:
+    kind = "method" if isinstance(algorithm, Algorithm) else "local optimiser"
+    return ConfigError(f"{kind} {algorithm.name}: {method} must return {wanted}; got {found}")
 
 
 def _listed(names: Any) -> str:

@@ -21,7 +21,7 @@ from fedcom.codecs import Codec, Identity, compact
 from fedcom.draws import Draw
 from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
-from fedcom.rounds.local import local_work
+from fedcom.rounds.local import Start, local_work
 from fedcom.rounds.rules import Rules, ServerSide
 from fedcom.traffic.channel import SEED_BYTES, Channel, Inbox
 from fedcom.vectors import Layout, Vectors
@@ -72,8 +72,14 @@ def play(players: Players[B, W, M, A]) -> A:
 def facts(
     rules: Rules, eta: float | Tensor, tau: float, share: float | Tensor, coin: float | Tensor
 ) -> Round:
-    """The public facts of a round, which `Round` explains; path is that of tau steps."""
-    return Round(eta, tau, eta * tau, share, coin, mu=rules.algorithm.server.kept)
+    """The public facts of a round, which `Round` explains; path is that of tau steps.
+
+    Args:
+        eta: the size of a local step.
+    """
+    reach = rules.algorithm.local.reach(tau)
+    mean = eta if reach == tau else eta * (reach / tau)
+    return Round(mean, tau, eta * reach, share, coin, mu=rules.algorithm.server.kept, rate=eta)
 
 
 def coin(draw: Draw) -> Tensor:
@@ -154,7 +160,8 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     state = algorithm.begin(given.state, given.down, given.oracle, rnd)
     state = returned.stepped(algorithm, "begin", given.state, state)
     w = given.down["w"].expand(len(given.clients), -1)
-    meant = local_work(algorithm, w, state, given.down, given.oracle, given.steps, rnd)
+    start = Start(w, state, rules.moments_in(given.memory), given.down)
+    meant, moments = local_work(algorithm, start, given.oracle, given.steps, rnd, rules.layout)
     meant = returned.uploaded(algorithm, w, meant)
     memory, sent, clipped, errors, uplink = {}, {}, {}, [], rules.uplink_of(given.clients)
     for name, x in meant.items():
@@ -173,7 +180,7 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     sent |= {name: _send_number(_NUMBER + name, x, channel, given.draw) for name, x in numbers.items()}
     return Work(
         state,
-        memory if rules.uplink.remembers else {},
+        (memory if rules.uplink.remembers else {}) | rules.moments_kept(moments),
         meant if algorithm.uses_meant else {},
         sent,
         q,
@@ -222,7 +229,9 @@ def cut_numbers(rules: Rules, sender: Senders, sent: Vectors, longest: Mapping[s
 def _own_path(rules: Rules, given: "Assignment | Senders") -> Round:
     """The round's facts, with the path of each client where their steps differ."""
     rnd, steps = given.rnd, given.steps.per_client
-    return rnd if steps is None else rnd._replace(path=rnd.eta * steps.to(rules.layout.dtype))
+    if steps is None:
+        return rnd
+    return rnd._replace(path=rnd.rate * rules.algorithm.local.reach(steps.to(rules.layout.dtype)))
 
 
 def _send_up(rules: Rules, name: str, clients: Tensor, channel: Channel, draw: Draw, x: Tensor) -> Tensor:
@@ -439,7 +448,10 @@ def client_finish(rules: Rules, work: Work, answer: Answer, in_place: bool = Fal
     memory = work.memory
     if rules.uplink.needs_mean:
         settle = rules.uplink.settle
-        memory = {name: settle(nu, answer.mean[name], rules.units(name, rnd)) for name, nu in memory.items()}
+        settled = {
+            name: settle(memory[name], mean, rules.units(name, rnd)) for name, mean in answer.mean.items()
+        }
+        memory = memory | settled
     return state, memory
 
 
@@ -457,10 +469,11 @@ def shortened(rules: Rules, work: Work, factors: Mapping[str, float], rnd: Round
     """Clients' work once they know that the server multiplied what it heard of them by some factors."""
     unheard = rules.uplink.unheard
     memory = {
-        name: unheard(nu, (1 - factors[name]) * work.sent[name], rules.units(name, rnd))
-        for name, nu in work.memory.items()
+        name: unheard(work.memory[name], (1 - factors[name]) * sent, rules.units(name, rnd))
+        for name, sent in work.sent.items()
+        if name in work.memory
     }
-    return work._replace(sent=scaled(work.sent, factors), memory=memory)
+    return work._replace(sent=scaled(work.sent, factors), memory=work.memory | memory)
 
 
 def scaled(sent: Vectors, factors: Mapping[str, float]) -> Vectors:

@@ -14,11 +14,13 @@ from fedcom.algorithms.base import Round, smaller
 from fedcom.algorithms.optimisers import SGD
 from fedcom.codecs import Codec
 from fedcom.errors import ConfigError
-from fedcom.rounds import returned, stages
+from fedcom.rounds import loops, returned, stages
+from fedcom.rounds.local import STEPS
 from fedcom.rounds.stages import Pipeline, Units
 from fedcom.traffic.links import DefaultUplink, DownlinkMemory, Links, Memory
 from fedcom.vectors import Layout, Vectors, apart, handfuls
 
+_LOCAL = "local "  # before the name of such a moment among what a client remembers
 Measure = Callable[[Tensor, Tensor], Tensor]  # (heard, meant) to an error, one number per client
 
 
@@ -254,7 +256,20 @@ class Rules:
         """What a client keeps before it first takes part: the algorithm's state, and empty memories."""
         remembered = self.algorithm.uploads if self.uplink.remembers else ()
         state = returned.begun(self.algorithm, "init_client", self.algorithm.init_client(w))
-        return state, {name: torch.zeros_like(w) for name in remembered}
+        moments = self.algorithm.local.init(w)
+        kept = {**moments, STEPS: w.new_zeros(1, dtype=torch.int64)} if moments else {}
+        memory = {**{name: torch.zeros_like(w) for name in remembered}, **self.moments_kept(kept)}
+        own = apart([w, *state, *memory.values()])[1:]  # what a client begins from stays when w is written
+        return type(state)(*own[: len(state)]), dict(zip(memory, own[len(state) :], strict=True))
+
+    def moments_in(self, memory: Vectors) -> Vectors:
+        """What a client's optimiser keeps, out of all that the client remembers; empty: it begins anew."""
+        found = memory.items() if self.algorithm.local.keep else ()
+        return {name.removeprefix(_LOCAL): x for name, x in found if name.startswith(_LOCAL)}
+
+    def moments_kept(self, moments: Vectors) -> Vectors:
+        """What a client remembers of its optimiser: the moments if it is to keep them."""
+        return {f"{_LOCAL}{name}": x for name, x in moments.items()} if self.algorithm.local.keep else {}
 
 
 def memory_of(algorithm: Algorithm, links: Links) -> Memory:
@@ -294,7 +309,8 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
             f"{a.name} itself keeps what the codec dropped, and would send it twice with another memory; "
             f"leave uplink.memory out; got {memory!r}"
         )
-    if not (isinstance(a.server, SGD) or names_direction(a)):
+    check_local(a)
+    if not (isinstance(a.server, SGD) or names(a, "server_step", "server_direction")):
         raise ConfigError(
             f"{a.name} has a server_step of its own and does not say along which direction it steps, so "
             f"server {a.server.name} cannot take its place; give it a server_direction, or use server sgd"
@@ -329,13 +345,35 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
         raise ConfigError(f"tau needs one number, or one per client ({m}); got {len(a.tau)}")
 
 
-def names_direction(algorithm: Algorithm) -> bool:
-    """Whether the class that last changed a method's server_step, or a later one, names its direction."""
-    step, direction = (
-        next(kind for kind in type(algorithm).__mro__ if name in vars(kind))
-        for name in ("server_step", "server_direction")
-    )
-    return issubclass(direction, step)
+def check_local(algorithm: Algorithm) -> None:
+    """Refuse a local optimiser that a method cannot have."""
+    a, local = algorithm, algorithm.local
+    if local.plain:
+        return
+    if not names(a, "local_step", "gradient"):
+        raise ConfigError(
+            f"{a.name} has a local_step of its own and does not say along which gradient it goes, so local "
+            f"{local.name} cannot take its place; give it a gradient, or use local sgd"
+        )
+    own_lines = [line for line in ("gradient", "direction") if not loops.is_plain(a, line)]
+    if local.correction == "outside" and own_lines:
+        raise ConfigError(
+            f"local.correction=outside adds what `corrections` names, and {a.name} has a {own_lines[0]} "
+            "of its own; use local.correction=inside"
+        )
+    corrects = a.tracks or not loops.is_plain(a, "corrections")
+    if local.correction == "inside" and corrects and not local.linear:
+        raise ConfigError(
+            f"{a.name} learns gradients from how far clients went, and steps of local {local.name} are no "
+            "sums of gradients; use local sgd or momentum, local.correction=outside, or a method that does "
+            "not track, such as fedcom"
+        )
+
+
+def names(algorithm: Algorithm, step: str, part: str) -> bool:
+    """Whether the class that last changed a step of a method, or a later one, names that part of it."""
+    kinds = [next(kind for kind in type(algorithm).__mro__ if name in vars(kind)) for name in (step, part)]
+    return issubclass(kinds[1], kinds[0])
 
 
 def takes_no_codec(algorithm: Algorithm, got: str) -> ConfigError:

@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from fedcom.algorithms.optimisers import PLAIN
 from fedcom.config import Table, dumps
+from fedcom.config.config import PLAIN_SECTIONS
 from fedcom.engines.arguments import Callback, Callbacks, callbacks_of
 from fedcom.engines.remote.faults import AUDIT
 from fedcom.engines.results import Row
@@ -392,7 +392,7 @@ class _Recorder:
             over = flag("force", 'start="over"')
             raise StorageError(f"{path} cannot be read: {error}; begin anew with {over}") from None
         now = tomllib.loads(dumps(self.table))
-        unsaid = {"server": {"name": PLAIN.name}}
+        unsaid = {section: {"name": one.name} for section, one in PLAIN_SECTIONS.items()}
         before, now = unsaid | before, unsaid | now
         for section in sorted({*before, *now}):
             old, new = before.get(section, {}), now.get(section, {})

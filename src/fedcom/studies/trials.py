@@ -20,7 +20,7 @@ from fedcom.config.methods import (
 from fedcom.config.values import parse
 from fedcom.errors import ConfigError, unknown
 
-_SECTIONS = ("algorithm", "server", "uplink", "downlink", "data", "model", "run", "network")
+_SECTIONS = ("algorithm", "server", "local", "uplink", "downlink", "data", "model", "run", "network")
 _STACKED = {  # settings that may differ in one stack
     "algorithm": ("eta", "gamma"),
     "server": ("momentum", "rate", "beta1", "beta2", "tau"),

@@ -22,7 +22,7 @@ from fedcom.config.tables import toml_key
 from fedcom.engines.arguments import pick_device
 from fedcom.errors import ConfigError, flag
 from fedcom.formats import counted
-from fedcom.rounds.rules import names_direction
+from fedcom.rounds.rules import names
 from fedcom.runs.folder import claim
 from fedcom.runs.prepare import build_task
 from fedcom.runs.status import TRIALS
@@ -330,7 +330,7 @@ def _open(table: Table, given: Grid, method: str) -> bool:
     said = (table, table.get("algorithm", {}), table.get("methods", {}).get(method, {}))
     named = any("server" in own for own in said) or any(key.partition(".")[0] == "server" for key in given)
     algorithm = variant(table, method).algorithm
-    plain = algorithm.server == PLAIN and names_direction(algorithm)
+    plain = algorithm.server == PLAIN and names(algorithm, "server_step", "server_direction")
     return plain and not named and {"gamma", "server"} <= method_keys(table, method)
 
 

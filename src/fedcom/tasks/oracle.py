@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedcom.algorithms import Algorithm
+from fedcom.algorithms.local_optimisers import Begun, LocalOptimiser
 from fedcom.draws import Draw
 from fedcom.tasks.kernels import gpu
 from fedcom.tasks.task import Task
@@ -97,22 +98,29 @@ class DataOracle:
         weight = valid.to(dtype)
         return position, weight / weight.sum(-1, keepdim=True)
 
-    def walk(self, w: Tensor, eta: Tensor, delta: Tensor | None) -> Tensor | None:
-        """The clients' models after local steps w - eta (g - delta); None if no kernels can take them.
+    def walk(
+        self, w: Tensor, eta: Tensor, delta: Tensor | None, local: LocalOptimiser, begun: Begun | None
+    ) -> Tensor | None:
+        """The clients' models after local steps along g - delta; None if no kernels can take them.
 
         Args:
             w: their models before: one per client, or one that all have.
             eta: of each step and client [steps, clients].
             delta: one row per client; None: zero.
+            local: how they step.
+            begun: what it begins from; the moments are written over. None: steps are plain.
         """
         objective, task, b = self.task.objective, self.task, self.batch_size
         if not self.walks or objective.dense is None or b is None or task.source is not None:
             return None
         if not gpu.ready(objective.dense, task.x, task.y, b):
             return None
+        if not gpu.knows(local):
+            return None
         rows, weight = self._minibatches(b, len(eta), w.dtype)
         batches = gpu.Minibatches(task.x.flatten(1), task.y, rows, weight)
-        return gpu.local_steps(objective.dense, w, gpu.Walk(eta, delta, self.weight_decay), batches)
+        walk = gpu.walk_of(local, eta, delta, self.weight_decay, begun)
+        return gpu.local_steps(objective.dense, w, walk, batches)
 
     def _minibatches(self, b: int, steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Which of the task's samples are in the minibatches of several steps, and their weights."""

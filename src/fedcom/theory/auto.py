@@ -157,7 +157,14 @@ def settle(
             "and they are not here; give numbers, such as `fedcom tune` or `fedcom plan` finds on data like "
             "theirs"
         )
-    cohort = Cohort.of(algorithm, task.sizes.cpu(), participation)
+    local, cohort = algorithm.local, Cohort.of(algorithm, task.sizes.cpu(), participation)
+    if not local.linear:
+        raise ConfigError(
+            f"{' and '.join(autos)}=auto is made from gradients, and steps of local {local.name} have a "
+            "length of their own; give numbers, such as eta=0.001 and gamma=1"
+        )
+    weight = local.reach(cohort.tau) / cohort.tau  # of a gradient in the local steps, on average
+    given |= {} if algorithm.eta == "auto" else {"eta": algorithm.eta * weight}
     prober = Prober(task, algorithm, clients=CLIENTS, samples=SAMPLES, seed=seed)
     key = ("sharpness", algorithm.weights, algorithm.weight_decay, seed)
     if key not in task.notes:
@@ -167,7 +174,11 @@ def settle(
     q = 0.0 if remembered else _q(task, prober, links, 0.5 / max(sharpness.clients.value, 1e-12))
     given |= dict.fromkeys(autos)  # None: to be found
     found = rates_of(algorithm, sharpness, cohort, q, **given)
-    return replace(algorithm, eta=found.eta, gamma=found.gamma), found.why
+    if weight == 1:
+        return replace(algorithm, eta=found.eta, gamma=found.gamma), found.why
+    eta = _short(found.eta / weight) if "eta" in autos else algorithm.eta
+    why = f"{found.why}; eta of the steps is {eta}, since each gradient counts {weight:.3g} times in them"
+    return replace(algorithm, eta=eta, gamma=found.gamma), why
 
 
 def rates_of(

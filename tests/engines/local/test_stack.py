@@ -10,6 +10,7 @@ from torch import nn
 
 from fedcom import Links, Simulation, Task
 from fedcom.algorithms import ALGORITHMS, FedAvg, FedCOM, FedCOMGATE, Scaffold
+from fedcom.algorithms.local_optimisers import AdamWSteps, LocalOptimiser, MomentumSteps, MuonSteps
 from fedcom.algorithms.optimisers import Momentum
 from fedcom.codecs import Auto, Dithered, Int, LowRank, Peaks, RandK, Rotated, TopK
 from fedcom.engines.local.eager import EagerEngine, Rehearsal
@@ -76,6 +77,33 @@ def test_runs_in_step_may_differ_in_momentum(name: str, first: float) -> None:
         assert close(run.server.w, single.server.w)
         for mine, other in zip(run.client_states(), single.client_states(), strict=True):
             assert close(mine, other)
+
+
+LOCAL = [
+    MomentumSteps(keep=True),
+    MomentumSteps(nesterov=True, clip=0.1, mu=0.5),
+    AdamWSteps(keep=True, correction="outside"),
+    MuonSteps(correction="outside"),
+]
+
+
+@pytest.mark.parametrize("local", LOCAL)
+def test_runs_in_step_share_a_local_optimiser(local: LocalOptimiser) -> None:
+    def make(seed: int, local: LocalOptimiser = local) -> Simulation:
+        method = FedCOMGATE(eta=0.01 * (seed + 1), gamma=1.0, tau=3, local=local)
+        return Simulation(mlp_task(seed=seed), method, rounds=3, participation=0.5, seed=seed, device="cpu")
+
+    stacked = [make(seed) for seed in range(2)]
+    engine = stack_runs(stacked)
+    for _ in range(3):
+        engine.step()
+    for seed, run in enumerate(stacked):
+        single = after(mlp_task(seed=seed), run.algorithm, rounds=3, participation=0.5, seed=seed)
+        assert close(run.server.w, single.server.w, 1e-11)
+        for name, x in single.client_memory().items():
+            assert close(run.client_memory()[name], x, 1e-11)
+    with pytest.raises(ConfigError, match="must share one local optimiser"):
+        stack_runs([make(0), make(1, MomentumSteps(momentum=0.5))])
 
 
 @pytest.mark.parametrize(
@@ -231,6 +259,26 @@ def test_compiled_rounds_agree_with_eager_ones(name: str) -> None:
     for run in runs:
         list(run.run())
     assert torch.allclose(runs[0].server.w, runs[1].server.w, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["graph", "compiled"])
+@pytest.mark.parametrize("tau", [3, (1, 3, 2, 4, 1, 2, 3, 4)], ids=str)
+@pytest.mark.parametrize("local", LOCAL)
+def test_recorded_rounds_with_a_local_optimiser_agree_with_eager_ones(
+    local: LocalOptimiser, tau: Any, engine: str
+) -> None:
+    algorithm = FedCOMGATE(eta=0.01, gamma=1.0, tau=tau, local=local)
+    runs = [
+        Simulation(digits(), algorithm, rounds=5, participation=0.5, device="cuda", engine=one)
+        for one in ("eager", engine)
+    ]
+    for run in runs:
+        list(run.run())
+    assert runs[1].engine.refused is None  # type: ignore[attr-defined]
+    assert torch.allclose(runs[0].server.w, runs[1].server.w, rtol=1e-3, atol=1e-3)
+    if engine == "graph":
+        assert torch.equal(runs[0].server.w, runs[1].server.w)
 
 
 @pytest.mark.gpu

@@ -39,6 +39,7 @@ def main(cases: Path, out: Path, device: str) -> None:
             "received": engine.received if isinstance(engine, RankedEngine) else None,
             "replayed": getattr(engine, "replayed", None),
             "states": [x.tolist() for x in simulation.client_states()],
+            "memory": {name: x.tolist() for name, x in simulation.client_memory().items()},
             "server": {name: x.tolist() for name, x in simulation.state.server_side.tensors().items()},
         }
         (out / f"{name}.json").write_text(json.dumps(found))

@@ -37,10 +37,10 @@ METHODS = {
     "scaffold": ["algorithm.weights=size", "network.preset=lte"],
     "fedpaq": ["uplink.name=topk", "uplink.ratio=0.1", "uplink.memory=error-feedback"],
     "diana": ["algorithm.tau=1", "run.participation=0.5"],
-    "fedavgm": ["run.participation=0.35"],
+    "fedavgm": ["run.participation=0.35", "local.name=adamw", "local.keep=true", "algorithm.eta=0.01"],
     "fedexp": ["uplink.name=int", "run.participation=0.35"],
     "scaffold-m": ["server.name=momentum", "run.participation=0.35"],
-    "fedgate": ["server.name=nesterov", "server.momentum=0.5", "run.store=disk"],
+    "fedgate": ["server.name=nesterov", "server.momentum=0.5", "run.store=disk", "local.name=momentum"],
     "fedcom": [
         *("uplink.name=int", "downlink.name=rotated", "downlink.bits=2", "algorithm.option=I"),
         *("server.name=adam", "run.participation=0.35"),

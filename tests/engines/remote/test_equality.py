@@ -66,6 +66,16 @@ CASES: dict[str, tuple[str, Links | None, dict[str, Any]]] = {
         {"participation": 0.25, "how": {"server": "momentum", "option": "I"}},
     ),
     "feddyn, option I": ("feddyn", Links(Int(4), Int(6)), {"participation": 0.5, "how": {"option": "I"}}),
+    "local momentum": (
+        "fedcomgate",
+        Links(Int(4)),
+        {"participation": 0.5, "how": {"local": {"name": "momentum", "keep": True}, "epochs": 1, "tau": 10}},
+    ),
+    "local adamw": (
+        "fedpaq",
+        Links(TopK(0.1), uplink_memory="error-feedback", clip=1.0),
+        {"participation": 0.5, "how": {"local": {"name": "adamw", "keep": True, "clip": 0.5}, "eta": 0.01}},
+    ),
     "adam, diana": (
         "diana",
         Links(Int(2), Int(6)),

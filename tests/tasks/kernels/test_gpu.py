@@ -9,6 +9,14 @@ import pytest
 import torch
 from torch import nn
 
+from fedcom.algorithms.local_optimisers import (
+    PLAIN_STEPS,
+    AdamWSteps,
+    Begun,
+    LocalOptimiser,
+    LocalStep,
+    MomentumSteps,
+)
 from fedcom.draws import Draw, salt
 from fedcom.tasks.dense import Dense
 from fedcom.tasks.kernels import gpu
@@ -21,6 +29,8 @@ CASES = {  # sizes of the layers, clients, samples and steps, and settings
     "one layer": ([37, 5], 9, 20, 3, {"decay": 0.1}),
     "more than a tile": ([70, 70, 20], 2, 50, 2, {"tracks": False}),
     "four layers": ([20, 70, 33, 34, 4], 2, 33, 2, {"shared": False, "decay": 0.1}),
+    "momentum": ([37, 20, 5], 3, 7, 3, {"local": MomentumSteps(momentum=0.7, weight_decay=0.1)}),
+    "adamw": ([37, 20, 5], 3, 7, 3, {"local": AdamWSteps(beta1=0.8, eps=1e-3), "decay": 0.1}),
 }
 
 
@@ -34,8 +44,9 @@ def distance(
     shared: bool = True,
     tracks: bool = True,
     decay: float = 0.0,
+    local: LocalOptimiser = PLAIN_STEPS,
 ) -> float:
-    """The largest error of the models after some steps, relative to the largest change."""
+    """The largest error of models and moments after some steps, relative to the largest change."""
     torch.manual_seed(0)
     layers = [nn.Linear(i, o, bias=bias) for i, o in pairwise(sizes)]
     module = nn.Sequential(*[part for layer in layers for part in (layer, nn.ReLU())][:-1])
@@ -49,14 +60,22 @@ def distance(
     weight = torch.rand(steps, clients, samples, device=device) / samples
     eta = torch.full((steps, clients), 0.1, device=device)
     eta[-1, 0] = 0.0  # this client takes a step less
-    walk = gpu.Walk(eta, delta if tracks else None, decay)
+    whole, taken = w.expand(clients, -1).contiguous(), torch.arange(clients, device=device).unsqueeze(-1)
+    begun = Begun({name: x + 0.01 for name, x in local.init(whole).items()}, taken.double())
+    exact = {name: x.double() for name, x in begun.moments.items()}
+    walk = gpu.walk_of(local, eta, delta if tracks else None, decay, None if local.plain else begun)
     ours = gpu.local_steps(dense, w, walk, gpu.Minibatches(x, y, rows, weight))
     start = right = w.double().expand(clients, -1)
     for step in range(steps):
         g = dense.gradients(right, x.double()[rows[step]], y[rows[step]], weight[step].double())
         g = g + decay * right - (delta.double() if tracks else 0)
-        right = right - eta[step].double().unsqueeze(-1) * g
-    return float((ours - right).abs().max() / (right - start).abs().max())
+        size = eta[step].double().unsqueeze(-1)
+        at = LocalStep(size, begun.taken + step + 1, dense.layout, size)
+        moved, after = local.taken(right, g, start, exact, at)
+        right = torch.where(size > 0, moved, right)
+        exact = {name: torch.where(size > 0, x, exact[name]) for name, x in after.items()}
+    far = [float((begun.moments[name] - x).abs().max() / x.abs().max()) for name, x in exact.items()]
+    return max(float((ours - right).abs().max() / (right - start).abs().max()), *far, 0.0)
 
 
 def check_draws(device: str) -> None:

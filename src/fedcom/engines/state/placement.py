@@ -53,7 +53,8 @@ def clients_that_fit(task: Task, algorithm: Algorithm, w: Tensor) -> int:
     """
     batch = task.longest if algorithm.batch == "full" else algorithm.batch
     per_sample = task.x[0].numel() + _activations(task)
-    per_client = w.element_size() * (_COPIES * w.numel() + 3 * batch * per_sample)
+    copies = _COPIES + len(algorithm.local.init(w[:1]))
+    per_client = w.element_size() * (copies * w.numel() + 3 * batch * per_sample)
     return max(1, int(_SHARE * free_bytes(w.device) / per_client))
 
 

@@ -1,5 +1,7 @@
 """Local steps w - eta (g - delta) of stacked clients with a fully connected network, on a GPU.
 
+Or the same with momentum or by AdamW.
+
 One kernel per layer takes a step and, while it holds the new matrix, multiplies it with the next minibatch:
 in each step the models are read once and written once, and gradients never. Products are made of three TF32
 products each, which is about as near as float32, or of one where TF32 is allowed.
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedcom.algorithms.local_optimisers import AdamWSteps, Begun, LocalOptimiser, MomentumSteps
 from fedcom.draws import Draw, salt
 from fedcom.tasks.dense import Dense
 
@@ -33,12 +36,24 @@ class Minibatches(NamedTuple):
     weight: Tensor  # of each in the loss, of the same shape
 
 
+class Moments(NamedTuple):
+    """How clients step with moments; these are written over."""
+
+    first: Tensor  # [clients, d]
+    second: Tensor | None  # the same, of Adam; None: the steps have momentum
+    shares: tuple[float, float]  # momentum: what b keeps, and nothing; Adam: of a gradient in the moments
+    eps: float  # of Adam
+    keep: Tensor  # the share of w that weight decay leaves [steps, clients]
+    root: Tensor  # what corrects the bias of Adam's root [steps, clients]
+
+
 class Walk(NamedTuple):
     """How clients step."""
 
     eta: Tensor  # [steps, clients]; a client whose eta is zero stays where it is
     delta: Tensor | None = None  # subtracted from every gradient [clients, d]
     decay: float = 0.0  # this times w is added to every gradient
+    moments: Moments | None = None  # None: plain steps
 
 
 class _Tiles(NamedTuple):
@@ -62,6 +77,37 @@ def ready(dense: Dense, x: Tensor, y: Tensor, samples: int) -> bool:
     fits = samples <= _MOST_SAMPLES and dense.classes <= _MOST_CLASSES
     known = x.dtype == torch.float32 and y.dtype == torch.int64 and x.is_contiguous() and y.dim() == 1
     return _HAS_TRITON and x.is_cuda and known and fits
+
+
+def knows(local: LocalOptimiser) -> bool:
+    """Whether the kernels can take a local optimiser's steps."""
+    kind, around = type(local), local.clip is None and not local.mu
+    heavy = isinstance(local, MomentumSteps) and not local.nesterov
+    return local.plain or (around and (kind is AdamWSteps or (kind is MomentumSteps and heavy)))
+
+
+def walk_of(
+    local: LocalOptimiser, eta: Tensor, delta: Tensor | None, decay: float, begun: Begun | None
+) -> Walk:
+    """How clients step by an optimiser that the kernels know.
+
+    Args:
+        eta: [steps, clients]; a client whose eta is zero stays where it is.
+        begun: what the optimiser begins from; its moments are written over. None: steps are plain.
+    """
+    if begun is None:
+        return Walk(eta, delta, decay)
+    keep, root, number = 1 - local.weight_decay * eta, torch.ones_like(eta), begun.numbers(*eta.shape)
+    first = begun.moments["momentum"]
+    if isinstance(local, MomentumSteps):
+        return Walk(eta, delta, decay, Moments(first, None, (local.momentum, 0.0), 0.0, keep, root))
+    assert isinstance(local, AdamWSteps)
+    root = (1 - local.beta2**number).rsqrt().to(eta.dtype)
+    eta = (eta / (1 - local.beta1**number)).to(eta.dtype).contiguous()
+    shares = (1 - local.beta1, 1 - local.beta2)
+    return Walk(
+        eta, delta, decay, Moments(first, begun.moments["square"], shares, local.eps, keep, root.contiguous())
+    )
 
 
 def drawn(draw: Draw, sizes: Tensor, offsets: Tensor, steps: int, samples: int) -> Tensor:
@@ -154,14 +200,23 @@ class _Crowd:
         tiles = _TILES["last" if last else "layer"]
         if last:  # a program sees all classes
             tiles = tiles._replace(columns=max(tiles.columns, _power_of_2(layer.outputs)))
-        eta, delta, decay = self.walk
+        eta, delta, decay, moments = self.walk
+        first, second, shares, eps, keep, root = moments or Moments(self.new, None, (0.0, 0.0), 0.0, eta, eta)
         self._run(
             "layer",
             layer,
             -(-layer.outputs // tiles.columns),
             tiles,
             some,
-            *(self.w if turn <= 1 else self.new, self.new, self.new if delta is None else delta, eta, decay),
+            *(
+                self.w if turn <= 1 else self.new,
+                self.new,
+                self.new if delta is None else delta,
+                eta,
+                keep,
+                root,
+            ),
+            *(first, first if second is None else second, *shares, eps, decay),
             *(self.seen[k], self.errors[k], self.errors[k] if last else self.seen[k + 1]),
             *(self.errors[k - 1], rows, y, weight, turn),
             BIAS=layer.bias,
@@ -172,6 +227,8 @@ class _Crowd:
             LAST=last,
             TRACKS=delta is not None,
             DECAYS=decay > 0,
+            HEAVY=moments is not None and second is None,
+            ADAM=second is not None,
         )
 
     def _back(self, k: int, turn: int, some: range) -> None:

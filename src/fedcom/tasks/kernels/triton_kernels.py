@@ -50,12 +50,58 @@ def _product(a, b, total, EXACT: tl.constexpr):
     return tl.dot(a, b, total, input_precision="tf32")
 
 
+@triton.jit
+def _stepped(
+    m,
+    g,
+    rate,
+    keep,
+    root,
+    first,
+    second,
+    share1,
+    share2,
+    eps,
+    at,
+    inside,
+    HEAVY: tl.constexpr,
+    ADAM: tl.constexpr,
+):
+    """Numbers m of a model after a step along g, its moments written over; with rate 0 all stay as they are.
+
+    Args:
+        keep: the share of m that decoupled weight decay leaves.
+        root: what the root of the mean square is multiplied by, to correct its bias.
+        share1: HEAVY: of the first moment that is kept; ADAM: of this gradient in it.
+        share2: ADAM: of this gradient's square in the second moment.
+        at: where the numbers are among the moments.
+    """
+    if ADAM or HEAVY:
+        b = tl.load(first + at, mask=inside, other=0.0)
+        b = b + share1 * (g - b) if ADAM else share1 * b + g
+        tl.store(first + at, b, mask=inside & (rate != 0))
+        if ADAM:
+            v = tl.load(second + at, mask=inside, other=0.0)
+            v = v + share2 * (g * g - v)
+            tl.store(second + at, v, mask=inside & (rate != 0))
+            b = b / (tl.sqrt(v) * root + eps)
+        return tl.where(rate != 0, keep * m - rate * b, m)
+    return tl.where(rate != 0, m - rate * g, m)
+
+
 @triton.jit(do_not_specialize=["turn", "clients", "start"])
 def layer(
     w,
     new,
     delta,
     eta,
+    keep,
+    root,
+    first,
+    second,
+    share1,
+    share2,
+    eps,
     decay,
     x,
     errors,
@@ -80,6 +126,8 @@ def layer(
     LAST: tl.constexpr,
     TRACKS: tl.constexpr,
     DECAYS: tl.constexpr,
+    HEAVY: tl.constexpr,
+    ADAM: tl.constexpr,
     EXACT: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -87,22 +135,24 @@ def layer(
 ):
     """Take a step with the minibatch before (STEP), then see what the layer makes of this one (LOOK).
 
-    STEP: new = w - eta (errors^T x + decay w - delta); a client whose eta is zero stays as it is.
+    STEP: new = w - eta (errors^T x + decay w - delta); a client whose eta is zero stays as it is. The step is
+    taken with momentum (HEAVY) or by Adam (ADAM), as `_stepped` does it.
     LOOK: out = max(x W^T + bias, 0). Of the LAST layer, out are the errors of the weighted losses instead,
     and `before` are the errors of the layer before, unless this is the FIRST.
 
     Args:
         w: the models before: one per client, or one that all have (SHARED).
         new: the models after; may be w.
-        eta: [steps, clients].
+        eta: [steps, clients], as are keep and root.
+        first: the first moments of the models, and second the second ones.
         x: what the layer sees: the outputs of the layer before; of the FIRST layer, all samples there are.
         rows: which samples are in each minibatch [steps, clients, N].
         y: the targets of all samples.
         weight: of the samples of each minibatch [steps, clients, N].
     """
     tiles: tl.constexpr = (OUT + COLUMNS - 1) // COLUMNS
-    c, first = start + (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles * COLUMNS
-    n, o, k = tl.arange(0, ROWS), first + tl.arange(0, COLUMNS), tl.arange(0, INNER)
+    c, begins = start + (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles * COLUMNS
+    n, o, k = tl.arange(0, ROWS), begins + tl.arange(0, COLUMNS), tl.arange(0, INNER)
     real, live = n < N, o < OUT
     some = tl.minimum(n, N - 1)  # padding sees the last sample, so that loads need no mask
     this, last = (turn % 2 * clients + c) * N, ((turn + 1) % 2 * clients + c) * N
@@ -110,8 +160,11 @@ def layer(
     w += PLACE if SHARED else c * D + PLACE
     new += c * D + PLACE
     delta += c * D + PLACE
+    first += c * D + PLACE
+    second += c * D + PLACE
     if STEP:
-        rate = tl.load(eta + (turn - 1) * clients + c)
+        now = (turn - 1) * clients + c
+        rate, left, scale = tl.load(eta + now), tl.load(keep + now), tl.load(root + now)
         e = tl.load(
             errors + (last + n)[None, :] * OUT + o[:, None], mask=real[None, :] & live[:, None], other=0.0
         )
@@ -130,7 +183,9 @@ def layer(
                 g -= tl.load(delta + where, mask=inside, other=0.0)
             if DECAYS:
                 g += decay * m
-            m = tl.where(rate != 0, m - rate * g, m)
+            m = _stepped(
+                m, g, rate, left, scale, first, second, share1, share2, eps, where, inside, HEAVY, ADAM
+            )
             tl.store(new + where, m, mask=inside)
         if LOOK:
             seen_next = tl.load(next_at + i[:, None], mask=(i < IN)[:, None], other=0.0)
@@ -144,7 +199,9 @@ def layer(
                 g_bias -= tl.load(delta + at, mask=live, other=0.0)
             if DECAYS:
                 g_bias += decay * b
-            b = tl.where(rate != 0, b - rate * g_bias, b)
+            b = _stepped(
+                b, g_bias, rate, left, scale, first, second, share1, share2, eps, at, live, HEAVY, ADAM
+            )
             tl.store(new + at, b, mask=live)
         if LOOK:
             total += b[:, None]
