@@ -87,3 +87,9 @@ class FedDyn(Algorithm):
         self, client: Multiplier, meant: Vectors, sent: Vectors, mean: Vectors, rnd: Round
     ) -> Multiplier:
         return Multiplier(h=client.h + self.alpha * rnd.eta * sent["D"])
+
+    def unit(self, vector: str, rnd: Round) -> float | Tensor:
+        return rnd.eta * (1 + rnd.share)  # as the mean, and as a part of H
+
+    def memory_unit(self, vector: str, rnd: Round) -> float | Tensor:
+        return rnd.eta
