@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedcom.algorithms.base import Algorithm, Oracle, Round
 from fedcom.errors import ConfigError
-from fedcom.vectors import Vectors, descend
+from fedcom.vectors import Vectors
 
 
 class Multiplier(NamedTuple):
@@ -64,9 +64,8 @@ class FedDyn(Algorithm):
     def corrections(self, client: Multiplier, down: Vectors) -> tuple[Tensor, ...]:
         return (client.h,)
 
-    def local_step(self, w: Tensor, client: Multiplier, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
-        pull = self.alpha * (w - down["w"])
-        return descend(w, rnd.eta, self.direction(oracle.batch(w), client, down) + pull)
+    def gradient(self, w: Tensor, client: Multiplier, down: Vectors, oracle: Oracle, rnd: Round) -> Tensor:
+        return super().gradient(w, client, down, oracle, rnd) + self.alpha * (w - down["w"])
 
     def upload(self, client: Multiplier, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         return {"D": (down["w"] - w) / rnd.eta}  # not scaled to tau: h_j needs where the client ended
