@@ -109,6 +109,7 @@ class Algorithm:
         needs_mean: whether clients must be sent the mean after the round.
         uses_meant: whether client_step uses what the client meant.
         tracks: whether local steps are corrected by what the client kept of earlier rounds.
+        averages: whether the direction of a round is a running mean over rounds already.
         fixed: hyper-parameters that cannot be changed, and their values.
     """
 
@@ -132,6 +133,7 @@ class Algorithm:
     uses_q: ClassVar[bool] = False  # does client_step look at the measured q?
     uses_meant: ClassVar[bool] = False
     tracks: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
     fixed: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
