@@ -114,7 +114,7 @@ def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
     small = ["data.name=digits", "data.clients=10", "--dry-run", "--device", "cpu"]
     words = [
         ["list", "codecs"],
-        *(["run", name, *small] for name in ("mnist", "fig4/mnist", "digits")),  # by name, wherever one is
+        *(["run", name, *small] for name in ("mnist", "fig4/mnist", "paper")),  # by name, wherever one is
         ["run", "run.rounds=2", "model.hidden=8", "--device", "cpu", "--out", "a"],
         ["report", "a"],
     ]
@@ -130,7 +130,7 @@ def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
     assert [line.split()[0] for line in listed.splitlines()] == list(fedcom.CODECS)
     assert [tomllib.loads(one)["algorithm"]["name"] for one in dry] == ["fedcomgate"] * 3
     assert (run, report) == ("results in a\n", "report in a/report.html\n")
-    assert "fedcomgate" in (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
+    assert "fedcom, int 8-bit" in (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_readme_works_on_a_package_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

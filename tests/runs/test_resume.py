@@ -363,7 +363,7 @@ def test_runs_started_at_once_have_a_folder_each(tmp_path: Path) -> None:
     with ExitStack() as stack:
         commands = [stack.enter_context(started(tmp_path, *how)) for _ in range(many)]
         printed = [done(command.result()).out for command in commands]
-    folders = [f"runs/fedcomgate-digits-{i:03d}" for i in range(1, many + 1)]
+    folders = [f"runs/fedcom-digits-{i:03d}" for i in range(1, many + 1)]
     assert sorted(printed) == [f"results in {folder}\n" for folder in folders]
     first = results(tmp_path / folders[0])
     for folder in folders:
@@ -540,7 +540,7 @@ def test_files_that_cannot_grow_end_a_run_which_goes_on_later(tmp_path: Path) ->
 def test_too_little_memory_is_told_in_one_line(tmp_path: Path) -> None:
     """The model fits into what the process may take, and a copy for each of twenty clients does not."""
     wide = ("model.hidden=50000", "run.chunk=20", "algorithm.tau=1", "run.rounds=2", "-q", "--out", "a")
-    code, out, err = finished(tmp_path, "run", *wide, memory=3 * 2**28)
+    code, out, err = finished(tmp_path, "run", "paper", *wide, memory=3 * 2**28)
     assert (code, out) == (6, ""), err
     assert err.startswith("fedcom: out of memory (")
     assert "use a smaller run.chunk, fewer clients per round" in err

@@ -70,6 +70,16 @@ def test_rates_with_momentum_by_hand() -> None:
             ) == (without)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedcomgate-exact", "scallion", "scafcom", "diana"])
+def test_no_method_diverges_with_momentum(method: str) -> None:
+    """SCALLION and SCAFCOM average by themselves: with momentum they lag twice, and steps must be short."""
+    made = quick(method, {}, rounds=25, eval_every=5)
+    heavy = replace(made, algorithm=replace(made.algorithm, server=Momentum()))
+    losses = [row["train_loss"] for row in prepare(heavy, "cpu")[0].run()]
+    assert losses[-1] < losses[0]
+    assert max(losses) < 1.01 * losses[0]
+
+
 def test_gamma_is_idle_with_an_adaptive_server_and_bounds_no_eta() -> None:
     rough = sharp(10, 2, -1)
     for gamma in (None, 100.0):

@@ -140,7 +140,8 @@ def test_probes_do_not_depend_on_the_order_of_groups(monkeypatch: pytest.MonkeyP
 
 
 def test_the_command_prints_constants_and_advice() -> None:
-    args = ["probe", "model.name=quadratic", "uplink.name=randk", "uplink.ratio=0.25", "--quiet"]
+    more = ["model.name=quadratic", "uplink.name=randk", "uplink.ratio=0.25", "--quiet"]
+    args = ["probe", "algorithm.name=fedcomgate", *more]
     found = json.loads(CliRunner().invoke(app, [*args, "--json"]).stdout)
     assert found["constants"]["L, mean"]["value"] == pytest.approx(0.5, rel=0.1)
     assert found["constants"]["q"]["value"] == pytest.approx(3, rel=0.1)
@@ -148,3 +149,5 @@ def test_the_command_prints_constants_and_advice() -> None:
     text = CliRunner().invoke(app, args).stdout
     assert "above 4 here" in text
     assert "q/n = 0.15 on the mean of 20" in text
+    assert "2 is the limit" in text
+    assert "38 is the limit" in CliRunner().invoke(app, ["probe", *more]).stdout  # what run would play

@@ -115,6 +115,7 @@ class Algorithm:
         uses_meant: whether client_step uses what the client meant.
         remembers: whether the method itself keeps what the codec dropped; other memories are refused.
         tracks: whether local steps are corrected by what the client kept of earlier rounds.
+        averages: whether the direction of a round is a running mean over rounds already.
         fixed: hyper-parameters that cannot be changed, and their values.
     """
 
@@ -141,6 +142,7 @@ class Algorithm:
     uses_meant: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
     tracks: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
     fixed: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:

@@ -44,6 +44,7 @@ class Scafcom(Scaffold):
     name: ClassVar[str] = "scafcom"
     uplink: ClassVar[Mapping[str, Any]] = {"name": "topk", "ratio": 0.1}
     uploads: ClassVar[tuple[str, ...]] = ("d",)
+    averages: ClassVar[bool] = True
     uses_meant: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -38,6 +38,7 @@ class Scallion(Scaffold):
     name: ClassVar[str] = "scallion"
     uplink: ClassVar[Mapping[str, Any]] = {"name": "int", "bits": 8}
     uploads: ClassVar[tuple[str, ...]] = ("d",)
+    averages: ClassVar[bool] = True
     fixed: ClassVar[Mapping[str, Any]] = {"damping": 1.0}
 
     def __post_init__(self) -> None:

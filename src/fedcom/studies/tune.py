@@ -314,14 +314,14 @@ def _grids(
     """The values to try for a method, and the point that is nearest to its auto rates; for each server."""
     known = method_keys(table, method)
     given = {key: values for key, values in lists(grid).items() if "." in key or key in known}
-    servers: dict[str, Grid] = dict.fromkeys(given.get("server", []), FACTORS)
     if _open(table, given, method):
-        servers = SERVERS
-    if not servers:
+        servers = list(SERVERS.items())
+    elif "server" in given:
+        servers = [(server, FACTORS) for server in given["server"]]
+    else:
         return [_grid(table, given, method, device, FACTORS)]
     return [
-        _grid(table, {**given, "server": [name]}, method, device, factors)
-        for name, factors in servers.items()
+        _grid(table, {**given, "server": [server]}, method, device, factors) for server, factors in servers
     ]
 
 

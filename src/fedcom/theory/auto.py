@@ -65,15 +65,18 @@ def server_step(x: float, tau: float, gamma: float, noise: float = 0.0) -> float
     return gamma * used_up(x, tau) * (1 + noise)
 
 
-def farther(server: ServerOptimiser, share: float = 1.0) -> float:
+def farther(server: ServerOptimiser, share: float = 1.0, averages: bool = False) -> float:
     """How many times as far as SGD's a step goes: the root of what is stable; 1 for SGD.
 
     The fewer clients take part, the less do the directions of following rounds agree: share^2 of the clients
-    are in both of two rounds.
+    are in both of two rounds. Two running means, one after the other, lag too far behind for steps that long.
 
     Args:
         share: of the clients in a round.
+        averages: whether the method's direction is a running mean already.
     """
+    if averages:
+        return 1 - server.kept
     return math.sqrt(1 + (server.reach - 1) * share**2)
 
 
@@ -101,6 +104,7 @@ def rates(
     slowly: bool = False,
     server: ServerOptimiser = PLAIN_SERVER,
     share: float = 1.0,
+    averages: bool = False,
 ) -> Rates:
     """Step sizes for a task.
 
@@ -113,6 +117,7 @@ def rates(
         slowly: whether tracking is slower than the server's momentum.
         server: how the server steps; one that does not use gamma is bounded by none.
         share: of the clients in a round.
+        averages: whether the method's direction is a running mean over rounds already.
     """
     own, mean = max(sharpness.clients.value, 1e-12), max(sharpness.mean.value, 1e-12)
     if not (math.isfinite(own) and math.isfinite(mean)):
@@ -121,7 +126,7 @@ def rates(
         )
     convex = sharpness.least.value >= -FLAT * mean
     near = (SLOWLY if slowly else TRACKED) if tracks else CONVEX if convex else PLAIN
-    times, idle = farther(server, share), not server.uses_gamma
+    times, idle = farther(server, share, averages), not server.uses_gamma
     far = times * (CONVEX_FAR if convex else FAR) / (1 + noise)
     bound = None if idle else gamma
     if eta is None and tau == 1:  # there is only the server's step, eta gamma, and no drift
@@ -134,7 +139,7 @@ def rates(
     why = (
         f"eta {_short(eta)}, gamma {_short(gamma)}: the sharpest client has {own:.3g}, the mean "
         f"{mean:.3g}{' (convex)' * convex}, q/n is {noise:.2g}"
-        f"{f', momentum takes the server {times:.2g} times as far' * (times > 1)}"
+        f"{f', momentum takes the server {times:.2g} times as far' * (times != 1)}"
     )
     return Rates(_short(eta), _short(gamma), why)
 
@@ -206,12 +211,14 @@ def rates_of(
         slowly=tracks_slowly(algorithm),
         server=algorithm.server,
         share=cohort.sampled / cohort.clients,
+        averages=algorithm.averages,
     )
 
 
 def tracks_slowly(algorithm: Algorithm) -> bool:
     """Whether corrections move more slowly than the server's momentum; see `fastest_tracking`."""
-    return algorithm.tracks and algorithm.server.kept > 0 and algorithm.smoothing() == "auto"
+    damped = algorithm.smoothing() == "auto" and not algorithm.averages
+    return algorithm.tracks and algorithm.server.kept > 0 and damped
 
 
 def _q(task: Task, prober: Prober, links: Links, eta: float) -> float:
