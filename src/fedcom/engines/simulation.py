@@ -29,7 +29,7 @@ from fedcom.engines.arguments import (
 )
 from fedcom.engines.base import Engine, Exchange, Options
 from fedcom.engines.choice import check_engine, make_engine
-from fedcom.engines.description import arguments_in, described
+from fedcom.engines.description import arguments_in, described, refuse_earlier
 from fedcom.engines.local.eager import repeatable
 from fedcom.engines.ranks.ranks import ALONE, Ranks
 from fedcom.engines.results import Results
@@ -401,6 +401,7 @@ class Simulation:
         series = self._saves.setdefault(Path(path), Series(Path(path)))
         saved = series.latest()
         if saved is not None:
+            refuse_earlier(saved.facts["simulation"], self.rules.links)
             self.backoffs = saved.facts.get("backoffs", [])
             if self.backoffs:
                 self.algorithm = replace(self.algorithm, eta=self.backoffs[-1]["eta"])
