@@ -244,7 +244,7 @@ def test_top_k_of_earlier_versions_is_told_apart() -> None:
     data = bytearray(message(TopK(0.05)))
     data[3] = 4
     for codec in (TopK(0.05), Int(8)):
-        with pytest.raises(WireError, match="an earlier version .* sent this: top-k with plain indices"):
+        with pytest.raises(WireError, match=r"an earlier version .* sent this: top-k with plain indices"):
             codec.decode(bytes(data), WHERE, DRAW)
 
 
