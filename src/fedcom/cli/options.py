@@ -118,7 +118,9 @@ _PARAGRAPHS = (
     "every message instead of counting them), checkpoint_minutes and checkpoint_rounds (between two "
     "checkpoints; 10 minutes unless told otherwise, 0: none), transport (between the processes of torchrun, "
     "mpirun or srun: chain, bytes or reduce), on_divergence (stop, or backoff: go back with half the eta if "
-    "the loss blows up; backoff where rates are auto), log (csv, tensorboard, mlflow, wandb; several with "
+    "the loss blows up; backoff where rates are auto), stop (ends the run, as in 'test_accuracy>=0.9'), "
+    "patience (evaluations without a better model that end the run), best (the figure that tells the best "
+    "model, which is kept as best.safetensors), log (csv, tensorboard, mlflow, wandb; several with "
     "commas)",
     "network, for modelled time: preset (3g, lte, broadband or datacenter), uplink and downlink (Mbit/s), "
     "latency (s), spread (of clients' speeds), compute (s per local step)",

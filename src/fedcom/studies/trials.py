@@ -44,6 +44,14 @@ class Trial:
     seed: int
     config: RunSettings
 
+    def __post_init__(self) -> None:
+        for key in ("stop", "patience"):
+            if getattr(self.config.run, key) is not None:
+                raise ConfigError(
+                    f"trials are compared after the same rounds, and run.{key} would end some of them "
+                    "earlier; leave it out here"
+                )
+
     @property
     def key(self) -> str:
         """The text that identifies this trial in results.jsonl."""
