@@ -36,6 +36,10 @@ from fedcom.algorithms.optimisers import (
     ServerOptimiser,
     Yogi,
 )
+from fedcom.algorithms.schedules import (
+    SCHEDULES,
+    Schedule,
+)
 from fedcom.codecs import (
     CODECS,
     Auto,
@@ -153,6 +157,7 @@ __all__ = [
     "MODELS",
     "OPTIMISERS",
     "PARTITIONS",
+    "SCHEDULES",
     "SGD",
     "VRLSGD",
     "Adagrad",
@@ -215,6 +220,7 @@ __all__ = [
     "Scafcom",
     "Scaffold",
     "Scallion",
+    "Schedule",
     "ServerOptimiser",
     "Sign",
     "Simulation",

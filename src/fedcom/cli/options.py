@@ -105,8 +105,9 @@ _PARAGRAPHS = (
     "place of the test set)",
     "model: name, hidden (widths, such as 64,32); of a class of yours, its arguments",
     "algorithm: name, eta and gamma (numbers, or auto: from the sharpness of the task), tau, epochs, batch, "
-    "decay, weights, weight_decay, option, and the "
-    "method's own keys, such as damping",
+    "decay, eta_schedule and gamma_schedule (by round: constant, decay, cosine, warmup or step, with "
+    "settings as in 'warmup(rounds=10, then=cosine)'), weights, weight_decay, option, and the method's own "
+    "keys, such as damping",
     "uplink, downlink: name and the codec's own keys, such as bits or ratio; memory (of what the codec "
     "drops: none, error-feedback or, for uplink only, paper); uplink also clip (largest norm of what a "
     "client sends), budgets (bits for each client) or bandwidths, correlated (spread the dither of a round "

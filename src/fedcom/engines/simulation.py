@@ -137,7 +137,9 @@ class Simulation:
         speeds: Any = Network.preset(network) if isinstance(network, str) else network
         speeds = convert(speeds, Network | None, "network")
         draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)
-        self.state = RunState(rules, cohort, rules.init_server(w), draw, ledger, speeds)
+        self.state = RunState(rules, cohort, rules.init_server(w), draw, ledger, speeds, rounds)
+        for done in {0, rounds // 2, max(rounds - 1, 0)}:  # a schedule that gives no rate is refused at once
+            self.state.inputs(done)
         check_engine(engine, w.device)
         plan_store(ClientCounts.of(cohort.clients, cohort.sampled, rounds), rules, w, self.options.storage)
         self._index, self._seconds, self._saves = 0, 0.0, dict[Path, Series]()
@@ -339,7 +341,7 @@ class Simulation:
         """What a row says of a run that went back: how often, and the eta of the round."""
         if not self.backoffs:
             return {}
-        return {"backoffs": len(self.backoffs), "eta": self.algorithm.local_rate(self.round)}
+        return {"backoffs": len(self.backoffs), "eta": self.state.inputs(self.round).eta}
 
     def clients(self) -> Results:
         """How good the model as it stands is on the training data of each client, one row per client."""

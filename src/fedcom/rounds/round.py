@@ -69,10 +69,19 @@ def play(players: Players[B, W, M, A]) -> A:
 
 
 def facts(
-    rules: Rules, eta: float | Tensor, tau: float, share: float | Tensor, coin: float | Tensor
+    rules: Rules,
+    eta: float | Tensor,
+    tau: float,
+    share: float | Tensor,
+    coin: float | Tensor,
+    **when: Any,
 ) -> Round:
-    """The public facts of a round, which `Round` explains; path is that of tau steps."""
-    return Round(eta, tau, eta * tau, share, coin, mu=rules.algorithm.server.kept)
+    """The public facts of a round, which `Round` explains; path is that of tau steps.
+
+    Args:
+        when: gamma, number and rounds, if they matter.
+    """
+    return Round(eta, tau, eta * tau, share, coin, mu=rules.algorithm.server.kept, **when)
 
 
 def coin(draw: Draw) -> Tensor:

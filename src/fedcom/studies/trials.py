@@ -22,7 +22,7 @@ from fedcom.errors import ConfigError, unknown
 
 _SECTIONS = ("algorithm", "server", "uplink", "downlink", "data", "model", "run", "network")
 _STACKED = {  # settings that may differ in one stack
-    "algorithm": ("eta", "gamma"),
+    "algorithm": ("eta", "gamma", "eta_schedule", "gamma_schedule"),
     "server": ("momentum", "rate", "beta1", "beta2", "tau"),
     "run": ("seed",),
 }

@@ -60,6 +60,19 @@ CASES: dict[str, tuple[str, Links | None, dict[str, Any]]] = {
         Links(Rotated(0.5), Rotated(2.0), first="seed"),
         {"participation": 0.25, "how": {"server": "momentum"}},
     ),
+    "schedules": (
+        "fedcom",
+        Links(Int(4), Rotated(2.0)),
+        {
+            "participation": 0.25,
+            "how": {
+                "option": "I",
+                "server": "momentum",
+                "eta_schedule": "cosine",
+                "gamma_schedule": "warmup(rounds=3)",
+            },
+        },
+    ),
     "adam, diana": (
         "diana",
         Links(Int(2), Int(6)),
