@@ -111,6 +111,9 @@ def test_a_callback_ends_a_run() -> None:
     run.run([third, lambda row: calls.append(row["round"]), lambda row: "a word ends nothing"])
     assert calls == [0, 1, 2, 3]
     assert run.ended == "a callback ended it after round 3"
+    whole = simulation(rounds=2, stop="uplink_bytes>=1", eval_every=2)
+    whole.run(lambda row: row["round"] == 2)
+    assert (whole.round, whole.ended) == (2, None)  # all its rounds were played
 
 
 def summary(folder: Path) -> dict[str, Any]:

@@ -273,8 +273,9 @@ class Simulation:
         return self.results
 
     def end_here(self) -> None:
-        """Say that a callback has ended the run."""
-        self.ended = f"a callback ended it after round {self.round}"
+        """Say that a callback has ended the run, unless it had all its rounds."""
+        if self.round < self.rounds:
+            self.ended = f"a callback ended it after round {self.round}"
 
     def rows(self, on_round: Callable[[int], object] = lambda index: None) -> Iterator[Row]:
         """Train while being iterated over: each row is yielded when it is measured.
@@ -286,7 +287,8 @@ class Simulation:
             if isinstance(row, Diverged):
                 raise row
             self.results.add(row)
-            self.best, self.ended = self.stopping.see(row, self.best, self.server.w)
+            self.best, why = self.stopping.see(row, self.best, self.server.w)
+            self.ended = why if self.round < self.rounds else None
             yield row
             self._warn_of_growth(row)
             if self.ended is not None:
