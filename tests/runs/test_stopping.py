@@ -150,13 +150,12 @@ def at(round_: int) -> Any:
     return lambda row: row["round"] == round_
 
 
-@pytest.mark.parametrize("stop", [3, 5])
-def test_a_run_that_goes_on_counts_on_and_has_the_same_best(tmp_path: Path, stop: int) -> None:
+def test_a_run_that_goes_on_counts_on_and_has_the_same_best(tmp_path: Path) -> None:
     rules: dict[str, Any] = {"best": "test_loss", "patience": 30}
     record(simulation(**rules), tmp_path / "whole", quiet=True)
     out = tmp_path / "parts"
-    record(simulation(**rules), out, quiet=True, rounds=2, callbacks=at(stop))
-    assert summary(out)["rounds_done"] == stop
+    record(simulation(**rules), out, quiet=True, rounds=2, callbacks=at(3))
+    assert summary(out)["rounds_done"] == 3
     record(simulation(**{**rules, "patience": 31}), out, start="resume", quiet=True, rounds=2)
     models = [load_file(folder / "best.safetensors") for folder in (tmp_path / "whole", out)]
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
@@ -189,8 +188,8 @@ def test_settings_of_a_config(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "best.safetensors").is_file()
     with pytest.raises(ConfigError, match="patience must be 1 or more"):
         Config.of({"run": {"patience": 0}})
-    found = compare(mlp_task(), ["fedavg", "fedcomgate"], rounds=4, stop="train_loss<=100", quiet=True)
-    assert [len(curve.rows) for curve in found.curves] == [1, 1]
+    found = compare(mlp_task(), ["fedavg"], rounds=4, stop="train_loss<=100", quiet=True)
+    assert [len(curve.rows) for curve in found.curves] == [1]
     for key, value in (("stop", "train_loss<=1"), ("patience", 3)):
         with pytest.raises(ConfigError, match=f"run.{key} would end some of them earlier"):
             sweep(mlp_task(), {"eta": [0.1], f"run.{key}": [value]}, quiet=True)
