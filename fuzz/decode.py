@@ -52,6 +52,7 @@ CASES: list[Codec] = [
     Natural(),
     TopK(0.05),
     TopK(0.4, "int"),
+    TopK(0.1, "levels", chunk=50),
     RandK(0.1),
     Sign(),
     TernGrad(),

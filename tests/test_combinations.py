@@ -119,7 +119,9 @@ def codec(rng: random.Random) -> Codec:
             lambda: Identity(),
             lambda: Int(rng.choice([1, 2, 4, 8]), rng.choice(["stochastic", "nearest"])),
             lambda: Rotated(rng.choice([0.5, 1, 2, 4])),
-            lambda: TopK(rng.choice([0.01, 0.1, 0.5])),
+            lambda: TopK(
+                rng.choice([0.01, 0.1, 0.5]), rng.choice(["float", "levels"]), chunk=rng.choice([None, 64])
+            ),
             lambda: RandK(rng.choice([0.05, 0.25])),
             lambda: Qsgd(rng.choice([1, 4, 16])),
             lambda: Natural(),
@@ -142,7 +144,7 @@ RATES: dict[type[Codec], list[float]] = {
     Rotated: [0.5, 1, 2, 4],
     Auto: [0.1, 0.5, 1, 4],
     Peaks: [0.1, 0.5, 1],
-    TopK: [0.5, 1, 4],
+    TopK: [0.5, 1, 2],
 }
 
 

@@ -51,6 +51,10 @@ from fedcom.algorithms.optimisers import (
     ServerOptimiser,
     Yogi,
 )
+from fedcom.algorithms.schedules import (
+    SCHEDULES,
+    Schedule,
+)
 from fedcom.codecs import (
     CODECS,
     Auto,
@@ -169,6 +173,7 @@ __all__ = [
     "MODELS",
     "OPTIMISERS",
     "PARTITIONS",
+    "SCHEDULES",
     "SGD",
     "VRLSGD",
     "Adagrad",
@@ -243,6 +248,7 @@ __all__ = [
     "Scaffold",
     "ScaffoldM",
     "Scallion",
+    "Schedule",
     "ServerOptimiser",
     "Sign",
     "Simulation",

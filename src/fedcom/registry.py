@@ -329,7 +329,8 @@ def describe(thing: Any) -> str:
 
 
 def names_code(text: str) -> bool:
-    """Whether a text is of the form package.module:Name."""
+    """Whether a text is of the form package.module:Name, perhaps with settings in brackets behind it."""
+    text = text.partition("(")[0].strip()
     return ":" in text and all(part.isidentifier() for part in text.replace(":", ".", 1).split("."))
 
 

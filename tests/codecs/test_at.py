@@ -25,9 +25,14 @@ from fedcom.vectors import Layout
 KEPT: list[tuple[Codec, float, Codec]] = [
     (Int(8, "nearest", "vector", 3), 4.0, Int(4, "nearest", "vector", 3)),
     (Qsgd(127, "vector"), 4.0, Qsgd(7, "vector")),
-    (TopK(0.1), 5.0, TopK(0.125)),
-    (TopK(0.1, "int", 8), 0.26, TopK(0.01, "int", 8)),
+    (TopK(0.1), 3.2 + 0.469, TopK(0.1)),  # 32 bits for a value, and the entropy of 0.1
+    (TopK(0.1, "int", 8), 0.08 + 0.0808, TopK(0.01, "int", 8)),
     (TopK(0.1, "int", 8), 5.0, TopK(0.5, "int", 8)),
+    (
+        TopK(0.1, "levels", chunk=4096),
+        0.1532,
+        TopK(0.01562, "levels", chunk=4096),
+    ),
     (RandK(0.5), 3.2, RandK(0.1)),
     (CountSketch(0.5, rows=3), 3.2, CountSketch(0.1, rows=3)),
     (Rotated(1.0, "trellis"), 0.25, Rotated(0.25, "trellis")),

@@ -57,8 +57,8 @@ def test_single_coordinate_and_constant_vectors(codec: Codec, dtype: torch.dtype
         if codec.name in ("identity", "int"):  # nothing to round, but for the float32 of the scale
             assert torch.allclose(q, x, rtol=1e-6)
         if codec.name == "randk" or (codec.name == "topk" and name == "single"):
-            kept = q != 0
-            assert torch.allclose(q[kept], x[kept] * len(x) / int(kept.sum()), rtol=1e-6)
+            kept, near = q != 0, 2**-5 if getattr(codec, "values", "") == "levels" else 1e-6
+            assert torch.allclose(q[kept], x[kept] * len(x) / int(kept.sum()), rtol=near)
 
 
 @each_codec

@@ -216,44 +216,39 @@ def test_codes_that_mean_nothing() -> None:
             Natural().decode(packed(Natural(), codes=codes), WHERE, DRAW)
 
 
-@pytest.mark.parametrize("values", ["float", "int"])
-@pytest.mark.parametrize(
-    "indices",
-    [
-        [0, 1, 2, 4, 3, 5],  # unsorted
-        [0, 1, 2, 2, 3, 5],  # twice the same
-        [0, 0, 0, 0, 0, 0],
-        [0, 1, 2, 3, 4, 112],  # d is 112
-        [0, 1, 2, 3, 4, 127],
-        [127, 1, 2, 3, 4, 5],
-    ],
-)
-def test_indices_out_of_order_or_range(indices: list[int], values: str) -> None:
-    codec = TopK(0.05, values)
-    assert WHERE.size == 112
-    with pytest.raises(WireError, match="indices must increase strictly and stay below 112"):
-        codec.decode(packed(codec, indices=torch.tensor(indices)), WHERE, DRAW)
+@pytest.mark.parametrize("codec", [TopK(0.05), TopK(0.4, "int"), TopK(0.1, "levels", chunk=50)], ids=label)
+def test_positions_that_no_sender_writes(codec: Codec) -> None:
+    body, size = body_of(codec), codec.fields(WHERE)[0].nbytes
+    heard, refusals = set(), 0
+    for byte in range(256):  # the last byte of the positions: other bytes are of other sets, or of none
+        data = reframed(codec, body[: size - 1] + bytes([byte]) + body[size:])
+        if refused(codec, data):
+            refusals += 1
+        else:
+            heard.add(tuple(codec.decode(data, WHERE, DRAW).tolist()))
+    assert len(heard) == 256 - refusals
+    assert refusals > 0
 
 
-def test_indices_in_order_are_taken() -> None:
-    data = packed(TopK(0.05), indices=torch.tensor([0, 1, 2, 3, 4, 111]), values=torch.arange(1.0, 7.0))
-    x = TopK(0.05).decode(data, WHERE, DRAW)
-    assert x.nonzero().flatten().tolist() == [0, 1, 2, 3, 4, 111]
-    assert float(x[111]) == 6.0
+def test_levels_that_no_sender_writes() -> None:
+    codec = TopK(0.1, "levels", chunk=50)
+    levels = torch.tensor([900, 800, 800, 900, 900, 0], dtype=torch.int32)
+    with pytest.raises(WireError, match="the larger comes first"):
+        codec.decode(packed(codec, levels=levels), WHERE, DRAW)
+    for bad in (255 << 4, 4095):
+        with pytest.raises(WireError, match="a level that is not finite"):
+            codec.decode(packed(codec, levels=torch.full((6,), bad, dtype=torch.int32)), WHERE, DRAW)
 
 
-@pytest.mark.parametrize("marked", [0, 1, 44, 46, 112])
-@pytest.mark.parametrize("values", ["float", "int"])
-def test_bitmaps_that_mark_too_few_or_too_many(marked: int, values: str) -> None:
-    codec = TopK(0.4, values)
-    bitmap = (torch.arange(WHERE.size) < marked).int()
-    with pytest.raises(WireError, match=f"marks {marked} coordinates instead of 45"):
-        codec.decode(packed(codec, bitmap=bitmap), WHERE, DRAW)
+def test_top_k_of_earlier_versions_is_told_apart() -> None:
+    data = bytearray(message(TopK(0.05)))
+    data[3] = 4
+    for codec in (TopK(0.05), Int(8)):
+        with pytest.raises(WireError, match=r"an earlier version .* sent this: top-k with plain indices"):
+            codec.decode(bytes(data), WHERE, DRAW)
 
 
-@pytest.mark.parametrize(
-    "codec", [Int(1), Int(2), Int(5), Int(12), Qsgd(3), Natural(), TopK(0.05), TopK(0.4)]
-)
+@pytest.mark.parametrize("codec", [Int(1), Int(2), Int(5), Int(12), Qsgd(3), Natural(), TopK(0.1, "levels")])
 def test_stray_bits_in_the_padding(codec: Codec) -> None:
     where = Layout.vector(101)  # odd, so that the packed fields end inside a byte
     data = message(codec, where)

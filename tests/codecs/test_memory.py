@@ -44,8 +44,15 @@ def test_a_memory_of_a_share_stays_bounded_and_of_all_may_not(codec: Codec) -> N
         assert dropped(codec, 1.0) > 1e6
 
 
+def test_a_memory_takes_what_two_levels_leave() -> None:
+    codec, where = TopK(0.1, "levels", chunk=200), Layout.vector(2000, torch.float64)
+    most = codec.variance(where) ** 0.5  # |nu'| <= most |nu + x|
+    assert dropped(codec, 1.0) <= most / (1 - most)
+
+
 def test_the_share_of_biased_codecs() -> None:
     flat, matrix = Layout.vector(30), Layout(("w",), ((40, 50),))
     assert TopK(0.1).kept(flat) == 0.1
     assert TopK(0.01).kept(flat) == 1 / 30  # at least one coordinate
+    assert TopK(0.1, "levels", chunk=20).kept(flat) == 3 / 30  # two of 20 and one of 10
     assert (PowerSgd(2).kept(flat), PowerSgd(2).kept(matrix)) == (1.0, 0.1)

@@ -178,6 +178,9 @@ def test_promises_by_hand() -> None:
     assert Qsgd(4).variance(where) == pytest.approx(math.sqrt(60) / 4)
     assert TopK(0.1).variance(where) == pytest.approx(0.9)
     assert TopK(0.1, "int", 5).variance(where) == pytest.approx(0.9 + 10 / (2 * 31**2))
+    assert TopK(0.1, chunk=36).variance(where) == pytest.approx(1 - 3 / 28)  # 4 of 36 twice, 3 of 28
+    levels = (1 - 2**-10) / (1 + 1 / 2 + 1 / 3 + 1 / 4)  # of what is kept, at worst
+    assert TopK(0.1, "levels", chunk=36).variance(where) == pytest.approx(1 - 3 / 28 * levels)
     assert RandK(0.1).variance(where) == pytest.approx(9)
 
 

@@ -224,22 +224,48 @@ def test_topk_of_ties_keeps_exactly_k() -> None:
     assert int((quantise(TopK(0.3), torch.full((50,), -2.0)) != 0).sum()) == 15
 
 
-def test_topk_sends_indices_or_a_bitmap_whichever_is_shorter() -> None:
-    where = Layout.vector(128)  # an index takes 7 bits
-    assert TopK(18 / 128).fields(where)[0].name == "indices"  # 126 bits
-    assert TopK(19 / 128).fields(where)[0].name == "bitmap"  # 133 against 128
+def test_topk_keeps_a_share_of_every_chunk() -> None:
+    x = vector(9, 8, 7, 1, 2, -3, 40, 50, 0.5, 0.25)
+    q = quantise(TopK(0.5, chunk=4), x)  # two of four, two of four, one of the two that are left
+    assert q.tolist() == [9, 8, 0, 0, 0, 0, 40, 50, 0.5, 0]
 
 
 def test_the_bytes_of_topk_messages() -> None:
-    where = Layout.vector(16)
-    x = torch.zeros(16)
-    x[3], x[9] = 2.0, -4.0
-    body = TopK(2 / 16).encode(x, where, Draw.seeded(0))[16:]
-    assert body == bytes([0b0011_1001]) + struct.pack("<ff", 2.0, -4.0)
-    x[10:15] = 1.0
-    body = TopK(7 / 16).encode(x, where, Draw.seeded(0))[16:]
-    assert body[:2] == bytes([0b0001_0000, 0b0111_1110])
-    assert struct.unpack("<7f", body[2:]) == (2.0, -4.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+    where, x = Layout.vector(4), vector(0, 0, -4, 0.5)
+    body = TopK(1 / 4).encode(x, where, Draw.seeded(0))[16:]
+    assert body == bytes([64]) + struct.pack("<f", -4.0)  # the third of four: tests/codecs/coding
+    body = TopK(1.0).encode(x, where, Draw.seeded(0))[16:]
+    assert body == struct.pack("<4f", 0, 0, -4, 0.5)  # all are kept: there are no positions
+    # Levels 4 and 0.5 as twelve bits of float32, then minus large, plus small.
+    body = TopK(1 / 2, "levels").encode(x, where, Draw.seeded(0))[16:]
+    assert body[-4:] == bytes([0x81, 0x07, 0xE0, 0b11_00_0000])
+    assert len(body) == 5
+
+
+def test_the_two_levels_of_topk_have_the_least_error() -> None:
+    # Of 8, -7, 2, 1 and 0 the means of the two largest and of the others, 7.5 and 1, lose least.
+    x = vector(8, -7, 2, 1, 0, 0, 0, 0, 0, 0)
+    q = quantise(TopK(0.5, "levels"), x)
+    assert sorted(q.tolist()) == [-7.5, 0, 0, 0, 0, 0, 1, 1, 1, 7.5]
+    kept = torch.randn(30, generator=torch.Generator().manual_seed(0), dtype=torch.float64).sort().values
+    q = quantise(TopK(1.0, "levels"), kept)
+    size, lost = kept.abs().sort().values, []
+    for n in range(1, 30):
+        lost.append(sum(float((part - part.mean()).square().sum()) for part in (size[:n], size[n:])))
+    rounding = float(kept @ kept) * 2.0**-10
+    assert min(lost) - 1e-12 <= float((q - kept).square().sum()) <= min(lost) + rounding
+
+
+def test_topk_at_the_rate_of_others() -> None:
+    # 64 of each 4096 with 2-bit values: log2 C(4096, 64) + 128 + 24 bits of each chunk, and the header.
+    codec = TopK(64 / 4096, "levels", chunk=4096)
+    for d in (199_210, 2**18, 1_000_000):
+        where = Layout.vector(d)
+        data = codec.encode(gaussian(where), where, Draw.seeded(0))
+        assert 8 * len(data) / d < 0.153
+        assert len(data) == sum(codec.itemise({}, where).values())
+    whole = Layout.vector(2**18)
+    assert 8 * sum(TopK(0.01).itemise({}, whole).values()) / 2**18 == pytest.approx(0.32 + 0.0808, abs=6e-4)
 
 
 def test_topk_values_may_be_integers() -> None:

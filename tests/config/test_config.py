@@ -151,7 +151,7 @@ REFUSED = [
     ("data.client=3", "data has no key 'client'; did you mean 'clients'?"),
     ("run.round=3", "run has no key 'round'; did you mean 'rounds'?"),
     ("uplink.bit=3", "uplink int has no key 'bit'; did you mean 'bits'?"),
-    ("run.x=3", "run has no key 'x'; known: checkpoint_minutes, checkpoint_rounds, chunk, dtype, "),
+    ("run.x=3", "run has no key 'x'; known: best, checkpoint_minutes, checkpoint_rounds, chunk, dtype, "),
     # keys of others
     ("algorithm.name=fedavg algorithm.damping=1", "fedavg has no key 'damping'; it is a key of fedcomgate"),
     ("algorithm.shift_rate=1", "fedcomgate has no key 'shift_rate'; it is a key of diana, vr-diana"),

@@ -29,6 +29,7 @@ from fedcom import (
 from fedcom.algorithms.base import Oracle, Round
 from fedcom.algorithms.local_optimisers import AdamWSteps, LocalOptimiser, LocalStep, MomentumSteps, MuonSteps
 from fedcom.engines.base import Engine
+from fedcom.engines.description import described
 from fedcom.engines.stacks import stack_runs
 from fedcom.errors import StorageError
 from fedcom.saving.series import Series
@@ -210,6 +211,21 @@ def test_the_disk_holds_two_checkpoints_and_few_rows(tmp_path: Path) -> None:
     saved = Series(tmp_path).latest()
     assert saved is not None
     assert saved.facts["engine"]["round"] == STOP
+
+
+def test_a_checkpoint_whose_codec_made_other_messages_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def earlier(arguments: Any) -> dict[str, Any]:
+        """What a version of fedcom wrote whose top-k had plain indices and no chunks."""
+        facts = described(arguments)
+        del facts["codecs"]["uplink"]["chunk"]
+        return facts
+
+    monkeypatch.setattr("fedcom.engines.simulation.described", earlier)
+    Simulation(small_task(), algorithm("fedpaq"), LINKS["fedpaq"], rounds=1, device="cpu").save(tmp_path)
+    with pytest.raises(ConfigError, match="an earlier version of fedcom, whose topk had no chunk"):
+        Simulation.load(tmp_path, small_task(), device="cpu")
 
 
 def test_a_loaded_run_may_be_longer(tmp_path: Path) -> None:

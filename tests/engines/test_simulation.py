@@ -45,7 +45,7 @@ SOME: list[Codec] = [
     Qsgd(),
     Natural(),
     TopK(),
-    TopK(0.3, "int"),
+    TopK(0.3, "levels", chunk=20),
     RandK(),
     Sign(),
     TernGrad(),

@@ -56,6 +56,21 @@ def test_client_step_is_given_what_was_meant_what_was_heard_and_the_mean(chunk: 
     assert close(simulation.weights @ sent, mean[0])
 
 
+def test_what_two_levels_leave_of_an_update_is_kept_for_the_next() -> None:
+    links = Links(TopK(0.2, "levels", chunk=25), uplink_memory="error-feedback", encode=True)
+    simulation = Simulation(mlp_task(), Diarist(tau=2, gamma=1.0), links, device="cpu", chunk=2)
+    owed = torch.zeros(6, 66, dtype=torch.float64)
+    for done in range(1, 4):
+        simulation.step()
+        meant, sent, _ = simulation.client_states()
+        owed = owed + simulation.algorithm.local_rate(done - 1) * (meant - sent)
+        assert close(simulation.client_memory()["D"], owed)  # sent + memory = meant
+        assert ((sent != 0).sum(-1) == 13).all()  # five of 25, twice, and three of 16
+        assert max(len(set(row[row != 0].abs().tolist())) for row in sent) <= 6  # two for each chunk
+        # Each message has a header, positions, three pairs of levels and thirteen codes.
+        assert simulation.ledger.total("uplink") == 6 * done * (16 + 6 + 9 + 4)
+
+
 def test_what_clients_meant_is_kept_only_for_methods_that_use_it() -> None:
     class Forgetful(Diarist):
         uses_meant = False

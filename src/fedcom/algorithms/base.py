@@ -5,10 +5,11 @@ fedcom/rounds/round.py. Compression happens between `upload` and `client_step`, 
 the client meant to send, what the server heard of it, and the mean over all clients.
 """
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from fedcom import settings
 from fedcom.algorithms.local_optimisers import PLAIN_STEPS, LocalOptimiser, LocalStep
 from fedcom.algorithms.optimisers import PLAIN, ServerOptimiser
+from fedcom.algorithms.schedules import factor, schedule_of
 from fedcom.errors import ConfigError
 from fedcom.vectors import Vectors, descend
 
@@ -66,6 +68,9 @@ class Round(NamedTuple):
     q: float | Tensor = 0.0  # measured by clients, the mean of the coarsest budget; zero if nobody told
     mu: float | Tensor = 0.0  # the share of earlier directions in the server's step: its momentum
     rate: float | Tensor = 0.0  # the size of a local step: eta, unless steps have momentum
+    gamma: float | Tensor = 1.0  # the global rate of this round
+    number: float | Tensor = 0.0  # of this round, from 0; a column if the rows are of several runs
+    rounds: int = 0  # how many the run has; 0: not known
 
 
 class Stateless(NamedTuple):
@@ -91,6 +96,9 @@ class Algorithm:
         eta: local rate of round 0; round r uses eta * decay^r. "auto": a number from the sharpness of the
             clients' losses, set before round 0 (docs/theory.md).
         gamma: global rate, or "auto".
+        eta_schedule: how eta changes from round to round, in place of decay: constant, decay, cosine, warmup,
+            step or a class of yours, with settings in brackets, as in warmup(rounds=10, then=cosine).
+        gamma_schedule: the same for gamma; None: it stays.
         tau: local steps: one number for all clients, or one number per client.
         epochs: passes over a client's data; if given, it sets the number of local steps instead of tau.
         batch: minibatch size, or "full". Samples are drawn with replacement, so a batch may be larger than a
@@ -125,6 +133,8 @@ class Algorithm:
     epochs: int | None = None
     batch: int | Literal["full"] = 50
     decay: float = 0.99
+    eta_schedule: str | None = None
+    gamma_schedule: str | None = None
     weights: Literal["uniform", "size"] = "uniform"
     weight_decay: float = 0.0
     server: ServerOptimiser = PLAIN
@@ -166,15 +176,54 @@ class Algorithm:
         for key, holds in checks.items():
             if not holds:
                 raise ConfigError(f"{key} must be {rules.get(key, '1 or more')}; got {getattr(self, key)}")
+        self._check_schedules()
+
+    def _check_schedules(self) -> None:
+        for text in filter(None, (self.eta_schedule, self.gamma_schedule)):
+            schedule_of(text)
+        if self.eta_schedule is not None:
+            if self.decay not in (type(self).decay, 1.0):
+                raise ConfigError(
+                    f"eta_schedule takes the place of decay, so decay={self.decay} would be idle; leave one "
+                    f"out, or write eta_schedule=decay(rate={self.decay})"
+                )
+            object.__setattr__(self, "decay", 1.0)
+        if self.gamma_schedule is not None and "gamma" in self.fixed:
+            raise ConfigError(f"{self.name} fixes gamma at {self.fixed['gamma']}; leave gamma_schedule out")
+        if self.gamma_schedule is not None and not self.server.uses_gamma:
+            raise ConfigError(
+                f"server {self.server.name} has a rate of its own, so gamma_schedule would change nothing"
+            )
 
     def local_rate(self, round_index: int) -> float:
-        """eta of a round."""
+        """eta of a round, but for the factor of `eta_schedule`."""
         return _settled("eta", self.eta) * self.decay**round_index
 
     @property
     def global_rate(self) -> float:
-        """gamma, as a number."""
+        """gamma, as a number; in server_step, that of the round."""
         return _settled("gamma", self.gamma)
+
+    def rates(self, round_index: int, rounds: int) -> tuple[float, float]:
+        """eta and gamma of a round, by their schedules.
+
+        Args:
+            rounds: how many the run has.
+        """
+        eta, gamma = self.local_rate(round_index), self.global_rate
+        if self.eta_schedule is not None:
+            eta *= factor(self.eta_schedule, round_index, rounds)
+        if self.gamma_schedule is not None:
+            gamma *= factor(self.gamma_schedule, round_index, rounds)
+        return eta, gamma
+
+    def at_gamma(self, gamma: float | Tensor) -> Self:
+        """The same method with the gamma of a round, which may be a tensor; itself without a schedule."""
+        if self.gamma_schedule is None:
+            return self
+        twin = copy.copy(self)
+        object.__setattr__(twin, "gamma", gamma)
+        return twin
 
     def init_server(self, w: Tensor) -> Any:
         """The server's state before round 0; w is the initial model."""

@@ -104,10 +104,13 @@ _PARAGRAPHS = (
     "place of the test set)",
     "model: name, hidden (widths, such as 64,32); of a class of yours, its arguments",
     "algorithm: name, eta and gamma (numbers, or auto: from the sharpness of the task), tau, epochs, batch, "
-    "decay, weights, weight_decay, option, and the "
-    "method's own keys, such as damping",
+    "decay, eta_schedule and gamma_schedule (by round: constant, decay, cosine, warmup or step, with "
+    "settings as in 'warmup(rounds=10, then=cosine)'), weights, weight_decay, option, and the method's own "
+    "keys, such as damping",
     "server, how the server steps along the mean: name (sgd, momentum, nesterov, adam, yogi or adagrad) and "
     "its own keys, such as momentum or rate",
+    "local, how clients step along their gradients: name (sgd, momentum, adamw or muon) and its own keys, "
+    "such as momentum; clip, weight_decay, mu (of FedProx), keep",
     "uplink, downlink: name and the codec's own keys, such as bits or ratio; memory (of what the codec "
     "drops: none, error-feedback or, for uplink only, paper); uplink also clip (largest norm of what a "
     "client sends), budgets (bits for each client) or bandwidths, correlated (spread the dither of a round "
@@ -119,7 +122,9 @@ _PARAGRAPHS = (
     "every message instead of counting them), checkpoint_minutes and checkpoint_rounds (between two "
     "checkpoints; 10 minutes unless told otherwise, 0: none), transport (between the processes of torchrun, "
     "mpirun or srun: chain, bytes or reduce), on_divergence (stop, or backoff: go back with half the eta if "
-    "the loss blows up; backoff where rates are auto), log (csv, tensorboard, mlflow, wandb; several with "
+    "the loss blows up; backoff where rates are auto), stop (ends the run, as in 'test_accuracy>=0.9'), "
+    "patience (evaluations without a better model that end the run), best (the figure that tells the best "
+    "model, which is kept as best.safetensors), log (csv, tensorboard, mlflow, wandb; several with "
     "commas)",
     "network, for modelled time: preset (3g, lte, broadband or datacenter), uplink and downlink (Mbit/s), "
     "latency (s), spread (of clients' speeds), compute (s per local step)",

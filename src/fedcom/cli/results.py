@@ -137,6 +137,9 @@ def evaluate(
         list[str] | None,
         typer.Argument(metavar="section.key=value", help="Overrides, to score it on another task."),
     ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="The best model of the run instead of its last, best.safetensors.")
+    ] = False,
     device: DeviceOption = "auto",
     trust: Trust = False,
 ) -> None:
@@ -145,7 +148,7 @@ def evaluate(
     from fedcom.runs.prepare import prepare
 
     table = read(folder / "config.toml", settings or [], trust)
-    table.setdefault("run", {})["init"] = str(folder / "model.safetensors")
+    table.setdefault("run", {})["init"] = str(folder / f"{'best' if best else 'model'}.safetensors")
     simulation, config = prepare(Config.of(table), device)
     scores = simulation.row()
     keys = ("train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse")

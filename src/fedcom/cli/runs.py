@@ -58,6 +58,8 @@ def run(
 
     with shared.results_folder(out, f"{config.algorithm.name}-{data_label(config)}", again) as out:
         outcome = execute(config, out, start=start, device=device, quiet=quiet)
+        if outcome.ended is not None:
+            print(f"ended early: {outcome.ended}")
         print(f"results in {out}")
         if outcome.error is not None:
             raise outcome.error

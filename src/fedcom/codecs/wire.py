@@ -31,6 +31,7 @@ from fedcom.errors import NotFinite, WireError
 _HEADER = struct.Struct("<2sBBIII")
 HEADER = _HEADER.size
 VERSION = 1
+RETIRED = {4: "top-k with plain indices"}  # ids of what earlier versions of fedcom sent
 _TYPES = {8: "<u1", 16: "<u2", 32: "<u4"}
 
 Bits = NDArray[np.uint8]  # one bit per number
@@ -167,6 +168,10 @@ def unframe(codec_id: int, fingerprint: int, data: Data) -> memoryview:
         "body length": (length, len(body)),
         "checksum": (crc, zlib.crc32(body)),
     }
+    if (magic, version) == (b"FC", VERSION) and codec != codec_id and codec in RETIRED:
+        raise WireError(
+            f"an earlier version of fedcom sent this: {RETIRED[codec]}; install the same on both sides"
+        )
     for what, (got, wanted) in expected.items():
         check(what, got, wanted)
     return body

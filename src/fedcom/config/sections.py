@@ -7,6 +7,7 @@ from fedcom.codecs import Codec
 from fedcom.engines.base import Exchange
 from fedcom.engines.choice import AUTO, check_name
 from fedcom.engines.state.stores import Storage
+from fedcom.engines.stopping import Stopping
 from fedcom.errors import ConfigError, unknown
 from fedcom.traffic.links import DownlinkMemory, First, Memory, at_budget, budgets_from
 
@@ -18,6 +19,7 @@ _LEAST = {  # of the settings under [run]
     "chunk": 1,
     "checkpoint_minutes": 0,
     "checkpoint_rounds": 1,
+    "patience": 1,
 }
 
 
@@ -85,6 +87,9 @@ class RunConfig:
     transport: Exchange = "chain"
     log: tuple[str, ...] | None = None
     on_divergence: Literal["stop", "backoff"] | None = None
+    stop: str | None = None
+    patience: int | None = None
+    best: str | None = None
 
     @property
     def storage(self) -> Storage:
@@ -97,6 +102,7 @@ class RunConfig:
             if value is not None and value < least:
                 raise ConfigError(f"{key} must be {least} or more; got {value}")
         check_name(self.engine)
+        Stopping(self.stop, self.patience, self.best)
         named = [name.strip() for text in self.log or () for name in text.split(",") if name.strip()]
         for name in named:
             if name not in TRACKERS:

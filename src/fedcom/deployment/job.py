@@ -105,6 +105,9 @@ class Job:
             participation=config.run.participation,
             seed=config.run.seed,
             eval_every=config.run.eval_every,
+            stop=config.run.stop,
+            patience=config.run.patience,
+            best=config.run.best,
             device="cpu",
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 from fedcom.algorithms import ALGORITHMS
 from fedcom.codecs import CODECS
 from fedcom.engines.state.stores import Storage
+from fedcom.errors import ConfigError
 from fedcom.plain import build, pick, plain
 from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network
@@ -26,6 +27,23 @@ def described(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "network": network and asdict(network),
         "settings": {key: value for key, value in arguments.items() if key not in _MADE},
     }
+
+
+def refuse_earlier(kept: Mapping[str, Any], links: Links) -> None:
+    """Raise ConfigError if a checkpoint's codec lacks a setting: its messages were made in another way.
+
+    Args:
+        kept: what `described` wrote, perhaps in an earlier version of fedcom.
+        links: of the run that is to go on.
+    """
+    for way, before in kept["codecs"].items():
+        now = plain(getattr(links, way), CODECS)
+        missing = sorted(now.keys() - before.keys())
+        if missing and now["name"] == before["name"]:
+            raise ConfigError(
+                f"the checkpoint is of an earlier version of fedcom, whose {before['name']} had no "
+                f"{', '.join(missing)} and made other messages: begin anew, or go on with that version"
+            )
 
 
 def arguments_in(kept: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

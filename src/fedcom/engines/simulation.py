@@ -5,7 +5,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from fedcom.algorithms import Algorithm
 from fedcom.codecs import Codec
 from fedcom.draws import Draw
 from fedcom.engines.arguments import (
+    ROW_KEYS,
     Callbacks,
     Metrics,
     algorithm_of,
@@ -29,13 +30,14 @@ from fedcom.engines.arguments import (
 )
 from fedcom.engines.base import Engine, Exchange, Options
 from fedcom.engines.choice import check_engine, make_engine
-from fedcom.engines.description import arguments_in, described
+from fedcom.engines.description import arguments_in, described, refuse_earlier
 from fedcom.engines.local.eager import repeatable
 from fedcom.engines.ranks.ranks import ALONE, Ranks
 from fedcom.engines.results import Results
 from fedcom.engines.results import Row as Row
 from fedcom.engines.state.placement import ClientCounts, plan_store
 from fedcom.engines.state.stores import Storage
+from fedcom.engines.stopping import Best, Stopping, asks_to_stop, read_best, write_best
 from fedcom.errors import ConfigError, Diverged, NotFinite, StorageError
 from fedcom.formats import html_table, size
 from fedcom.rounds.cohort import Cohort
@@ -77,6 +79,10 @@ class Simulation:
         network: link speeds, or the name of a preset; with them rows give modelled seconds.
         metrics: functions of the outputs and targets of the whole test set, by the name in the rows; one
             function, or a list of them, has the functions' own names.
+        stop: a figure of the rows and a bound that ends the run, such as "test_accuracy>=0.9".
+        patience: evaluations without a better model that end the run.
+        best: the figure that tells which model is the best; None: that of `stop`, else test_accuracy, or
+            test_loss or train_loss if there is none.
         measure: computes q from what the server heard and what clients meant, one number per client.
         ranks: the processes that play the run together.
         transport: what travels between them; see Options.
@@ -99,6 +105,9 @@ class Simulation:
         storage: Storage | str | None = None,
         network: Network | str | None = None,
         metrics: Metrics | None = None,
+        stop: str | None = None,
+        patience: int | None = None,
+        best: str | None = None,
         measure: Measure = relative_error,
         ranks: Ranks = ALONE,
         transport: Exchange = "chain",
@@ -128,7 +137,9 @@ class Simulation:
         speeds: Any = Network.preset(network) if isinstance(network, str) else network
         speeds = convert(speeds, Network | None, "network")
         draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)
-        self.state = RunState(rules, cohort, rules.init_server(w), draw, ledger, speeds)
+        self.state = RunState(rules, cohort, rules.init_server(w), draw, ledger, speeds, rounds)
+        for done in {0, rounds // 2, max(rounds - 1, 0)}:  # a schedule that gives no rate is refused at once
+            self.state.inputs(done)
         check_engine(engine, w.device)
         plan_store(ClientCounts.of(cohort.clients, cohort.sampled, rounds), rules, w, self.options.storage)
         self._index, self._seconds, self._saves = 0, 0.0, dict[Path, Series]()
@@ -137,6 +148,13 @@ class Simulation:
         self.results, self.metrics, self._warned = Results(), metrics_of(metrics), False
         if self.metrics and not len(self.task.test_x):
             raise ConfigError("metrics are measured on the test set; give the task one, as in test_x, test_y")
+        patience = convert(patience, int | None, "patience")
+        self.stopping = Stopping(
+            convert(stop, str | None, "stop"), patience, convert(best, str | None, "best")
+        )
+        self.best = Best()
+        self.stopping.check([*ROW_KEYS, *self.metrics])
+        self.ended: str | None = None  # why the run ended before its last round
         self.settings: dict[str, Any] = {
             "rounds": rounds,
             "participation": participation,
@@ -145,6 +163,7 @@ class Simulation:
             "chunk": chunk,
             "engine": engine,
             "tf32": tf32,
+            **asdict(self.stopping),
         }
         self._others: dict[str, Any] = {
             "device": device,
@@ -240,16 +259,23 @@ class Simulation:
     def run(self, callbacks: Callbacks = ()) -> Results:
         """Train to the end, and return the rows of round 0, every eval_every rounds and the last.
 
-        If the run diverges, the rows until then are in `results`.
+        If the run diverges, the rows until then are in `results`. If it ends early, `ended` says why.
 
         Args:
-            callbacks: called with each row as it is measured; a list of functions, or one.
+            callbacks: called with each row as it is measured; a list of functions, or one. The run ends if
+                one of them returns True.
         """
         calls = callbacks_of(callbacks)
         for row in self.rows():
-            for callback in calls:
-                callback(row)
+            if asks_to_stop([callback(row) for callback in calls]):
+                self.end_here()
+                break
         return self.results
+
+    def end_here(self) -> None:
+        """Say that a callback has ended the run, unless it had all its rounds."""
+        if self.round < self.rounds:
+            self.ended = f"a callback ended it after round {self.round}"
 
     def rows(self, on_round: Callable[[int], object] = lambda index: None) -> Iterator[Row]:
         """Train while being iterated over: each row is yielded when it is measured.
@@ -261,8 +287,12 @@ class Simulation:
             if isinstance(row, Diverged):
                 raise row
             self.results.add(row)
+            self.best, why = self.stopping.see(row, self.best, self.server.w)
+            self.ended = why if self.round < self.rounds else None
             yield row
             self._warn_of_growth(row)
+            if self.ended is not None:
+                return
 
     def _evaluates(self, done: int) -> bool:
         """Whether there is a row of the round."""
@@ -313,7 +343,7 @@ class Simulation:
         """What a row says of a run that went back: how often, and the eta of the round."""
         if not self.backoffs:
             return {}
-        return {"backoffs": len(self.backoffs), "eta": self.algorithm.local_rate(self.round)}
+        return {"backoffs": len(self.backoffs), "eta": self.state.inputs(self.round).eta}
 
     def clients(self) -> Results:
         """How good the model as it stands is on the training data of each client, one row per client."""
@@ -349,10 +379,16 @@ class Simulation:
     def _numbers(self, clients: Tensor | None) -> Tensor:
         return torch.arange(self.rules.clients) if clients is None else clients
 
-    def module(self) -> nn.Module:
-        """A copy of the task's module with the parameters of the model as it stands."""
+    def module(self, best: bool = False) -> nn.Module:
+        """A copy of the task's module with the parameters of the model as it stands.
+
+        Args:
+            best: those of the best model among the evaluated ones instead; `best` says which one that is.
+        """
+        if best and self.best.w is None:
+            raise ConfigError("no model has been evaluated yet; play the run first")
         module = copy.deepcopy(self.task.objective.module)
-        vectors.load(module, self.server.w)
+        vectors.load(module, self.best.w if best and self.best.w is not None else self.server.w)
         return module
 
     def save(
@@ -369,7 +405,8 @@ class Simulation:
         if len(self.engine.runs) > 1:
             raise ConfigError("a run that is played in step with others cannot be saved by itself")
         series = self._saves.setdefault(Path(path), Series(Path(path)))
-        told = {"notes": dict(notes), **({"backoffs": self.backoffs} if self.backoffs else {})}
+        told: dict[str, Any] = {"notes": dict(notes), "best": write_best(Path(path), self.best)}
+        told |= {"backoffs": self.backoffs} if self.backoffs else {}
         self.engine.save(series, {"simulation": described(self._saved()), "seconds": self._seconds, **told})
         if wait:
             series.wait()
@@ -377,7 +414,7 @@ class Simulation:
     def keep(self) -> InMemory:
         """A copy in memory of the run as it stands, for `gone_back`."""
         kept = InMemory()
-        self.engine.save(kept, {"seconds": self._seconds})
+        self.engine.save(kept, {"seconds": self._seconds, "best": self.best})
         return kept
 
     def gone_back(self, kept: InMemory, eta: float) -> "Simulation":
@@ -396,7 +433,7 @@ class Simulation:
         twin.engine.restore(saved)
         twin.ledger.load(self.ledger.as_dict())
         twin._seconds, twin.why_rates = self._seconds, self.why_rates
-        twin.backoffs = [*self.backoffs, lost]
+        twin.backoffs, twin.best = [*self.backoffs, lost], saved.facts["best"]
         return twin
 
     def restore(self, path: str | Path) -> bool:
@@ -404,6 +441,7 @@ class Simulation:
         series = self._saves.setdefault(Path(path), Series(Path(path)))
         saved = series.latest()
         if saved is not None:
+            refuse_earlier(saved.facts["simulation"], self.rules.links)
             self.backoffs = saved.facts.get("backoffs", [])
             if self.backoffs:
                 self.algorithm = replace(self.algorithm, eta=self.backoffs[-1]["eta"])
@@ -411,6 +449,7 @@ class Simulation:
             self.engine.restore(saved)
             self._seconds = saved.facts["seconds"]
             self.notes = saved.facts.get("notes", {})
+            self.best = read_best(Path(path), saved.facts.get("best"), self.server.w)
         return saved is not None
 
     @classmethod
@@ -424,6 +463,8 @@ class Simulation:
         rounds: int | None = None,
         device: str = "auto",
         metrics: Mapping[str, Metric] | None = None,
+        stop: str | None = None,
+        patience: int | None = None,
         measure: Measure = relative_error,
     ) -> "Simulation":
         """The run that `save` wrote into a folder, ready to go on with the same bits.
@@ -434,12 +475,20 @@ class Simulation:
             links: needed if a codec's class is your own and not registered; None: as they were.
             rounds: how many there are in all; None: as many as before.
             metrics: functions cannot be saved, so give them again, as you give the task.
+            stop: None: as it was. A run that it has ended goes on only with another one.
+            patience: None: as it was, likewise.
         """
         saved = Series(Path(path)).latest()
         if saved is None:
             raise StorageError(f"{path} holds no whole checkpoint; `Simulation.save` writes one")
         kept = saved.facts["simulation"]
-        changes = {"rounds": rounds, "algorithm": algorithm, "links": links}
+        changes = {
+            "rounds": rounds,
+            "algorithm": algorithm,
+            "links": links,
+            "stop": stop,
+            "patience": patience,
+        }
         given = {name: value for name, value in changes.items() if value is not None}
         arguments = arguments_in(kept, given) | {"device": device, "metrics": metrics, "measure": measure}
         simulation = cls(task, **arguments)

@@ -70,16 +70,22 @@ def play(players: Players[B, W, M, A]) -> A:
 
 
 def facts(
-    rules: Rules, eta: float | Tensor, tau: float, share: float | Tensor, coin: float | Tensor
+    rules: Rules,
+    eta: float | Tensor,
+    tau: float,
+    share: float | Tensor,
+    coin: float | Tensor,
+    **when: Any,
 ) -> Round:
     """The public facts of a round, which `Round` explains; path is that of tau steps.
 
     Args:
         eta: the size of a local step.
+        when: gamma, number and rounds, if they matter.
     """
     reach = rules.algorithm.local.reach(tau)
     mean = eta if reach == tau else eta * (reach / tau)
-    return Round(mean, tau, eta * reach, share, coin, mu=rules.algorithm.server.kept, rate=eta)
+    return Round(mean, tau, eta * reach, share, coin, mu=rules.algorithm.server.kept, rate=eta, **when)
 
 
 def coin(draw: Draw) -> Tensor:

@@ -218,7 +218,7 @@ class Rules:
         Args:
             mean: of what the server heard, as clients hear it.
         """
-        algorithm, before = self.algorithm, side.state
+        algorithm, before = self.algorithm.at_gamma(rnd.gamma), side.state
         direction = returned.direction(algorithm, before, mean, rnd) if side.moments else None
         state = returned.stepped(algorithm, "server_step", before, algorithm.server_step(before, mean, rnd))
         if direction is None:

@@ -18,6 +18,7 @@ class RoundInputs(NamedTuple):
 
     draw: Draw  # the round's key
     eta: float  # its local rate
+    gamma: float  # its global rate
     coin: Tensor  # its number in [0, 1)
 
 
@@ -29,6 +30,7 @@ class RunState:
         server_side: what the server keeps, after the last round played.
         draw: the root of all its randomness, on the host.
         network: the speeds its modelled time is computed from, if any.
+        rounds: how many it has in all, for schedules.
     """
 
     rules: Rules
@@ -37,6 +39,7 @@ class RunState:
     draw: Draw
     ledger: Ledger
     network: Network | None = None
+    rounds: int = 0
 
     @property
     def server(self) -> Any:
@@ -44,9 +47,9 @@ class RunState:
         return self.server_side.state
 
     def inputs(self, round_index: int) -> RoundInputs:
-        """The key, local rate and coin of a round."""
-        draw, algorithm = self.draw.fold(round_index), self.rules.algorithm
-        return RoundInputs(draw, algorithm.local_rate(round_index), coin(draw))
+        """The key, rates and coin of a round."""
+        draw = self.draw.fold(round_index)
+        return RoundInputs(draw, *self.rules.algorithm.rates(round_index, self.rounds), coin(draw))
 
     def sample(self, round_index: int) -> Tensor:
         """The numbers of the clients that take part in a round, in increasing order."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ FILES = (
     "similarity.json",
     "environment.json",
     "model.safetensors",
+    "best.safetensors",
 )
 LOGS = ("metrics.csv", "tensorboard", "wandb")  # what run.log may leave besides
 FAULTS = "faults.jsonl"  # refused replies and missing clients; only where clients are real, as AUDIT is
@@ -53,6 +55,13 @@ def read_json(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
         content = json.loads(path.read_text())
         return content if isinstance(content, dict) else {}
+    return {}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file; empty if it is missing or cannot be read."""
+    with suppress(OSError, ValueError):
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     return {}
 
 

@@ -7,9 +7,9 @@ import os
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from fedcom.engines.arguments import Callback, Callbacks, callbacks_of
 from fedcom.engines.remote.faults import AUDIT
 from fedcom.engines.results import Row
 from fedcom.engines.simulation import Simulation
+from fedcom.engines.stopping import asks_to_stop
 from fedcom.errors import ConfigError, Diverged, OutOfMemory, Stopped, StorageError, flag
 from fedcom.redaction import redacted
 from fedcom.runs import stops
@@ -43,6 +44,7 @@ from fedcom.runs.files import (
     overwrite,
     read_json,
     read_rows,
+    read_toml,
     status_of,
 )
 from fedcom.runs.folder import claim, clear
@@ -60,6 +62,9 @@ _FREE = {
     "checkpoint_rounds",
     "log",
     "on_divergence",
+    "stop",
+    "patience",
+    "best",
 }  # a resumed run may change them
 
 
@@ -68,11 +73,13 @@ class Outcome:
     """How a run ended.
 
     Args:
-        error: what ended the run early; None for a run that finished.
+        error: what broke the run off; None for a run that finished.
+        ended: why a run that finished had fewer rounds than it might; None if it had all.
     """
 
     curve: Curve
     error: Diverged | Stopped | None
+    ended: str | None = None
 
 
 def record(
@@ -106,7 +113,8 @@ def record(
         on_divergence: "stop", or "backoff": if the loss blows up, go back to the last good round with half
             the eta; callbacks then see rounds again, and `simulation` itself stays where it blew up.
         quiet: show no progress.
-        callbacks: each is called with every row; a list of functions, or one.
+        callbacks: each is called with every row; a list of functions, or one. The run ends if one of them
+            returns True.
         log: where rows go besides: "csv", "tensorboard", "mlflow", "wandb".
         table: the settings for config.toml; None: what the simulation knows.
     """
@@ -122,7 +130,7 @@ def record(
             _put_in_place(out)
             recorder.refuse_shorter()
             if recorder.finished():
-                return Outcome(recorder.curve("done"), None)
+                return Outcome(recorder.curve("done"), None, read_json(out / "summary.json").get("reason"))
         else:
             clear(out, (LONGER,))
         try:
@@ -189,11 +197,19 @@ class _Recorder:
     def finished(self) -> bool:
         """Whether the folder holds the whole run already."""
         summary = read_json(self.out / "summary.json")
-        if summary.get("status") != "done" or summary.get("rounds_done") != self.simulation.rounds:
+        if summary.get("status") != "done":
+            return False
+        if summary.get("rounds_done") != self.simulation.rounds and not self._ended_by_these_rules(summary):
             return False
         self._refuse_other()
         self.rows = read_rows(self.out)
         return True
+
+    def _ended_by_these_rules(self, summary: Mapping[str, Any]) -> bool:
+        """Whether the run ended early, and nothing has been changed that might let it go on."""
+        before = read_toml(self.out / "config.toml").get("run", {})
+        now = {"rounds": self.simulation.rounds, **asdict(self.simulation.stopping)}
+        return bool(summary.get("ended_early")) and all(before.get(key) == now[key] for key in now)
 
     def refuse_shorter(self) -> None:
         """Raise ConfigError if the folder holds more rounds than are asked for: they would be lost."""
@@ -275,7 +291,7 @@ class _Recorder:
                 raise short from error
             raise
         self._summarise("done")
-        return Outcome(self.curve("done"), None)
+        return Outcome(self.curve("done"), None, self.simulation.ended)
 
     def fail(self, error: BaseException) -> None:
         """Write that an error ended the run, if it can be written: the error matters more."""
@@ -303,9 +319,11 @@ class _Recorder:
                     self._crc = checksum([row], self._crc)
                     append(log, row)
                     self.watch.see(row, self.simulation)
-                    for callback in callbacks:
-                        callback(row)
+                    asked = asks_to_stop([callback(row) for callback in callbacks])
                     stops.check()
+                    if asked:
+                        self.simulation.end_here()
+                        break
             except Diverged as diverged:
                 self._go_back(diverged)
                 return False
@@ -342,17 +360,21 @@ class _Recorder:
         write_json(self.out / "ledger.json", self.simulation.ledger.as_dict())
         if self.simulation.task.classes and bool(self.simulation.server.w.isfinite().all()):
             write_json(self.out / "accuracy.json", accuracy_of(self.simulation))
-        state = self.simulation.module().state_dict()
-        tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+        self._write_model("model.safetensors", self.simulation.module())
+        if self.simulation.best.w is not None:
+            self._write_model("best.safetensors", self.simulation.module(best=True))
+
+    def _write_model(self, name: str, module: torch.nn.Module) -> None:
+        tensors = {key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}
         from safetensors.torch import save_file
 
-        write_whole(self.out / "model.safetensors", lambda path: save_file(tensors, path))
+        write_whole(self.out / name, lambda path: save_file(tensors, path))
 
     def _summarise(self, status: str, error: BaseException | None = None) -> None:
         last = dict(self.rows[-1]) if self.rows else {}
         ending = {
             "status": status,
-            **({} if error is None else {"reason": _reason(error)}),
+            **self._why(error),
             "rounds_done": self.simulation.round,
             "algorithm": self.simulation.algorithm.name,
             "parameters": self.simulation.server.w.numel(),
@@ -367,6 +389,16 @@ class _Recorder:
                 overwrite(self.out / "summary.json", json.dumps(content))
             except OSError:
                 raise full from None
+
+    def _why(self, error: BaseException | None) -> dict[str, Any]:
+        """Why the run ended before its last round, and its best model so far."""
+        run, told = self.simulation, dict[str, Any]()
+        if error is not None:
+            told = {"reason": _reason(error)}
+        elif run.ended is not None:
+            told = {"reason": run.ended, "ended_early": True}
+        round_, figure, value, *_ = run.best
+        return told | ({"best_round": round_, "best_by": figure, "best_value": value} if round_ >= 0 else {})
 
     def _origin_of_rates(self) -> dict[str, Any]:
         """How the rates came about, if they were not given or have changed."""

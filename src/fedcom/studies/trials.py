@@ -22,7 +22,7 @@ from fedcom.errors import ConfigError, unknown
 
 _SECTIONS = ("algorithm", "server", "local", "uplink", "downlink", "data", "model", "run", "network")
 _STACKED = {  # settings that may differ in one stack
-    "algorithm": ("eta", "gamma"),
+    "algorithm": ("eta", "gamma", "eta_schedule", "gamma_schedule"),
     "server": ("momentum", "rate", "beta1", "beta2", "tau"),
     "run": ("seed",),
 }
@@ -43,6 +43,14 @@ class Trial:
     point: tuple[tuple[str, Any], ...]
     seed: int
     config: RunSettings
+
+    def __post_init__(self) -> None:
+        for key in ("stop", "patience"):
+            if getattr(self.config.run, key) is not None:
+                raise ConfigError(
+                    f"trials are compared after the same rounds, and run.{key} would end some of them "
+                    "earlier; leave it out here"
+                )
 
     @property
     def key(self) -> str:

@@ -44,6 +44,8 @@ def compare(
     seed: int | None = None,
     seeds: int = 1,
     target: float | None = None,
+    stop: str | None = None,
+    patience: int | None = None,
     network: Network | str | None = None,
     metrics: Metrics | None = None,
     out: str | Path | None = None,
@@ -68,6 +70,8 @@ def compare(
         seed: the first one; 0.
         seeds: how many per method.
         target: the test accuracy that rounds and bytes are counted to; 0.9.
+        stop: ends a run early, as in "test_accuracy>=0.9"; see Simulation.
+        patience: evaluations without a better model that end a run; see Simulation.
         network: link speeds or the name of a preset, for modelled time; with a task only.
         metrics: functions of outputs and targets, by name or with their own; with a task only.
         out: the folder for everything that is written; None: a temporary one, which goes
@@ -82,6 +86,8 @@ def compare(
         "eval_every": eval_every,
         "seed": seed,
         "target_accuracy": target,
+        "stop": stop,
+        "patience": patience,
     }
     seeds = _how_many(seeds)
     with ExitStack() as scratch:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedcom.data import Dataset, Partition, Population, check_parts, from_arrays, indices, split
 from fedcom.draws import Draw
+from fedcom.errors import ConfigError
 from fedcom.formats import html_table
 from fedcom.tasks import scores as scoring
 from fedcom.tasks.losses import Loss, Terms
@@ -227,11 +228,19 @@ class Task:
         x, y = self.x[kept].clone(), self.y[kept].clone()
         return replace(self, x=x, y=y, test_x=self.test_x[:0], test_y=self.test_y[:0], held=held)
 
-    def held_out(self, share: float, draw: Draw) -> "Task":
+    def held_out(self, share: float, draw: Draw | int = 0) -> "Task":
         """The same task with a share of each client's samples as the test set, and without that test set.
 
         Every client that has two samples or more gives at least one, and keeps at least one.
+
+        Args:
+            draw: a number: the samples are those that data.validation picks with this run.seed.
         """
+        if not 0 < share < 1:
+            raise ConfigError(f"share is that of the training samples, above 0 and below 1; got {share!r}")
+        if self.source is not None:
+            raise ConfigError("samples that are drawn as needed cannot be held out; lay the data out first")
+        draw = Draw.seeded(draw).fold("validation") if isinstance(draw, int) else draw
         picked = torch.zeros(len(self.y), dtype=torch.bool)
         for client, (start, size) in enumerate(zip(self.offsets.tolist(), self.sizes.tolist(), strict=True)):
             taken = min(max(1, round(share * size)), size - 1)

@@ -76,6 +76,19 @@ CASES: dict[str, tuple[str, Links | None, dict[str, Any]]] = {
         Links(TopK(0.1), uplink_memory="error-feedback", clip=1.0),
         {"participation": 0.5, "how": {"local": {"name": "adamw", "keep": True, "clip": 0.5}, "eta": 0.01}},
     ),
+    "schedules": (
+        "fedcom",
+        Links(Int(4), Rotated(2.0)),
+        {
+            "participation": 0.25,
+            "how": {
+                "option": "I",
+                "server": "momentum",
+                "eta_schedule": "cosine",
+                "gamma_schedule": "warmup(rounds=3)",
+            },
+        },
+    ),
     "adam, diana": (
         "diana",
         Links(Int(2), Int(6)),

@@ -228,7 +228,9 @@ class EagerEngine(InOneProcess):
         if run.rules.catches_up and self.round > 0:
             clients, sizes = self.stack.rows_of(inputs.client, i), server_bytes(run.rules, run.server_side)
             self.receipts.catch_up(i, clients, *sizes, self.bills[i])
-        rnd = facts(run.rules, inputs.eta[i], run.cohort.tau, share, inputs.coin[i])
+        eta, gamma, coin, number = inputs.numbers[:, i].unbind()
+        when = {"gamma": gamma, "number": number, "rounds": run.rounds}
+        rnd = facts(run.rules, eta, run.cohort.tau, share, coin, **when)
         return Begun(draw, down, rnd, p.to(run.server.w.dtype))
 
     def work(self, begun: Sequence[Begun]) -> Iterator[Done]:

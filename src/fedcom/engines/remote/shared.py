@@ -17,14 +17,19 @@ def agreement(run: RunState) -> int:
     rules, cohort = run.rules, run.cohort
     links = replace(rules.links, encode=True)
     parts = (rules.algorithm, links, rules.layout.fingerprint, cohort.clients, cohort.sampled, cohort.tau)
-    return zlib.crc32(repr((*parts, rules.seed, int(run.draw.key))).encode())
+    scheduled = rules.algorithm.eta_schedule or rules.algorithm.gamma_schedule  # by the number of rounds
+    more = (run.rounds,) if scheduled else ()
+    return zlib.crc32(repr((*parts, rules.seed, int(run.draw.key), *more)).encode())
 
 
 def round_facts(run: RunState, round_index: int, share: float) -> Round:
     """The facts of a round, in the types that the local engine has them in."""
     inputs = run.inputs(round_index)
-    eta, weight = (torch.tensor(x, dtype=torch.float64) for x in (inputs.eta, share))
-    return facts(run.rules, eta, run.cohort.tau, weight, inputs.coin[0])
+    eta, weight, gamma, number = (
+        torch.tensor(x, dtype=torch.float64) for x in (inputs.eta, share, inputs.gamma, round_index)
+    )
+    when = {"gamma": gamma, "number": number, "rounds": run.rounds}
+    return facts(run.rules, eta, run.cohort.tau, weight, inputs.coin[0], **when)
 
 
 def sender(run: RunState, round_index: int, client: int, share: float) -> Senders:
