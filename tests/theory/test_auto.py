@@ -146,6 +146,7 @@ CELLS = [
     (method, codec)
     for method in ALGORITHMS
     for codec in CODECS
+    if (codec == "identity") <= ("memory" not in ALGORITHMS[method].uplink)
     if codec == "identity" or ALGORITHMS[method].compresses is None
 ]
 
@@ -160,7 +161,9 @@ def test_no_method_diverges_at_auto_rates(method: str, codec: str) -> None:
     assert rows[-1]["test_accuracy"] > 0.5
 
 
-FEW = [cell for cell in CELLS if "0.25" in cell[1]]
+# G returns to all clients with its noise, of which (1 - alpha)^2 (1 + q/n) > 1 is left, and H keeps all of it.
+ECHO = ("fedcm", "scaffold-m", "feddyn")
+FEW = [cell for cell in CELLS if "0.25" in cell[1] and cell[0] not in ECHO]
 
 
 @pytest.mark.parametrize(
