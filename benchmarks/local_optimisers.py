@@ -12,5 +12,5 @@ import fedcom
 if __name__ == "__main__":
     for name in ("momentum", "adamw"):
         print(f"local sgd, then local {name}")
-        methods = [fedcom.FedCOM(**{**rates(), "eta": 0.01}, local=one) for one in ("sgd", name)]
+        methods = [fedcom.FedCOM(**{**rates(), "eta": 0.001}, local=one) for one in ("sgd", name)]
         compare(methods, __doc__.splitlines()[0])

@@ -161,7 +161,7 @@ def test_no_method_diverges_at_auto_rates(method: str, codec: str) -> None:
     assert rows[-1]["test_accuracy"] > 0.5
 
 
-# G returns to all clients with its noise, of which (1 - alpha)^2 (1 + q/n) > 1 is left, and H keeps all of it.
+# G returns to all clients with its noise, (1 - alpha)^2 (1 + q/n) > 1 of it here, and H keeps all of it.
 ECHO = ("fedcm", "scaffold-m", "feddyn")
 FEW = [cell for cell in CELLS if "0.25" in cell[1] and cell[0] not in ECHO]
 

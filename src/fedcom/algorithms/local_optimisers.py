@@ -208,9 +208,15 @@ class AdamWSteps(LocalOptimiser):
     def step(self, w: Tensor, g: Tensor, moments: Vectors, at: LocalStep) -> tuple[Tensor, Vectors]:
         m = torch.lerp(moments["momentum"], g, 1 - self.beta1)
         v = torch.addcmul(self.beta2 * moments["square"], g, g, value=1 - self.beta2)
-        root = (1 - self.beta2**at.number).sqrt().to(w.dtype)
-        size = (at.eta / (1 - self.beta1**at.number)).to(w.dtype)
-        return descend(w, size, m / (v.sqrt() / root + self.eps)), {"momentum": m, "square": v}
+        size, root = self.scales(at, w.dtype)
+        # On a CPU v.sqrt() is not rounded as a compiled loop rounds it; v.rsqrt() is.
+        deviation = v.sqrt() / root if v.is_cuda else (v.rsqrt() * root).reciprocal()
+        return descend(w, size, m / (deviation + self.eps)), {"momentum": m, "square": v}
+
+    def scales(self, at: LocalStep, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """What corrects the moments' bias: the size of the step, and what the root is divided by."""
+        size = at.eta / (1 - self.beta1**at.number)
+        return size.to(dtype), (1 - self.beta2**at.number).sqrt().to(dtype)
 
 
 @dataclass(frozen=True)

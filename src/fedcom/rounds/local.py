@@ -140,14 +140,14 @@ def _optimised_in_pieces(
     at: LocalStep,
 ) -> None:
     """Write the models after one local step to `new`, and the moments over those before, piece by piece."""
-    local, loop = algorithm.local, loops.momentum_step(algorithm.local, w, at.eta)
+    local, loop = algorithm.local, loops.optimised_step(algorithm.local, w, at)
     for piece in oracle.pieces(w):
         cut = _cutter(piece, w.shape[-1])
         here = {name: cut(x) for name, x in moments.items()}
         below = {name: cut(x) for name, x in down.items()}
         g = algorithm.direction(piece.values, type(client)(*map(cut, client)), below)
         if loop is not None:
-            loop(w, piece._replace(values=g), moments["momentum"], new)
+            loop(w, piece._replace(values=g), moments, new)
             continue
         rows = at._replace(eta=_rows(at.eta, piece), number=_rows(at.number, piece))
         moved, after = returned.optimised(local, g, here, local.taken(cut(w), g, below["w"], here, rows))

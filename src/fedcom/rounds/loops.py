@@ -7,18 +7,19 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from numpy import float32 as F
 from torch import Tensor
 
 from fedcom.algorithms.base import Algorithm, Round
-from fedcom.algorithms.local_optimisers import LocalOptimiser, MomentumSteps
+from fedcom.algorithms.local_optimisers import AdamWSteps, LocalOptimiser, LocalStep, MomentumSteps
 from fedcom.codecs.kernels.arrays import Floats
 from fedcom.codecs.kernels.jit import COMPILED, fma_jit, jit
-from fedcom.vectors import Piece, Vectors, descend, share_memory
+from fedcom.vectors import Layout, Piece, Vectors, descend, share_memory
 
 Step = Callable[[Tensor, Piece, Tensor], None]  # (w, a piece of the gradient, the models after the step)
-MomentumStep = Callable[[Tensor, Piece, Tensor, Tensor], None]  # the same with the moments before `new`
+OptimisedStep = Callable[[Tensor, Piece, Vectors, Tensor], None]  # the same with the moments before `new`
 
 
 def local_step(corrections: Sequence[Tensor], w: Tensor, rnd: Round) -> Step | None:
@@ -33,15 +34,35 @@ def local_step(corrections: Sequence[Tensor], w: Tensor, rnd: Round) -> Step | N
     return step
 
 
-def momentum_step(local: LocalOptimiser, w: Tensor, eta: float | Tensor) -> MomentumStep | None:
-    """A loop that takes a step with momentum along some coordinates; None if it cannot."""
-    known = type(local) is MomentumSteps and not (local.nesterov or local.mu or local.weight_decay)
-    if not (known and _serve(w, eta) and _rolls_like_torch()):
+def optimised_step(local: LocalOptimiser, w: Tensor, at: LocalStep) -> OptimisedStep | None:
+    """A loop that takes one piece of a local step by an optimiser, its moments written over; None: none."""
+    if local.mu or not _serve(w, at.eta):
         return None
-    mu, size = F(local.momentum), F(float(eta))  # type: ignore[attr-defined]
+    if type(local) is AdamWSteps and _adam_has_bits_of_torch():
+        return _adam_step(local, w, at)
+    if type(local) is MomentumSteps and not (local.nesterov or local.weight_decay) and _rolls_like_torch():
+        return _momentum_step(local.momentum, at)
+    return None
 
-    def step(w: Tensor, piece: Piece, b: Tensor, new: Tensor) -> None:
-        _roll(w.numpy(), size, piece.values.numpy(), mu, b.numpy(), new.numpy(), *_bounds(piece, w))
+
+def _momentum_step(momentum: float, at: LocalStep) -> OptimisedStep:
+    mu, eta = F(momentum), F(float(at.eta))
+
+    def step(w: Tensor, piece: Piece, moments: Vectors, new: Tensor) -> None:
+        g, b = piece.values.numpy(), moments["momentum"].numpy()
+        _roll(w.numpy(), eta, g, mu, b, new.numpy(), *_bounds(piece, w))
+
+    return step
+
+
+def _adam_step(local: AdamWSteps, w: Tensor, at: LocalStep) -> OptimisedStep:
+    sizes, roots = (x.expand(len(w), 1).reshape(-1).contiguous().numpy() for x in local.scales(at, w.dtype))
+    shares = F(1 - local.beta1), F(local.beta2), F(1 - local.beta2), F(local.eps)
+    decay = F(float(at.eta * local.weight_decay))
+
+    def step(w: Tensor, piece: Piece, moments: Vectors, new: Tensor) -> None:
+        g, m, v = (x.numpy() for x in (piece.values, moments["momentum"], moments["square"]))
+        _adam(w.numpy(), sizes, roots, decay, *shares, g, m, v, new.numpy(), *_bounds(piece, w))
 
     return step
 
@@ -107,6 +128,19 @@ def _rolls_like_torch() -> bool:
     return torch.equal(b, heavy) and all(torch.equal(new, descend(w, eta, heavy)) for eta in rates)
 
 
+@lru_cache(maxsize=1)
+def _adam_has_bits_of_torch() -> bool:
+    """Whether the loop for AdamW has the bits of torch on this processor."""
+    w, g, m, v = torch.randn(4, 2, 4099, generator=torch.Generator().manual_seed(0))
+    local, moments = AdamWSteps(), {"momentum": m, "square": v * v}
+    number, eta = torch.tensor([[1.0], [7.0]], dtype=torch.float64), torch.tensor(0.1, dtype=torch.float64)
+    at = LocalStep(eta, number, Layout.vector(w.shape[1]), eta)
+    right, after = local.taken(w, g, w, moments, at)
+    new = torch.empty_like(w)
+    _adam_step(local, w, at)(w, Piece(slice(None), slice(None), g), moments, new)
+    return torch.equal(new, right) and all(torch.equal(moments[name], x) for name, x in after.items())
+
+
 def _bounds(piece: Piece, w: Tensor) -> tuple[int, ...]:
     """The first row and the end of the rows of a piece, and the same of its coordinates."""
     pairs = zip(piece[:2], w.shape, strict=True)
@@ -134,6 +168,66 @@ def _roll(
         for i in range(len(here)):
             moment[i] = grad[i] + mu * moment[i]
             out[i] = here[i] - eta * moment[i]
+
+
+@jit
+def _rounded(a: F, b: F) -> F:
+    """a b, rounded before it is added to anything."""
+    return F(a * b)
+
+
+@fma_jit
+def _adam(
+    w: Floats,
+    sizes: Floats,
+    roots: Floats,
+    decay: F,
+    share1: F,
+    beta2: F,
+    share2: F,
+    eps: F,
+    g: Floats,
+    m: Floats,
+    v: Floats,
+    new: Floats,
+    first: int,
+    last: int,
+    start: int,
+    stop: int,
+) -> None:
+    """A step of AdamW along some coordinates of some rows, m and v written over.
+
+    Some coordinates at a time, in two loops: of one with so many arrays no compiler makes vector code.
+
+    Args:
+        sizes: one per row, as are the roots.
+    """
+    for r in range(first, last):
+        for a in range(start, stop, _AT_ONCE):
+            b = min(a + _AT_ONCE, stop)
+            grad, mean, square = g[r - first, a - start : b - start], m[r, a:b], v[r, a:b]
+            _average(grad, mean, square, share1, beta2, share2)
+            _descend_by(w[r, a:b], mean, square, new[r, a:b], sizes[r], roots[r], decay, eps)
+
+
+_AT_ONCE = 1024  # coordinates, which the nearest cache holds
+
+
+@fma_jit
+def _average(g: Floats, m: Floats, v: Floats, share1: F, beta2: F, share2: F) -> None:
+    """Take a gradient into the means of gradients and of their squares."""
+    for i in range(len(g)):
+        m[i] = m[i] + share1 * (g[i] - m[i])
+        v[i] = _rounded(beta2, v[i]) + (share2 * g[i]) * g[i]
+
+
+@fma_jit
+def _descend_by(w: Floats, m: Floats, v: Floats, new: Floats, size: F, root: F, decay: F, eps: F) -> None:
+    """Fill `new` with w after weight decay and a step along m over the root of v."""
+    for i in range(len(w)):
+        deviation = F(1) / (F(1) / np.sqrt(v[i]) * root)
+        kept = w[i] - decay * w[i]
+        new[i] = kept - size * (m[i] / (deviation + eps))
 
 
 @jit

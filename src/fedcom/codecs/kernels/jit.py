@@ -38,14 +38,17 @@ def sum_jit(function: Loop) -> Loop:
 
 
 def fma_jit(function: Loop) -> Loop:
-    """The same, for products that are added before they are rounded, as torch's vectorised loops do it."""
-    return _compiled(function, {"contract"})
+    """The same, for products that are added before they are rounded, as torch's vectorised loops do it.
+
+    As in torch, what is divided by zero is infinite, and no error.
+    """
+    return _compiled(function, {"contract"}, "numpy")
 
 
-def _compiled(function: Loop, fastmath: bool | set[str]) -> Loop:
+def _compiled(function: Loop, fastmath: bool | set[str], division: str = "python") -> Loop:
     if not COMPILED:
         return function
-    lazy: Any = _Lazy(function, fastmath)
+    lazy: Any = _Lazy(function, fastmath, division)
     if _waiting is None:
         return cast(Loop, lazy.dispatcher())
     _waiting.append(lazy)
@@ -55,8 +58,9 @@ def _compiled(function: Loop, fastmath: bool | set[str]) -> Loop:
 class _Lazy:
     """A loop that numba hears of when any loop is first called: importing numba takes a noticeable time."""
 
-    def __init__(self, function: Callable[..., Any], fastmath: bool | set[str]) -> None:
-        self.py_func, self._fastmath = function, fastmath
+    def __init__(self, function: Callable[..., Any], fastmath: bool | set[str], division: str) -> None:
+        self.py_func = function
+        self._options: dict[str, Any] = {"fastmath": fastmath, "error_model": division}
         self._dispatcher: Any = None
 
     def dispatcher(self) -> Any:
@@ -64,7 +68,7 @@ class _Lazy:
         if self._dispatcher is None:
             from numba import njit
 
-            self._dispatcher = njit(cache=True, nogil=True, fastmath=self._fastmath)(self.py_func)
+            self._dispatcher = njit(cache=True, nogil=True, **self._options)(self.py_func)
         return self._dispatcher
 
     def __call__(self, *arguments: Any) -> Any:
