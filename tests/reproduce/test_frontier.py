@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedcom.reports.figures import blank
-from fedcom.reproduce import STUDIES, drawing, frontier
+from fedcom.reproduce import STUDIES, drawing, frontier, optimisers
 from fedcom.reproduce.panels import StudyRun, settings
 from fedcom.reproduce.results import FAILS, HOLDS, PARTLY
 from fedcom.reproduce.study_page import study_page
@@ -104,3 +104,21 @@ def test_explorations_can_hold_and_fail() -> None:
     assert outcomes("explorations", usual) == [HOLDS] * 5
     plain = dict.fromkeys(("fedcomgate", "scaffold", "fedgate", "local-sgd", "qsparse", "vr-diana"), 0.97)
     assert outcomes("explorations", by_label(plain, 0.9)) == [FAILS, FAILS, PARTLY, FAILS, FAILS]
+
+
+def test_optimisers_are_named_after_commas_and_their_claims_can_hold_and_fail() -> None:
+    both = settings("exact peaks 0.03, local adamw, adam")
+    assert both["local"] == {"name": "adamw", "correction": "outside"}
+    assert both["server"] == {"name": "adam"}
+    assert settings("fedavg, local adamw")["local"] == {"name": "adamw"}
+    assert len(set(optimisers.POINTS)) == 4 * 3 * 3
+
+    def helps(run: StudyRun) -> float:
+        tracked = run.method.startswith(("fedgate", "exact"))
+        return 0.9 + 0.02 * tracked + 0.02 * run.method.endswith(", momentum")
+
+    assert outcomes("optimisers", helps) == [HOLDS] * 3
+    worse = outcomes("optimisers", lambda run: 0.9 - 0.02 * ("0.03" in run.method))
+    assert worse == [FAILS] * 3
+    (line, *_) = optimisers.table(made_up("optimisers", helps), "fashion-mnist")
+    assert set(line) == {"method", "sgd", "momentum", "adam"}

@@ -14,6 +14,7 @@ import pytest
 from fedcom.errors import ConfigError
 from fedcom.reproduce import STUDIES, Scale, command, rates
 from fedcom.reproduce import study as studies
+from fedcom.reproduce.panels import settings
 from fedcom.studies import tune
 from fedcom.studies.trials import Trial
 from tests.reproduce.made_up import TINY
@@ -142,3 +143,15 @@ def test_committed_rates_are_as_tuning_writes_them(path: Path) -> None:
     best = {m: {"accuracy": None, **found["methods"][m], **found["found"][m]} for m in found["methods"]}
     head = rates.HEAD if path.stem in rates.GRIDS else rates.PANEL_HEAD
     assert path.read_text() == rates.text(head.format(path.stem), found["tuning"], best)
+
+
+def test_the_search_begins_where_optimisers_need_it() -> None:
+    rates_of_fedavg = {"eta": 0.2, "gamma": 2.0}
+    grid = rates._first_grid(settings("fedavg, momentum"), rates_of_fedavg, rates.NEAR)
+    assert grid == {"eta": [0.05, 0.1, 0.2], "gamma": [4.0, 8.0, 16.0]}
+    grid = rates._first_grid(settings("fedavg, local adamw, adam"), rates_of_fedavg, rates.NEAR)
+    assert grid == {"eta": [0.0005, 0.001, 0.002], "server.rate": list(rates.SERVER_RATES)}
+    text = rates.text(
+        "", {}, {"x": {"eta": 0.1, "server.rate": 0.01, "accuracy": 1, "edges": [], "note": ""}}
+    )
+    assert tomllib.loads(text)["methods"]["x"] == {"eta": 0.1, "rate": 0.01}

@@ -20,6 +20,7 @@ _STUDIES = (
         "frontier-mnist",
         "frontier-fashion-mnist",
         "frontier-cifar-10",
+        "optimisers",
         "explorations",
         "tracking",
         "tables",

@@ -12,6 +12,7 @@ from fedcom.reproduce import (
     fig8,
     fig9,
     frontier,
+    optimisers,
     tracking,
 )
 from fedcom.reproduce.panels import Panel, Scale
@@ -23,6 +24,7 @@ _FIGURES = (fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9)
 _ALL = (
     *(module.STUDY for module in _FIGURES),
     *frontier.STUDIES,
+    optimisers.STUDY,
     explorations.STUDY,
     tracking.STUDY,
 )

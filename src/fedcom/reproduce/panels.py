@@ -8,6 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, cast
 
+from fedcom.algorithms import ALGORITHMS
 from fedcom.config import Config, Table, override
 from fedcom.studies.compare import METHODS
 from fedcom.studies.trials import Trial, points, trials_of
@@ -26,19 +27,26 @@ def package_data(file: str) -> Table:
 
 
 def settings(label: str) -> Table:
-    """The settings of a method from a label: the method, its codec up, its codec down, and momentum.
+    """The settings of a method from a label: the method and its codec up, then others after commas.
 
-    "exact peaks 0.03, down rotated 0.35" is fedcomgate-exact with those codecs; ", momentum" at the end gives
-    the server momentum.
+    "exact peaks 0.03, down rotated 0.35" is fedcomgate-exact with those codecs; ", local adamw" names the
+    clients' optimiser, and anything else, such as ", momentum", the server's.
     """
-    label, momentum = label.removesuffix(MOMENTUM), label.endswith(MOMENTUM)
-    first, _, down = label.partition(", down ")
+    first, *others = label.split(", ")
     method, _, up = first.partition(" ")
     own: Table = {"name": "fedcomgate-exact" if method == "exact" else method}
     codecs = package_data("studies.toml")["codecs"]
     own |= {"uplink": codecs[up]} if up else {}
-    own |= {"server": {"name": "momentum"}} if momentum else {}
-    return own | ({"downlink": codecs[down], "option": "I"} if down else {})  # I: only the mean goes down
+    for other in others:
+        kind, _, name = other.partition(" ")
+        if kind == "down":
+            own |= {"downlink": codecs[name], "option": "I"}  # I: only the mean goes down
+        elif kind == "local":
+            outside = name == "adamw" and ALGORITHMS[own["name"]].tracks
+            own["local"] = {"name": name, **({"correction": "outside"} if outside else {})}
+        else:
+            own["server"] = {"name": other}
+    return own
 
 
 @dataclass(frozen=True)

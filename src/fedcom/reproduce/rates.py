@@ -10,7 +10,7 @@ from fedcom.config import Table, dumps
 from fedcom.config.methods import method_keys
 from fedcom.config.tables import toml_key
 from fedcom.errors import ConfigError, unknown
-from fedcom.reproduce.panels import MOMENTUM, Panel, Scale
+from fedcom.reproduce.panels import Panel, Scale, settings
 from fedcom.reproduce.study import method_rates, panel, rates_in
 from fedcom.studies import sweep, sweep_report
 from fedcom.studies.tune import LAST, SHARE, RunTrials, around, held_out, tune_one
@@ -32,10 +32,10 @@ GRIDS = {
 NEAR = {"eta": (0.5, 1.0, 2.0), "gamma": (0.5, 1.0, 2.0)}
 AROUND = {"cifar-10": {"eta": (0.5, 1.0, 2.0), "gamma": (1.0,)}}
 DEFAULTS = {"eta": 0.1, "gamma": 1.0}
-WITH_MOMENTUM = {
-    "eta": 0.1,
-    "gamma": 8.0,
-}  # with it the methods' best rates are much alike
+# Where the search begins if an optimiser decides more than the method does.
+WITH_MOMENTUM = {"eta": 0.1, "gamma": 8.0}
+LOCAL_ETA = {"momentum": 0.02, "adamw": 0.001}
+SERVER_RATES = (0.0025, 0.005, 0.01, 0.02, 0.04)  # of adaptive servers, which use no gamma
 SEEDS = 5  # seeds on which a best point is confirmed; it is dropped if it diverges on any
 CONFIRMED = 3  # the same for the points of a study
 HEAD = "Rates on {0}, two classes per client; `fedcom reproduce rates {0}` writes this file."
@@ -84,8 +84,7 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
     for label in (label for label in panel.methods if label not in known):
         method, keys = panel.table["methods"][label].get("name", label), method_keys(panel.table, label)
         own = {key: values for key, values in factors.items() if key in keys}
-        start = WITH_MOMENTUM if label.endswith(MOMENTUM) else {**DEFAULTS, **method_rates(data, method)}
-        grid = around(start, own)
+        grid = _first_grid(settings(label), {**DEFAULTS, **method_rates(data, method)}, own)
         try:
             best[label] = tune_one(held_out(panel.table, SEED), label, grid, CONFIRMED, run)
         except ConfigError as error:
@@ -94,6 +93,22 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
         head, tuning = PANEL_HEAD.format(name), facts(data, factors, CONFIRMED)
         path.write_text(text(head, tuning, best), encoding="utf-8")
     return path
+
+
+def _first_grid(given: Table, rates: Mapping[str, float], factors: Mapping[str, Sequence[float]]) -> Table:
+    """The rates to try first: around those of the method, or around what its optimisers need.
+
+    Args:
+        given: the settings of a label.
+        rates: of its method by itself.
+        factors: around them, by key.
+    """
+    local, server = (given.get(section, {}).get("name") for section in ("local", "server"))
+    start = dict(WITH_MOMENTUM if server == "momentum" else rates)
+    start |= {"eta": LOCAL_ETA[local]} if local else {}
+    if server in (None, "momentum"):
+        return around(start, factors)
+    return {**around(start, {"eta": factors["eta"]}), "server.rate": list(SERVER_RATES)}
 
 
 def _runner(folder: Path, device: str, quiet: bool) -> RunTrials:
@@ -121,6 +136,9 @@ def text(head: str, tuning: Table, best: Mapping[str, Mapping[str, Any]]) -> str
     for method, found in best.items():
         name = toml_key(method)
         how = {"accuracy": found["accuracy"], "edges": list(found["edges"]), "note": found["note"]}
-        sections[f"methods.{name}"] = {key: float(found[key]) for key in ("eta", "gamma") if key in found}
+        rates = {
+            key.removeprefix("server."): found[key] for key in ("eta", "gamma", "server.rate") if key in found
+        }
+        sections[f"methods.{name}"] = {key: float(rate) for key, rate in rates.items()}
         sections[f"found.{name}"] = {key: value for key, value in how.items() if value is not None}
     return f"# {head}\n{dumps(sections)}"

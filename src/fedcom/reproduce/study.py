@@ -155,7 +155,9 @@ def lay_rates(table: Table, methods: Sequence[str], files: Sequence[str] = ()) -
             like = labels[own.pop("rates_of")]
             rates = {key: like[key] for key in ("eta", "gamma") if key in like}
         else:
-            rates = tuned.get(label) or method_rates(table["data"]["name"], own.get("name", label))
+            rates = dict(tuned.get(label) or method_rates(table["data"]["name"], own.get("name", label)))
+            if "rate" in rates:  # of an adaptive server
+                own = {**own, "server": {**own["server"], "rate": rates.pop("rate")}}
         labels[label] = {**rates, **own}
     return tuple(label for label in methods if files and label not in tuned)
 
