@@ -38,7 +38,7 @@ from fedcom.engines.local.eager import Collected
 from fedcom.engines.local.stack import map_tensors
 from fedcom.engines.local.threads import one_thread
 from fedcom.rounds.cohort import Steps
-from fedcom.rounds.local import local_work
+from fedcom.rounds.local import Start, local_work
 from fedcom.rounds.round import Mean, Work
 from fedcom.rounds.rules import relative_error
 from fedcom.tasks.oracle import DataOracle
@@ -105,7 +105,8 @@ def stages(simulation: Any, job: Job) -> list[tuple[str, Task, float]]:
         return deque(task.objective.pieces(w, *minibatch), maxlen=0)
 
     def step() -> object:
-        return local_work(algorithm, w, state, first.down, known, Steps(steps), first.rnd)
+        start = Start(w, state, {}, first.down)
+        return local_work(algorithm, start, known, Steps(steps), first.rnd, rules.layout)
 
     upload = algorithm.upload(state, first.down, w - ETA * known.gradient, first.rnd)
     mean = Mean()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import fedcom
-from fedcom.algorithms.optimisers import ServerOptimiser
+from fedcom.algorithms.optimisers import Optimiser
 from fedcom.cli import options
 from fedcom.reproduce import command as reproducing
 from fedcom.studies import card_vectors, codec_card, compare, tune
@@ -125,7 +125,7 @@ def test_every_key_of_a_method_is_listed_with_default_and_meaning(command: Comma
         assert facts["keys"][field.name]["what"], field.name
         if field.name not in method.fixed and field.default is not None:
             default = field.default
-            usual = default.name if isinstance(default, ServerOptimiser) else default
+            usual = default.name if isinstance(default, Optimiser) else default
             told = facts["keys"][field.name]["default"]
             assert (told["name"] if isinstance(told, dict) else told) == usual
 

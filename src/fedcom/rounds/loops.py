@@ -50,9 +50,16 @@ def _momentum_step(momentum: float, at: LocalStep) -> OptimisedStep:
 
     def step(w: Tensor, piece: Piece, moments: Vectors, new: Tensor) -> None:
         g, b = piece.values.numpy(), moments["momentum"].numpy()
-        _roll(w.numpy(), eta, g, mu, b, new.numpy(), *_bounds(piece, w))
+        _roll(_begun(w, piece, new).numpy(), eta, g, mu, b, *_bounds(piece, w))
 
     return step
+
+
+def _begun(w: Tensor, piece: Piece, new: Tensor) -> Tensor:
+    """`new` with w in the place of a piece: a loop of two arrays that may be one is not made vector code."""
+    if w.data_ptr() != new.data_ptr():
+        new[piece.rows, piece.place] = w[piece.rows, piece.place]
+    return new
 
 
 def _adam_step(local: AdamWSteps, w: Tensor, at: LocalStep) -> OptimisedStep:
@@ -62,7 +69,7 @@ def _adam_step(local: AdamWSteps, w: Tensor, at: LocalStep) -> OptimisedStep:
 
     def step(w: Tensor, piece: Piece, moments: Vectors, new: Tensor) -> None:
         g, m, v = (x.numpy() for x in (piece.values, moments["momentum"], moments["square"]))
-        _adam(w.numpy(), sizes, roots, decay, *shares, g, m, v, new.numpy(), *_bounds(piece, w))
+        _adam(_begun(w, piece, new).numpy(), sizes, roots, decay, *shares, g, m, v, *_bounds(piece, w))
 
     return step
 
@@ -123,8 +130,8 @@ def _have_bits_of_torch() -> bool:
 def _rolls_like_torch() -> bool:
     """Whether the loop for momentum has the bits of torch on this processor."""
     w, g, b = torch.randn(3, 1, 4099, generator=torch.Generator().manual_seed(0))
-    heavy, new, rates = torch.add(g, b, alpha=0.9), torch.empty_like(w), (0.1, torch.tensor(0.1).double())
-    _roll(w.numpy(), F(0.1), g.numpy(), F(0.9), b.numpy(), new.numpy(), 0, 1, 0, w.shape[1])
+    heavy, new, rates = torch.add(g, b, alpha=0.9), w.clone(), (0.1, torch.tensor(0.1).double())
+    _roll(new.numpy(), F(0.1), g.numpy(), F(0.9), b.numpy(), 0, 1, 0, w.shape[1])
     return torch.equal(b, heavy) and all(torch.equal(new, descend(w, eta, heavy)) for eta in rates)
 
 
@@ -160,14 +167,14 @@ def _descend(
 
 @fma_jit
 def _roll(
-    w: Floats, eta: F, g: Floats, mu: F, b: Floats, new: Floats, first: int, last: int, start: int, stop: int
+    w: Floats, eta: F, g: Floats, mu: F, b: Floats, first: int, last: int, start: int, stop: int
 ) -> None:
-    """Replace some coordinates of some rows of b by mu b + g, and fill `new` there with w - eta b."""
+    """Replace some coordinates of some rows of b by mu b + g, then those of w by w - eta b."""
     for r in range(first, last):
-        here, grad, moment, out = w[r, start:stop], g[r - first], b[r, start:stop], new[r, start:stop]
+        here, grad, moment = w[r, start:stop], g[r - first], b[r, start:stop]
         for i in range(len(here)):
             moment[i] = grad[i] + mu * moment[i]
-            out[i] = here[i] - eta * moment[i]
+            here[i] = here[i] - eta * moment[i]
 
 
 @jit
@@ -189,15 +196,14 @@ def _adam(
     g: Floats,
     m: Floats,
     v: Floats,
-    new: Floats,
     first: int,
     last: int,
     start: int,
     stop: int,
 ) -> None:
-    """A step of AdamW along some coordinates of some rows, m and v written over.
+    """A step of AdamW along some coordinates of some rows; w, m and v are written over.
 
-    Some coordinates at a time, in two loops: of one with so many arrays no compiler makes vector code.
+    Some coordinates at a time, in two loops: one with so many arrays is not made vector code.
 
     Args:
         sizes: one per row, as are the roots.
@@ -207,7 +213,7 @@ def _adam(
             b = min(a + _AT_ONCE, stop)
             grad, mean, square = g[r - first, a - start : b - start], m[r, a:b], v[r, a:b]
             _average(grad, mean, square, share1, beta2, share2)
-            _descend_by(w[r, a:b], mean, square, new[r, a:b], sizes[r], roots[r], decay, eps)
+            _descend_by(w[r, a:b], mean, square, sizes[r], roots[r], decay, eps)
 
 
 _AT_ONCE = 1024  # coordinates, which the nearest cache holds
@@ -222,12 +228,12 @@ def _average(g: Floats, m: Floats, v: Floats, share1: F, beta2: F, share2: F) ->
 
 
 @fma_jit
-def _descend_by(w: Floats, m: Floats, v: Floats, new: Floats, size: F, root: F, decay: F, eps: F) -> None:
-    """Fill `new` with w after weight decay and a step along m over the root of v."""
+def _descend_by(w: Floats, m: Floats, v: Floats, size: F, root: F, decay: F, eps: F) -> None:
+    """Replace w by w after weight decay and a step along m over the root of v."""
     for i in range(len(w)):
         deviation = F(1) / (F(1) / np.sqrt(v[i]) * root)
         kept = w[i] - decay * w[i]
-        new[i] = kept - size * (m[i] / (deviation + eps))
+        w[i] = kept - size * (m[i] / (deviation + eps))
 
 
 @jit
