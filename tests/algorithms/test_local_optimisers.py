@@ -305,5 +305,5 @@ def test_auto_rates_keep_the_path_of_a_round() -> None:
     )
     assert heavy.gamma == plain.gamma
     assert heavy.local_rate(0) * heavy.local.reach(5) == pytest.approx(5 * plain.local_rate(0), rel=0.01)
-    with pytest.raises(ConfigError, match="gamma=auto is made from gradients, and steps of local adamw"):
+    with pytest.raises(ConfigError, match="gamma=auto needs gradients, and steps of local adamw"):
         Simulation(task, FedAvg(eta=0.01, gamma="auto", local="adamw"), rounds=1, device="cpu")

@@ -82,6 +82,7 @@ def test_a_sweep_and_what_the_list_says(tmp_path: Path) -> None:
     assert chosen["fedcom", "sgd"] == pytest.approx(heavy["fedcom", 0], rel=1e-4)
     key = json.loads(fedcom(tmp_path, "list", "algorithms", "fedcom", "--json").out)["keys"]["local"]
     assert (key["values"], key["default"]["name"]) == ("'sgd' or 'momentum' or 'adamw' or 'muon'", "sgd")
-    got = finished(tmp_path, "run", *SMALL, "local.name=adamw", "run.rounds=1")
+    rates = ("algorithm.eta=0.001", "algorithm.gamma=1")
+    got = finished(tmp_path, "run", *SMALL, "algorithm.name=fedcomgate", "local.name=adamw", *rates)
     assert (got.code, got.err.count("\n")) == (2, 1)
     assert "fedcomgate learns gradients from how far clients went" in got.err
