@@ -164,9 +164,10 @@ def settle(
         )
     local, cohort = algorithm.local, Cohort.of(algorithm, task.sizes.cpu(), participation)
     if not local.linear:
+        asked = " and ".join(f"{key}=auto" for key in autos)
         raise ConfigError(
-            f"{' and '.join(f'{key}=auto' for key in autos)} needs gradients, and steps of local {local.name} have a "
-            "length of their own; give numbers, such as eta=0.001 and gamma=1"
+            f"{asked} needs gradients, and steps of local {local.name} have a length of their own; give "
+            "numbers, such as eta=0.001 and gamma=1"
         )
     weight = local.reach(cohort.tau) / cohort.tau  # of a gradient in the local steps, on average
     given |= {} if algorithm.eta == "auto" else {"eta": algorithm.eta * weight}
