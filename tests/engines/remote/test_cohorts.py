@@ -29,8 +29,8 @@ CASES: dict[str, tuple[str, Links | None, dict[str, Any]]] = {
     "exact": ("fedcomgate-exact", Links(Rotated(1.0)), {}),
     "downlink": ("fedcomgate", Links(Int(4), Rotated(2.0)), {}),
     "momentum": ("fedcomgate-exact", Links(Rotated(1.0)), {"server": "momentum"}),
-    # Not Int down: its smallest value is rounded up to a float32, and the mean of Int's values often is one but
-    # for the last bit of a sum.
+    # Not Int down: its smallest value is rounded up to a float32, and a mean of Int's values often is one
+    # but for the last bit of a sum.
     "momentum, option I": ("scaffold", Links(Int(4), Rotated(2.0)), {"server": "yogi", "option": "I"}),
     "downlink's memory": ("fedcomgate", Links(Int(4), TopK(0.2), downlink_memory="error-feedback"), {}),
 }
