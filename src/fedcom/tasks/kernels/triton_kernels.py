@@ -77,13 +77,13 @@ def _stepped(
         at: where the numbers are among the moments.
     """
     if ADAM or HEAVY:
-        b = tl.load(first + at, mask=inside, other=0.0)
-        b = b + share1 * (g - b) if ADAM else share1 * b + g
-        tl.store(first + at, b, mask=inside & (rate != 0))
+        kept = tl.load(first + at, mask=inside, other=0.0)
+        b = kept + share1 * (g - kept) if ADAM else share1 * kept + g
+        tl.store(first + at, tl.where(rate != 0, b, kept), mask=inside)
         if ADAM:
-            v = tl.load(second + at, mask=inside, other=0.0)
-            v = v + share2 * (g * g - v)
-            tl.store(second + at, v, mask=inside & (rate != 0))
+            square = tl.load(second + at, mask=inside, other=0.0)
+            v = square + share2 * (g * g - square)
+            tl.store(second + at, tl.where(rate != 0, v, square), mask=inside)
             b = b / (tl.sqrt(v) * root + eps)
         return tl.where(rate != 0, keep * m - rate * b, m)
     return tl.where(rate != 0, m - rate * g, m)
