@@ -12,7 +12,8 @@ from torch import Tensor
 from fedcom.engines.results import Row
 from fedcom.errors import ConfigError, nearest
 from fedcom.formats import is_number
-from fedcom.saving.whole import disk_errors, write_whole
+from fedcom.saving.series import write_tensors
+from fedcom.saving.whole import disk_errors
 
 _CONDITION = re.compile(r"\s*(\w+)\s*(>=|<=)\s*(\S+)\s*")
 _USUAL = ("test_accuracy", "test_loss", "train_loss")  # the first that a task has tells its best model
@@ -148,12 +149,9 @@ def write_best(folder: Path, best: Best) -> dict[str, Any] | None:
     if best.last < 0:
         return None
     if best.w is not None and _round_of(folder) != best.round:
-        from safetensors.torch import save_file
-
-        w, told = {"w": best.w.cpu()}, {"round": str(best.round)}
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / FILE, lambda path: save_file(w, path, told))
+        write_tensors(folder / FILE, {"w": best.w.cpu()}, {"round": str(best.round)})
     return {key: value for key, value in best._asdict().items() if key != "w"}
 
 

@@ -49,8 +49,9 @@ from fedcom.runs.files import (
 )
 from fedcom.runs.folder import claim, clear
 from fedcom.runs.watch import OnDivergence, Watch
+from fedcom.saving.series import write_tensors
 from fedcom.saving.timer import SaveTimer
-from fedcom.saving.whole import disk_errors, flush, write_json, write_text, write_whole
+from fedcom.saving.whole import disk_errors, flush, write_json, write_text
 
 _log = logging.getLogger("fedcom")
 MINUTES = 10.0  # between two checkpoints, unless told otherwise
@@ -366,9 +367,7 @@ class _Recorder:
 
     def _write_model(self, name: str, module: torch.nn.Module) -> None:
         tensors = {key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}
-        from safetensors.torch import save_file
-
-        write_whole(self.out / name, lambda path: save_file(tensors, path))
+        write_tensors(self.out / name, tensors)
 
     def _summarise(self, status: str, error: BaseException | None = None) -> None:
         last = dict(self.rows[-1]) if self.rows else {}

@@ -188,19 +188,25 @@ class Series:
             seen = torch.cat([seen, clients[fresh]])
 
 
-def _write(path: Path, tensors: Vectors) -> FileEntry:
-    """Write a safetensors file; returns its entry in the manifest."""
+def write_tensors(path: Path, tensors: Vectors, told: dict[str, str] | None = None) -> None:
+    """Write a safetensors file, with some words beside the tensors."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     def save(aside: Path) -> None:
         try:
-            save_file(tensors, aside)
+            save_file(tensors, aside, told)
         except SafetensorError as error:  # the library's own error for a full disk
             raise OSError(None, str(error)) from None
 
     with disk_errors(path.parent):
         write_whole(path, save)
+
+
+def _write(path: Path, tensors: Vectors) -> FileEntry:
+    """Write a safetensors file; returns its entry in the manifest."""
+    write_tensors(path, tensors)
+    with disk_errors(path.parent):
         checksum, size = _crc(path)
     entry = {"file": path.name, "size": size, "crc32": checksum}
     return entry | ({"rows": len(tensors["clients"])} if "clients" in tensors else {})
