@@ -21,6 +21,7 @@ def run(module: str, *arguments: str) -> str:
     return done.out
 
 
+@pytest.mark.thorough
 def test_contenders_are_measured_side_by_side(tmp_path: Path) -> None:
     results = tmp_path / "runs.json"
     short = ("--job", "tiny", "--rounds", "1", "--repeats", "1", "--json", str(results))

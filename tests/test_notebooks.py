@@ -34,6 +34,7 @@ def book(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_a_tutorial_runs_from_top_to_bottom(book: Any) -> None:
     codes = [cell for cell in book.cells if cell.cell_type == "code"]

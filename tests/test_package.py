@@ -58,6 +58,7 @@ def test_the_wheel_holds_the_package_and_its_experiments_and_nothing_else(wheel:
     assert "fedcom/experiments/fig4/mnist.toml" in experiments
 
 
+@pytest.mark.thorough
 def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
     subprocess.run(build, check=True, cwd=ROOT, capture_output=True, timeout=PATIENCE)

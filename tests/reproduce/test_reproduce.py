@@ -232,6 +232,7 @@ def only_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "root"
 
 
+@pytest.mark.thorough
 def test_a_panel_without_data_leaves_the_others(only_mnist: Path, tmp_path: Path) -> None:
     small = ("data.clients=4", "model.hidden=8", "run.rounds=2", "algorithm.tau=1", "algorithm.batch=5")
     options = ["--quick", "--out", str(tmp_path), "-q", "--device", "cpu"]

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[3]
 REPLIES = 200 if CHAOS else 12
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 @pytest.mark.parametrize("codec", CODECS if CHAOS else ["rotated 0.25"])
 def test_memory_grows_by_five_models_at_most(tmp_path: Path, codec: str) -> None:
