@@ -22,6 +22,7 @@ CHAOS = os.environ.get("FEDCOM_CHAOS", "0") not in ("", "0")  # all cases, and n
 settings.register_profile(
     "fedcom",
     deadline=None,
+    max_examples=100 if CHAOS else 40,
     print_blob=True,
     derandomize=not CHAOS,
     suppress_health_check=[HealthCheck.too_slow],
