@@ -9,7 +9,6 @@ from fedcom.formats import MB
 from fedcom.reports.looks import COLOURS
 from fedcom.reproduce.drawing import Chart, Dot, draw_charts, scatter
 from fedcom.reproduce.panels import MOMENTUM, Panel, Scale, package_data, settings
-from fedcom.reproduce.rates import AROUND
 from fedcom.reproduce.results import StudyResults, Verdict, better, list_of
 from fedcom.reproduce.study import Study, panel
 
@@ -201,9 +200,8 @@ def _pairs(results: StudyResults, name: str) -> Verdict:
 
 
 def _study(data: str) -> Study:
-    kept = " Only eta is tuned here, at the method's gamma." if data in AROUND else ""
     own = {"plan": partial(plan, data), "charts": charts, "judge_panel": judge, "table": table}
-    return Frontier.told(f"frontier-{data}", words="frontier", fill={"data": data, "kept": kept}, **own)
+    return Frontier.told(f"frontier-{data}", words="frontier", fill={"data": data}, **own)
 
 
 STUDIES = tuple(map(_study, POINTS))

@@ -27,10 +27,8 @@ GRIDS = {
     "fashion-mnist": _SMALL,
     "cifar-10": {"eta": [0.02, 0.05, 0.1, 0.2], "gamma": [1.0, 2.0, 4.0]},
 }
-# The grid around a method's rates on which its codecs are tuned: factors of eta and gamma. Runs on CIFAR-10
-# cost ten times as much, and gamma 2 was the best for every method tuned there, so gamma is kept.
+# The grid around a method's rates on which its codecs are tuned: factors of eta and gamma.
 NEAR = {"eta": (0.5, 1.0, 2.0), "gamma": (0.5, 1.0, 2.0)}
-AROUND = {"cifar-10": {"eta": (0.5, 1.0, 2.0), "gamma": (1.0,)}}
 DEFAULTS = {"eta": 0.1, "gamma": 1.0}
 # Where the search begins if an optimiser decides more than the method does.
 WITH_MOMENTUM = {"eta": 0.1, "gamma": 8.0}
@@ -79,18 +77,18 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
     """
     *others, name = panel.rates
     data, run, best = str(panel.config.data.name), _runner(out / name, device, quiet), dict[str, Any]()
-    path, factors = out / name / f"{name}.toml", AROUND.get(data, NEAR)
+    path = out / name / f"{name}.toml"
     known = {label for file in others for label in rates_in(file)}
     for label in (label for label in panel.methods if label not in known):
         method, keys = panel.table["methods"][label].get("name", label), method_keys(panel.table, label)
-        own = {key: values for key, values in factors.items() if key in keys}
+        own = {key: values for key, values in NEAR.items() if key in keys}
         grid = _first_grid(settings(label), {**DEFAULTS, **method_rates(data, method)}, own)
         try:
             best[label] = tune_one(held_out(panel.table, SEED), label, grid, CONFIRMED, run)
         except ConfigError as error:
             print(f"fedcom: {panel.name}: {error}", file=sys.stderr)
             continue
-        head, tuning = PANEL_HEAD.format(name), facts(data, factors, CONFIRMED)
+        head, tuning = PANEL_HEAD.format(name), facts(data, NEAR, CONFIRMED)
         path.write_text(text(head, tuning, best), encoding="utf-8")
     return path
 
