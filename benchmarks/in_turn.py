@@ -17,15 +17,17 @@ TURNS = 9
 def compare(methods: Sequence[fedcom.Algorithm], description: str) -> None:
     """Play two methods on the MNIST job of benchmarks/jobs.py in turn; print their times and the ratio.
 
-    The command line gives the device and how many rounds a turn has.
+    The command line gives the device, the engine and how many rounds a turn has.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--engine", default="", help="compiled on a GPU, if nothing is said")
     parser.add_argument("--rounds", type=int, default=2, help="in a turn")
     options = parser.parse_args()
     task = fedcom_task(JOBS["mnist"]).to(torch.device(options.device))
-    engine = {"engine": "compiled"} if options.device == "cuda" else {}
-    runs = [fedcom.Simulation(task, one, fedcom.Int(8), device=options.device, **engine) for one in methods]
+    engine = options.engine or ("compiled" if options.device == "cuda" else "auto")
+    where = {"device": options.device, "engine": engine}
+    runs = [fedcom.Simulation(task, one, fedcom.Int(8), **where) for one in methods]
     seconds = [list[float](), list[float]()]
     for turn in range(TURNS + 2):
         for i, run in enumerate(runs):

@@ -1,6 +1,6 @@
 """Momentum and AdamW in the clients' steps beside plain steps: time per round in turn.
 
-    python -m benchmarks.local_optimisers [--device cuda] [--rounds 20]
+    python -m benchmarks.local_optimisers [--device cuda] [--engine graph] [--rounds 20]
 
 The bars are 1.25 for momentum and 1.6 for AdamW.
 """

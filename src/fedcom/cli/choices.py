@@ -121,12 +121,15 @@ def list_command(
 
 def _registry(what: str) -> "Registry[Any]":
     from fedcom.algorithms import ALGORITHMS
+    from fedcom.algorithms.local_optimisers import LOCAL_OPTIMISERS
     from fedcom.algorithms.optimisers import OPTIMISERS
+    from fedcom.algorithms.schedules import SCHEDULES
     from fedcom.codecs import CODECS
     from fedcom.data import DATASETS, PARTITIONS
     from fedcom.tasks.models import MODELS
 
-    every: tuple[Registry[Any], ...] = (ALGORITHMS, OPTIMISERS, CODECS, DATASETS, MODELS, PARTITIONS)
+    steps: tuple[Registry[Any], ...] = (ALGORITHMS, OPTIMISERS, LOCAL_OPTIMISERS, SCHEDULES)
+    every: tuple[Registry[Any], ...] = (*steps, CODECS, DATASETS, MODELS, PARTITIONS)
     return {registry.title: registry for registry in every}[what]
 
 

@@ -11,7 +11,10 @@ from fedcom.errors import unknown
 # What other modules know too, but only with torch; tests compare them.
 PORT = 8765  # of a live report
 METHODS = "fedavg, fedpaq, scaffold, fedgate, fedcomgate"
-LISTS = ("algorithms", "server_optimisers", "codecs", "datasets", "models", "partitions")
+LISTS = (
+    *("algorithms", "server_optimisers", "local_optimisers", "schedules"),
+    *("codecs", "datasets", "models", "partitions"),
+)
 RATES, REPEAT, DIM = "0.1,0.5,1,2,4,8", "8", 200_000
 CLIENTS, SAMPLES, SEEDS = 20, 512, 3  # to probe; to confirm what was tuned
 _STUDIES = (
@@ -132,8 +135,8 @@ _PARAGRAPHS = (
     "round, for real clients (fedcom flower): deadline (s), least (share of clients that must reply), clip "
     "(largest norm that the server hears), restarts (how often a client may lose its state), void (rounds "
     "without enough replies that end a run), rebind (a client's number may pass to another node's key)",
-    "Names to choose from: fedcom list algorithms, server_optimisers, codecs, datasets, models or "
-    "partitions. To use your own code, write package.module:Name; it is imported, also from the current "
-    "folder, and run. If a config outside the current folder names code, that takes --trust.",
+    f"Names to choose from: fedcom list {', '.join(LISTS[:-1])} or {LISTS[-1]}. "
+    "To use your own code, write package.module:Name; it is imported, also from the current folder, and run. "
+    "If a config outside the current folder names code, that takes --trust.",
 )
 KEYS = "\n\n".join(_PARAGRAPHS)
