@@ -16,6 +16,7 @@ import pytest
 import fedcom
 from fedcom import cli
 from fedcom.algorithms.optimisers import OPTIMISERS
+from fedcom.algorithms.schedules import SCHEDULES
 from fedcom.cli import options
 from fedcom.config import DataConfig, RunConfig
 from fedcom.runs.files import FILES
@@ -27,6 +28,8 @@ REGISTRIES: dict[str, Any] = {
     for registry in (
         fedcom.ALGORITHMS,
         OPTIMISERS,
+        fedcom.LOCAL_OPTIMISERS,
+        SCHEDULES,
         fedcom.CODECS,
         fedcom.DATASETS,
         fedcom.MODELS,
