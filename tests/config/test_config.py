@@ -129,6 +129,22 @@ def test_overrides_come_after_the_file_and_the_last_one_wins(tmp_path: Path) -> 
     assert table["methods"] == {"mine": {"uplink": {"bits": 4}}}
 
 
+def test_an_override_that_names_another_codec_or_optimiser_drops_what_the_file_says_of_the_former(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(
+        "uplink = {name='int', bits=4}\nlocal = {name='adamw', beta1=0.8}\n[server]\nrate = 0.1\n"
+    )
+    other = read(file, ["uplink.name=sign", "local.name=momentum", "local.clip=1", "server.name=adam"])
+    assert other["uplink"] == {"name": "sign"}
+    assert other["local"] == {"name": "momentum", "clip": 1}
+    assert other["server"] == {"rate": 0.1, "name": "adam"}  # the file names none, so it may mean this one
+    same = read(file, ["uplink.name=int", "local.beta2=0.9"])
+    assert same["uplink"] == {"name": "int", "bits": 4}
+    assert same["local"] == {"name": "adamw", "beta1": 0.8, "beta2": 0.9}
+
+
 def test_parameters_alone_refine_the_methods_own_codec() -> None:
     assert config("uplink.bits=4").links.uplink == Int(bits=4)
     assert config("algorithm.name=qsparse", "uplink.ratio=0.5").links.uplink == TopK(ratio=0.5, values="int")

@@ -15,11 +15,15 @@ from fedcom.errors import ConfigError, unknown
 Table = dict[str, Any]
 _OVERRIDE = re.compile(r"([\w-]+)\.([\w.-]+)=(.*)", re.DOTALL)
 _SECTIONS = ("data", "model", "algorithm", "server", "local", "uplink", "downlink", "run", "round", "network")
+_PARTS = ("server", "local", "uplink", "downlink")  # whose keys are those of what they name
 _INSTEAD = {"epochs": "tau", "tau": "epochs"}  # of an algorithm's keys, the one that each makes void
 
 
 def read(path: str | Path | None, overrides: Sequence[str] = (), trust: bool = True) -> Table:
-    """The table of a TOML file with overrides laid over it; an override of epochs drops tau, and vice versa.
+    """The table of a TOML file with overrides laid over it.
+
+    An override of epochs drops tau, and vice versa; one that names another codec or optimiser drops all that
+    the file says of the former one.
 
     Args:
         trust: whether a file outside the current folder may name code; see `refuse_code`.
@@ -36,6 +40,8 @@ def read(path: str | Path | None, overrides: Sequence[str] = (), trust: bool = T
     said: Table = {}
     for text in overrides:
         override(said, text)
+    _drop_replaced(table, said)
+    for text in overrides:
         override(table, text)
     drop_void(table, said)
     for section, values in table.items():
@@ -43,6 +49,14 @@ def read(path: str | Path | None, overrides: Sequence[str] = (), trust: bool = T
     if file is not None and not trust:
         refuse_code(file, table, said)
     return table
+
+
+def _drop_replaced(table: Table, newer: Table) -> None:
+    for section in _PARTS:
+        old, new = table.get(section), newer.get(section)
+        named = [part["name"] for part in (old, new) if isinstance(part, dict) and "name" in part]
+        if len(named) == 2 and named[0] != named[1]:
+            del table[section]
 
 
 def drop_void(table: Table, newer: Table) -> None:
