@@ -209,9 +209,11 @@ class AdamWSteps(LocalOptimiser):
         m = torch.lerp(moments["momentum"], g, 1 - self.beta1)
         v = torch.addcmul(self.beta2 * moments["square"], g, g, value=1 - self.beta2)
         size, root = self.scales(at, w.dtype)
-        # On a CPU v.sqrt() is not rounded as a compiled loop rounds it; v.rsqrt() is.
-        deviation = v.sqrt() / root if v.is_cuda else (v.rsqrt() * root).reciprocal()
-        return descend(w, size, m / (deviation + self.eps)), {"momentum": m, "square": v}
+        if v.is_cuda:  # m / (sqrt(v)/root + eps), with a pass over the vectors less
+            size, along = size * root, m / v.sqrt().add_(self.eps * root)
+        else:  # where v.sqrt() is not rounded as a compiled loop rounds it; v.rsqrt() is
+            along = m / ((v.rsqrt() * root).reciprocal() + self.eps)
+        return descend(w, size, along), {"momentum": m, "square": v}
 
     def scales(self, at: LocalStep, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """What corrects the moments' bias: the size of the step, and what the root is divided by."""
