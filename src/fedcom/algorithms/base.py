@@ -60,7 +60,7 @@ class Round(NamedTuple):
     """The public facts of one round."""
 
     eta: float | Tensor  # the local rate of this round: path/tau; a column if the rows are of several runs
-    tau: float  # the nominal number of local steps
+    tau: float | Tensor  # the nominal number of local steps; a column if rows are of runs that differ in it
     path: float | Tensor  # the weights of a client's gradients in w - w_j, summed; a column if clients differ
     share: float | Tensor  # the weight of the sampled clients among all: n/m for uniform weights
     coin: float | Tensor = 0.0  # one random number in [0, 1) that all clients of this round share

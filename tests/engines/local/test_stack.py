@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedcom import Links, Simulation, Task
-from fedcom.algorithms import ALGORITHMS, FedAvg, FedCOM, FedCOMGATE, Scaffold
+from fedcom.algorithms import ALGORITHMS, FedAvg, FedCOM, FedCOMGATE, FedNova, Scaffold
 from fedcom.algorithms.local_optimisers import AdamWSteps, LocalOptimiser, MomentumSteps, MuonSteps
 from fedcom.algorithms.optimisers import Momentum
 from fedcom.codecs import Auto, Dithered, Int, LowRank, Peaks, RandK, Rotated, TopK
@@ -19,6 +19,7 @@ from fedcom.engines.local.threads import map_on_threads
 from fedcom.engines.simulation import in_step
 from fedcom.engines.stacks import runs_that_fit, stack_runs
 from fedcom.errors import ConfigError, Diverged
+from fedcom.rounds.cohort import Ranking
 from fedcom.rounds.round import play
 from tests.conftest import after, close, mlp_task, quadratic_task
 
@@ -183,12 +184,44 @@ def test_one_run_of_a_stack_may_diverge() -> None:
         runs[1].row()
 
 
-def test_runs_whose_clients_differ_in_steps_cannot_be_stacked() -> None:
-    task = mlp_task(sizes=[12, 7, 9, 12, 5, 8])
-    runs = [Simulation(task, FedCOM(epochs=1, batch=4), rounds=2, seed=s, device="cpu") for s in range(2)]
-    with pytest.raises(ConfigError, match="play each run by itself"):
-        stack_runs(runs)
-    assert stack_runs(runs[:1]) is runs[0].engine
+UNEQUAL = [
+    (FedAvg(epochs=2, batch=4, weights="size", local=MomentumSteps(mu=0.5)), None),
+    (FedNova(epochs=2, batch=4, weights="size", local=MomentumSteps(keep=True)), None),
+    (Scaffold(epochs=2, batch=4, gamma=1.0, local=MomentumSteps(correction="outside")), None),
+    (FedCOMGATE(tau=(1, 4, 2, 2, 3, 1), batch=4, gamma=1.0, eta=0.02), Rotated(2.0)),
+]
+
+
+@pytest.mark.parametrize(("method", "codec"), UNEQUAL, ids=lambda x: getattr(x, "name", ""))
+def test_runs_whose_clients_differ_in_steps_are_played_in_step(
+    method: Any, codec: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [12, 7, 9, 12, 5, 8], [8] * 6, [3, 30, 4, 9, 2, 11]
+
+    def make(seed: int, participation: float = 1.0) -> Simulation:
+        task, links = mlp_task(sizes=sizes[seed], seed=seed), None if codec is None else Links(codec)
+        given = {"participation": participation, "seed": seed, "network": "lte", "device": "cpu"}
+        return Simulation(task, method, links, rounds=3, **given)
+
+    for participation in (1.0, 0.5):
+        stacked = [make(seed, participation) for seed in range(3)]
+        engine = stack_runs(stacked)
+        for _ in range(3):
+            engine.step()
+        for seed, run in enumerate(stacked):
+            with monkeypatch.context() as patch:  # a client that has taken its steps is masked instead
+                patch.setattr(Ranking, "of", lambda steps: None)
+                single = make(seed, participation)
+                for _ in range(3):
+                    single.step()
+            assert close(run.server.w, single.server.w, 1e-11)
+            assert run.ledger.as_dict() == single.ledger.as_dict()
+            ours, theirs = (r.row()["modelled_seconds"] for r in (run, single))
+            assert ours == pytest.approx(theirs, rel=1e-9)
+            for mine, other in zip(run.client_states(), single.client_states(), strict=True):
+                assert close(mine, other, 1e-10)
+            for name, x in single.client_memory().items():
+                assert close(run.client_memory()[name], x, 1e-10)
 
 
 def test_engines_that_need_a_gpu_are_refused_on_a_cpu() -> None:
