@@ -3,8 +3,8 @@
     python -m benchmarks.niid --device cuda
     python -m benchmarks.niid --device cuda --data mnist --methods fedavg --profile
 
-Each method's five ways to deal the data are one stack of 50 clients. A round is played, one is recorded, and the
-time of those after them, times the rounds of the study, with its evaluations, is the time of the whole table.
+Each method's five ways to deal the data are one stack of 50 clients. A round is played, one is recorded, and
+the time of those after them, times the rounds of the study, with its evaluations, is the time of the table.
 """
 
 import argparse
@@ -75,14 +75,14 @@ def measure(data: str, method: str, tasks: list[Task], given: argparse.Namespace
     steps = [run.state.cohort.steps for run in runs]
     most = max(s.most for s in steps)
     taken = sum(int(s.per_client.sum()) if s.per_client is not None else 10 * s.most for s in steps)
-    config = runs[0]
-    rows = len(runs) * (1 + config.rounds // config.eval_every)
-    total = first + second + (config.rounds - 2) * each + rows * row
-    refused = getattr(engine, "refused", None)
+    run, refused = runs[0], getattr(engine, "refused", None)
+    rows = len(runs) * (1 + run.rounds // run.eval_every)
+    total = first + second + (run.rounds - 2) * each + rows * row
     print(
-        f"{data:14} {method:16} {len(runs)} runs, at most {most} steps, {taken} in all: first round {first:.2f} s, "
-        f"second {second:.2f} s, others {each:.3f} s ({1e3 * each / most:.3f} ms a stacked step, "
-        f"{1e6 * each / taken:.1f} us a client's), evaluation {row:.3f} s; a whole run {total:.0f} s"
+        f"{data:14} {method:16} {len(runs)} runs, at most {most} steps, {taken} in all: "
+        f"first round {first:.2f} s, second {second:.2f} s, others {each:.3f} s "
+        f"({1e3 * each / most:.3f} ms a stacked step, {1e6 * each / taken:.1f} us a client's), "
+        f"evaluation {row:.3f} s; a whole run {total:.0f} s"
         + (f"; NOT RECORDED: {refused}" if refused else ""),
         flush=True,
     )

@@ -34,8 +34,8 @@ class DataConfig:
         test: a file with the test set, or the share of rows to hold out.
         validation: the share of each client's training samples that is held out and scored in place of the
             test set; for choosing settings.
-        pixels: of images: "standard", minus their mean and over their deviation, or "unit", from 0 to 1.
-        augment: whether clients shift and flip their images at random; see `Augment`.
+        pixels: "unit": those of images are from 0 to 1; None: minus their mean, over their deviation.
+        augment: whether clients shift and flip their images at random; see `Augment`. None: no.
     """
 
     name: str | None = None
@@ -51,8 +51,8 @@ class DataConfig:
     client_column: str | None = None
     test: float | str | None = None
     validation: float | None = None
-    pixels: Literal["standard", "unit"] = "standard"
-    augment: bool = False
+    pixels: Literal["unit"] | None = None
+    augment: bool | None = None
 
     def __post_init__(self) -> None:
         if self.path is not None and self.name is not None:

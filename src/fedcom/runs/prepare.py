@@ -197,7 +197,7 @@ def _dataset(config: Config, draw: Draw) -> Dataset:
     if c.path is not None:
         return read_own(c.path, c.label_column, c.client_column, c.test, draw.fold("test"))
     data = load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
-    return data if c.pixels == "standard" else data.in_unit_range()
+    return data if c.pixels is None else data.in_unit_range()
 
 
 def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:
