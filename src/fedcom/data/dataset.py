@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.data.forms import unpacked
-from fedcom.errors import DataError
+from fedcom.errors import ConfigError, DataError
 
 _NAMES = "OSUT"  # numpy's kinds of objects and texts
 
@@ -43,7 +43,9 @@ class Dataset:
     def in_unit_range(self) -> "Dataset":
         """The same images with pixels from 0 to 1."""
         if self.pixels is None:
-            raise DataError(f"pixels from 0 to 1 are for sets of images that fedcom reads; got {self.name!r}")
+            raise ConfigError(
+                f"data.pixels=unit is for images whose range of pixels is known; {self.name} has none"
+            )
         mean, deviation, largest = self.pixels
         x, test_x = ((half * deviation + mean) / largest for half in (self.x, self.test_x))
         return replace(self, x=x, test_x=test_x, pixels=None)

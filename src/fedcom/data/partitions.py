@@ -252,33 +252,32 @@ def _capped(request: SplitRequest) -> list[Tensor]:
 def _labels_each(request: SplitRequest) -> list[Tensor]:
     """classes_per_client labels for each client; a label's samples are shared equally by those who have it.
 
-    Client j has label j (modulo the number of classes), and its others are drawn at random (NIID-Bench).
+    Client j has label j, modulo the number of classes, and its others are drawn at random (NIID-Bench), those
+    first that nobody would have otherwise.
     """
-    k, y = request.classes_per_client, _labels("labels", request.y)
-    known = torch.unique(y)
-    if k > len(known):
-        raise ConfigError(f"classes_per_client is {k}, but the data has {len(known)} classes; lower it")
-    if len(known) > request.clients * k:
+    known, counts = torch.unique(_labels("labels", request.y), return_counts=True)
+    k, classes = request.classes_per_client, len(known)
+    if k > classes:
+        raise ConfigError(f"classes_per_client is {k}, but the data has {classes} classes; lower it")
+    if request.clients * k < classes:
         raise ConfigError(
-            f"{request.clients} clients of {k} labels each cannot hold the data's {len(known)} classes; "
-            "raise clients or classes_per_client"
+            f"{request.clients} clients of {k} labels each cannot have all {classes} classes; raise clients "
+            "or classes_per_client"
         )
-    keys = request.draw.fold("labels")
-    own = [
-        _chosen(keys.fold(client), client % len(known), k, len(known)) for client in range(request.clients)
-    ]
+    own, free = list[set[int]](), {*range(request.clients, classes)}  # free: nobody has them yet
+    for client in range(request.clients):
+        drawn = request.draw.fold("labels", client).permutation(classes).tolist()
+        others = sorted(
+            (label for label in drawn if label != client % classes), key=lambda label: label not in free
+        )
+        own.append({client % classes, *others[: k - 1]})
+        free -= own[-1]
     parts: list[list[Tensor]] = [[] for _ in own]
-    for label, samples in enumerate(torch.split(_by_label(request), torch.bincount(y)[known].tolist())):
+    for label, samples in enumerate(torch.split(_by_label(request), counts.tolist())):
         holders = [client for client, labels in enumerate(own) if label in labels]
-        for client, piece in zip(holders, torch.tensor_split(samples, max(1, len(holders))), strict=False):
+        for client, piece in zip(holders, torch.tensor_split(samples, len(holders)), strict=True):
             parts[client].append(piece)
     return [torch.cat(pieces) for pieces in parts]
-
-
-def _chosen(draw: Draw, first: int, k: int, classes: int) -> list[int]:
-    """k different classes: the first, and others at random."""
-    others = [label for label in draw.permutation(classes).tolist() if label != first]
-    return [first, *others[: k - 1]]
 
 
 def _natural(request: SplitRequest) -> list[Tensor]:

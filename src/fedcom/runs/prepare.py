@@ -157,6 +157,8 @@ def _drawn_task(config: Config) -> tuple[Task, Config]:
     c = config.data
     if c.validation is not None:
         raise ConfigError("data.validation holds out samples that are there; data.lazy draws them as needed")
+    if c.pixels is not None or c.augment:
+        raise ConfigError("data.pixels and data.augment are for images; leave them out with data.lazy")
     people = Synthetic(c.alpha, c.beta, config.run.seed).population(c.clients or 30)
     filled = replace(c, name=people.data.name, partition="natural", clients=len(people.sizes), lazy=True)
     return Task.drawn(_objective(config, people.data), people), replace(config, data=filled)
@@ -193,10 +195,11 @@ def data_label(config: Config) -> str:
 def _dataset(config: Config, draw: Draw) -> Dataset:
     c, name = config.data, data_name(config)
     if isinstance(config.model, OwnData):
-        return config.model.data(c.clients or 20, draw.fold("data"))
-    if c.path is not None:
-        return read_own(c.path, c.label_column, c.client_column, c.test, draw.fold("test"))
-    data = load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
+        data = config.model.data(c.clients or 20, draw.fold("data"))
+    elif c.path is not None:
+        data = read_own(c.path, c.label_column, c.client_column, c.test, draw.fold("test"))
+    else:
+        data = load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
     return data if c.pixels is None else data.in_unit_range()
 
 
