@@ -11,6 +11,7 @@ from fedcom import Simulation, Task
 from fedcom.config.methods import variant
 from fedcom.draws import Draw
 from fedcom.reproduce import STUDIES, Scale, niid
+from fedcom.reproduce.results import StudyResults
 from fedcom.reproduce.study import panel
 from fedcom.tasks.models import Lenet
 from fedcom.tasks.oracle import DataOracle
@@ -117,8 +118,6 @@ def record(panel_name: str, label: str, accuracy: float | None) -> dict[str, Any
 
 
 def test_cells_are_judged_beside_the_published_ones() -> None:
-    from fedcom.reproduce.results import StudyResults
-
     study, scale = STUDIES["niid-bench-fashion-mnist"], Scale(seeds=1)
     panels = study.plan(scale)
     assert [p.name for p in panels] == [f"fashion-mnist, {deal}" for deal in niid.DEALS]
@@ -150,3 +149,23 @@ def test_cells_are_judged_beside_the_published_ones() -> None:
     ]
     assert lines[2]["published"] == pytest.approx(78.8)
     assert lines[4]["published"] is None
+
+
+def test_a_hundredth_of_the_bytes_is_judged_beside_the_best_published_method() -> None:
+    study, scale = STUDIES["niid-compressed-mnist"], Scale(seeds=1)
+    panels = study.plan(scale)
+    d = sum(p.numel() for p in Lenet().module((1, 28, 28), 10).parameters())
+    assert d == niid.PARAMETERS["mnist"]
+    assert sum(p.numel() for p in Lenet().module((3, 32, 32), 10).parameters()) == niid.PARAMETERS["cifar-10"]
+
+    def judged(accuracy: float, sent: float) -> list[str]:
+        records = [record(p.name, label, accuracy) for p in panels for label in p.methods]
+        for one in records:
+            one["rows"][-1]["uplink_bytes"] = sent
+        results = StudyResults(panels, records, scale)
+        assert niid.compressed_table(results, panels[0].name)[0]["times_fewer_up"] == 200 * d / sent
+        return [verdict.outcome for verdict in study.judge(results)]
+
+    assert judged(0.99, 2 * d) == ["holds"] * 4  # with one label per client two of their methods collapse
+    assert judged(0.99, 2.1 * d) == ["holds partly"] * 4
+    assert judged(0.97, 2 * d) == ["holds partly"] * 2 + ["holds"] + ["holds partly"]

@@ -21,9 +21,8 @@ COMPRESSED: tuple[str, ...] = tuple(_SMALL["methods"])
 PARAMETERS: dict[str, int] = _SMALL["parameters"]  # of the model, by data set
 LEVEL, TIMES = 0.005, 100  # how far below the best published accuracy, with how many times fewer bytes
 NEAR, ENOUGH = 0.02, 5 / 6  # how far below a published accuracy ours may be, and in what share of the cells
-GUESS = (
-    0.1  # the accuracy of a model that takes all images for one class, as one that is no longer finite does
-)
+QUICK = {"algorithm": {"epochs": 1}, "run": {"rounds": 5}}
+GUESS = 0.1  # the accuracy of a model that is not finite: it takes all images for the first class
 
 
 def plan(data: str, scale: Scale) -> list[Panel]:
@@ -152,7 +151,7 @@ def judge_compressed(results: StudyResults, p: Panel) -> list[Verdict]:
     score, times = accuracy(results, p.name, label), fewer(results, p.name, label)
     return [
         Verdict.of(
-            f"{p.name}: 1/{TIMES} of the bytes for all but {100 * LEVEL:g} points of the best published accuracy.",
+            f"1/{TIMES} of the bytes reach the best published accuracy but for {100 * LEVEL:g} points.",
             [score.mean >= theirs - LEVEL, times >= TIMES],
             f"{label}: {score} with 1/{times:.0f} of the bytes, published {100 * theirs:.1f}%.",
         )
