@@ -167,5 +167,5 @@ def test_a_hundredth_of_the_bytes_is_judged_beside_the_best_published_method() -
         return [verdict.outcome for verdict in study.judge(results)]
 
     assert judged(0.99, 2 * d) == ["holds"] * 4  # with one label per client two of their methods collapse
-    assert judged(0.99, 2.1 * d) == ["holds partly"] * 4
-    assert judged(0.97, 2 * d) == ["holds partly"] * 2 + ["holds"] + ["holds partly"]
+    assert judged(0.99, 2.1 * d) == ["does not hold here"] * 4
+    assert judged(0.97, 2 * d) == [*["does not hold here"] * 2, "holds", "does not hold here"]

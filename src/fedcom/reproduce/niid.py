@@ -120,8 +120,8 @@ def chosen(p: Panel) -> str:
 
 def fewer(results: StudyResults, name: str, label: str) -> float:
     """How many times as many bytes up models of 32 bits per number would be, one per round."""
-    p = results.panel(name)
-    return 4 * PARAMETERS[p.data] * p.config.run.rounds / results.sent(name, label, "uplink_bytes").mean
+    rounds, data = results.panel(name).config.run.rounds, name.partition(", ")[0]
+    return 4 * PARAMETERS[data] * rounds / results.sent(name, label, "uplink_bytes").mean
 
 
 def compressed_table(results: StudyResults, name: str) -> list[dict[str, Any]]:
@@ -152,7 +152,7 @@ def judge_compressed(results: StudyResults, p: Panel) -> list[Verdict]:
     return [
         Verdict.of(
             f"1/{TIMES} of the bytes reach the best published accuracy but for {100 * LEVEL:g} points.",
-            [score.mean >= theirs - LEVEL, times >= TIMES],
+            [score.mean >= theirs - LEVEL and times >= TIMES],
             f"{label}: {score} with 1/{times:.0f} of the bytes, published {100 * theirs:.1f}%.",
         )
     ]

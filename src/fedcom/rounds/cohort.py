@@ -64,7 +64,7 @@ class Steps(NamedTuple):
             clients: how many each run has.
         """
         most = max(steps.most for steps in several)
-        if all(steps == cls(most) for steps in several):
+        if all(steps.per_client is None and steps.most == most for steps in several):
             return cls(most)
         device = next((s.per_client.device for s in several if s.per_client is not None), None)
         columns = [

@@ -146,7 +146,7 @@ class Rows(NamedTuple):
 
     def at(self, c: int, layout: Layout) -> LocalStep:
         """The facts of step c, from 0 on."""
-        return LocalStep(self.rnd.rate, self.taken + c + 1, layout, self.mean)  # type: ignore[arg-type]
+        return LocalStep(self.rnd.rate, self.taken + (c + 1), layout, self.mean)  # type: ignore[arg-type]
 
     def some(self, rows: slice | Tensor) -> "Rows":
         """Some of the clients."""
