@@ -76,7 +76,39 @@ def test_natural_gives_whole_groups(groups, data, seed):
         assert [one[0] for one in ids] == known
 
 
-@pytest.mark.parametrize("name", ["iid", "classes", "dirichlet", "natural"])
+def test_a_label_is_shared_equally_by_the_clients_that_have_it():
+    y = torch.arange(1000) % 10 + 5  # labels need not begin at 0
+    for k in (1, 2, 3):
+        parts = split("labels", y, None, 12, Draw.seeded(k), classes_per_client=k)
+        assert covers(parts, len(y))
+        held = [set(y[part].tolist()) for part in parts]
+        assert [len(labels) for labels in held] == [k] * 12
+        assert all(5 + j % 10 in labels for j, labels in enumerate(held))
+        for label in range(5, 15):
+            shares = [
+                int((y[part] == label).sum()) for part, own in zip(parts, held, strict=True) if label in own
+            ]
+            assert max(shares) - min(shares) <= 1
+    for clients, k in ((5, 2), (4, 3)):  # fewer than there are labels
+        few = split("labels", y, None, clients, Draw.seeded(0), classes_per_client=k)
+        assert covers(few, len(y))
+        assert [len(y[part].unique()) for part in few] == [k] * clients
+
+
+def test_a_client_that_has_its_share_gets_no_more_of_later_classes():
+    y, clients = torch.arange(6000) % 10, 10
+    for seed in range(5):
+        parts = split("dirichlet-capped", y, None, clients, Draw.seeded(seed), alpha=0.5)
+        assert covers(parts, len(y))
+        assert min(sizes(parts)) >= 10
+        for part in parts:
+            of_label = torch.bincount(y[part], minlength=10)
+            before = of_label.cumsum(0) - of_label
+            assert (of_label[before >= len(y) / clients] == 0).all()
+    assert max(sizes(parts)) > len(y) / clients
+
+
+@pytest.mark.parametrize("name", ["iid", "classes", "labels", "dirichlet", "dirichlet-capped", "natural"])
 def test_a_partition_depends_on_the_draw_only(name):
     y, groups = torch.arange(600) % 10, torch.arange(600) % 30
 
@@ -124,6 +156,9 @@ def test_every_key_draws_its_own_gamma_numbers():
         ("classes", 2, {"classes_per_client": 0}, "at least 1; got 0"),
         ("classes", 2, {"classes_per_client": 4}, "is 4, but the data has 3 classes"),
         ("classes", 7, {"classes_per_client": 2}, "is 14, more than the 12 samples"),
+        ("labels", 2, {"classes_per_client": 4}, "is 4, but the data has 3 classes"),
+        ("labels", 2, {"classes_per_client": 1}, "cannot have all 3 classes"),
+        ("dirichlet-capped", 6, {"alpha": 1e-6}, "left one of 6 clients with fewer than 1 samples"),
         ("dirichlet", 2, {"alpha": 0.0}, "positive and finite; got 0.0"),
         ("dirichlet", 2, {"alpha": float("inf")}, "positive and finite; got inf"),
         (
@@ -146,7 +181,7 @@ def test_more_clients_than_groups_is_refused():
         split("natural", torch.zeros(9), torch.arange(9) % 3, 4, Draw.seeded(0))
 
 
-@pytest.mark.parametrize("name", ["classes", "dirichlet"])
+@pytest.mark.parametrize("name", ["classes", "labels", "dirichlet", "dirichlet-capped"])
 def test_a_regression_has_no_classes_to_split_by(name):
     with pytest.raises(ConfigError, match=r"needs class labels; these are torch\.float32; use 'iid'"):
         split(name, torch.zeros(9), None, 2, Draw.seeded(0))

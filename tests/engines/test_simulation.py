@@ -161,7 +161,7 @@ def test_a_diverged_run_stops_at_its_round_with_advice(encode: bool) -> None:
 def test_an_epoch_visits_every_sample_once() -> None:
     task = mlp_task(sizes=SIZES)
     clients, b = torch.arange(6), 4
-    oracle = DataOracle(task, clients, Draw.seeded(5).fold(clients), b, by_epoch=True)
+    oracle = DataOracle(task, clients, Draw.seeded(5).fold(clients), b, epochs=4)
     w = task.objective.start.expand(6, -1)
     for epoch in range(2):
         for j, size in enumerate(SIZES):

@@ -12,7 +12,7 @@ from fedcom.engines.results import Row
 from fedcom.errors import ConfigError, DataError, Diverged
 from fedcom.runs import prepare as preparing
 from fedcom.runs.files import FILES
-from fedcom.runs.prepare import prepare
+from fedcom.runs.prepare import build_task, prepare
 from fedcom.runs.record import Outcome
 from fedcom.runs.run import execute
 
@@ -259,3 +259,20 @@ def test_a_missing_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # as on a machine without a GPU
     with pytest.raises(ConfigError, match="torch sees no GPU; use device=cpu or auto"):
         prepare(config(), "cuda")
+
+
+def test_pixels_may_be_left_from_0_to_1_and_images_be_augmented() -> None:
+    standard, unit = (
+        build_task(config(*given))[0] for given in ((), ("data.pixels=unit", "data.augment=true"))
+    )
+    assert (float(unit.x.min()), float(unit.x.max())) == (pytest.approx(0, abs=1e-6), pytest.approx(1))
+    assert torch.allclose(standard.x, (unit.x - unit.x.mean()) / unit.x.std(), atol=1e-4)
+    assert torch.equal(standard.y, unit.y)
+    assert standard.augment is None
+    assert unit.augment is not None
+    with pytest.raises(ConfigError, match=r"data\.pixels=unit is for images"):
+        build_task(config("data.name=synthetic", "data.pixels=unit", "data.lazy=false"))
+    with pytest.raises(ConfigError, match=r"leave them out with data\.lazy"):
+        build_task(config("data.name=synthetic", "data.augment=true", "data.lazy=true"))
+    with pytest.raises(ConfigError, match="only images larger than"):
+        build_task(config("data.name=synthetic", "data.augment=true", "data.lazy=false"))

@@ -9,10 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fedcom.cli import app
+from fedcom.config import Config
 from fedcom.errors import ConfigError
 from fedcom.studies import sweep, sweep_report
 from fedcom.studies.trial_runs import run_stack
-from fedcom.studies.trials import Trial, points
+from fedcom.studies.trials import Trial, points, stacks
 
 TABLE = {
     "data": {"name": "digits", "clients": 5},
@@ -151,3 +152,29 @@ def test_a_sweep_of_a_model_with_its_own_data_has_a_folder_of_its_name(
     told = CliRunner().invoke(app, ["sweep", *args])
     assert told.exit_code == 0, told.output
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["sweep-quadratic-001"]
+
+
+def test_runs_that_only_deal_the_same_data_otherwise_share_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    deals = [{"partition": "labels", "classes_per_client": k} for k in (2, 5)] + [{"partition": "dirichlet"}]
+    tables = [{**TABLE, "data": {"name": "digits", "clients": 5, **deal}} for deal in deals]
+    for table in tables:
+        table["algorithm"] = {"name": "fedavg", "epochs": 1, "batch": 40, "average": "models"}
+    trials = [Trial("fedavg", (), 0, Config.of(table)) for table in tables]
+    (stack,) = stacks(trials)
+    assert len(stack) == 3
+    others = {"partition": "natural"}, {"clients": 6}, {"pixels": "unit"}
+    for other in others:
+        table = {**tables[0], "data": {**tables[0]["data"], **other}}
+        assert len(stacks([*trials, Trial("fedavg", (), 0, Config.of(table))])) == 1 + (other != others[0])
+
+    def rows() -> list[list[dict[str, Any]]]:
+        found = run_stack(stack, lambda run: {1, 3}, "cpu", quiet=True)
+        timed = ("seconds",)
+        return [[{k: v for k, v in row.items() if k not in timed} for row in own] for _, _, own in found]
+
+    alone = rows()
+    monkeypatch.setattr("fedcom.studies.trial_runs.runs_that_fit", lambda simulation: 9)
+    for mine, other in zip(rows(), alone, strict=True):
+        assert [row["round"] for row in mine] == [1, 3]
+        for row, same in zip(mine, other, strict=True):
+            assert row == pytest.approx(same, rel=1e-5)

@@ -60,7 +60,7 @@ class Round(NamedTuple):
     """The public facts of one round."""
 
     eta: float | Tensor  # the local rate of this round: path/tau; a column if the rows are of several runs
-    tau: float  # the nominal number of local steps
+    tau: float | Tensor  # the nominal number of local steps; a column if rows are of runs that differ in it
     path: float | Tensor  # the weights of a client's gradients in w - w_j, summed; a column if clients differ
     share: float | Tensor  # the weight of the sampled clients among all: n/m for uniform weights
     coin: float | Tensor = 0.0  # one random number in [0, 1) that all clients of this round share
@@ -109,6 +109,9 @@ class Algorithm:
         weight_decay: this times w is added to every gradient.
         server: how the server steps along the direction of a round: an optimiser, or its name.
         local: how clients step along their gradients: an optimiser, or its name.
+        average: what the mean is of where clients take different numbers of steps. None: of D scaled to tau
+            steps, so that each counts by its weight alone; "models": of their models, as McMahan et al. have
+            it, so that those that take more steps move it further (docs/decisions/unequal-steps.md).
         option: what the server sends. "I": only the mean, and clients repeat the server's step; those that
             missed rounds catch up. "II": its vectors. None: I for methods that need the mean if all clients
             take part or the downlink is lossy, else II.
@@ -124,6 +127,7 @@ class Algorithm:
         remembers: whether the method itself keeps what the codec dropped; other memories are refused.
         tracks: whether local steps are corrected by what the client kept of earlier rounds.
         averages: whether the direction of a round is a running mean over rounds already.
+        averages_models: whether the method can have average="models".
         fixed: hyper-parameters that cannot be changed, and their values.
     """
 
@@ -139,6 +143,7 @@ class Algorithm:
     weight_decay: float = 0.0
     server: ServerOptimiser = PLAIN
     local: LocalOptimiser = PLAIN_STEPS
+    average: Literal["models"] | None = None
     option: Literal["I", "II"] | None = None
 
     name: ClassVar[str]
@@ -153,6 +158,7 @@ class Algorithm:
     remembers: ClassVar[bool] = False
     tracks: ClassVar[bool] = False
     averages: ClassVar[bool] = False
+    averages_models: ClassVar[bool] = False
     fixed: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
@@ -176,6 +182,11 @@ class Algorithm:
         for key, holds in checks.items():
             if not holds:
                 raise ConfigError(f"{key} must be {rules.get(key, '1 or more')}; got {getattr(self, key)}")
+        if self.average == "models" and not self.averages_models:
+            raise ConfigError(
+                f"{self.name} learns from D per step, so the mean cannot be of models; leave average out, "
+                "or use fedavg, fedcom or scaffold"
+            )
         self._check_schedules()
 
     def _check_schedules(self) -> None:
@@ -292,9 +303,13 @@ class Algorithm:
     def upload(self, client: Any, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         """What the client means to send: D = (w - w_j)/eta, scaled to tau steps if it took another number.
 
+        With average="models" it is not scaled.
+
         Args:
             w: the client's model after its local steps.
         """
+        if self.average == "models":
+            return {"D": (down["w"] - w) / rnd.eta}
         return {"D": rnd.tau * (down["w"] - w) / rnd.path}
 
     def measure(self, vectors: Vectors, rnd: Round) -> Vectors:

@@ -15,4 +15,5 @@ class FedAvg(Algorithm):
     """
 
     name: ClassVar[str] = "fedavg"
+    averages_models: ClassVar[bool] = True
     compresses: ClassVar[str | None] = "fedpaq"

@@ -14,4 +14,5 @@ class FedCOM(Algorithm):
     gamma: float | AutoRate = 4.0
 
     name: ClassVar[str] = "fedcom"
+    averages_models: ClassVar[bool] = True
     uplink: ClassVar[Mapping[str, Any]] = {"name": "int", "bits": 8}

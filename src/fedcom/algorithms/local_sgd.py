@@ -12,5 +12,6 @@ class LocalSGD(Algorithm):
     """Local SGD: tau local steps, then the mean of the models (gamma is 1)."""
 
     name: ClassVar[str] = "local-sgd"
+    averages_models: ClassVar[bool] = True
     compresses: ClassVar[str | None] = "fedpaq"
     fixed: ClassVar[Mapping[str, Any]] = {"gamma": 1.0}

@@ -37,6 +37,7 @@ class Scaffold(Algorithm):
 
     name: ClassVar[str] = "scaffold"
     tracks: ClassVar[bool] = True
+    averages_models: ClassVar[bool] = True
     uploads: ClassVar[tuple[str, ...]] = ("D", "dc")
 
     def __post_init__(self) -> None:
@@ -58,7 +59,8 @@ class Scaffold(Algorithm):
 
     def upload(self, client: Control, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
         D = super().upload(client, down, w, rnd)["D"]
-        return {"D": D, "dc": D / rnd.tau - down["c"]}
+        g = (down["w"] - w) / rnd.path if self.average == "models" else D / rnd.tau
+        return {"D": D, "dc": g - down["c"]}
 
     def server_direction(self, server: ScaffoldServer, mean: Vectors, rnd: Round) -> Tensor:
         return mean["D"]

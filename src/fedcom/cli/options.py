@@ -24,6 +24,12 @@ _STUDIES = (
         "frontier-fashion-mnist",
         "frontier-cifar-10",
         "optimisers",
+        "niid-bench-mnist",
+        "niid-bench-fashion-mnist",
+        "niid-bench-cifar-10",
+        "niid-compressed-mnist",
+        "niid-compressed-fashion-mnist",
+        "niid-compressed-cifar-10",
         "explorations",
         "tracking",
         "tables",
@@ -103,14 +109,15 @@ _PARAGRAPHS = (
     "Keys of the sections:",
     "data: name, or path (a file of yours: .npz, .csv or .parquet) with label_column, client_column and test "
     "(another file, or a share to hold out), root (folder of its files), clients, partition, "
-    "classes_per_client (for partition classes), alpha (for dirichlet and synthetic), beta (for synthetic), "
-    "lazy (draw synthetic's samples when needed), validation (share of the training samples to score on in "
-    "place of the test set)",
+    "classes_per_client (for partitions classes and labels), alpha (for dirichlet, dirichlet-capped and "
+    "synthetic), beta (for synthetic), lazy (draw synthetic's samples when needed), validation (share of the "
+    "training samples to score on in place of the test set), pixels (unit: those of images from 0 to 1), "
+    "augment (shift and flip images at random)",
     "model: name, hidden (widths, such as 64,32); of a class of yours, its arguments",
     "algorithm: name, eta and gamma (numbers, or auto: from the sharpness of the task), tau, epochs, batch, "
     "decay, eta_schedule and gamma_schedule (by round: constant, decay, cosine, warmup or step, with "
-    "settings as in 'warmup(rounds=10, then=cosine)'), weights, weight_decay, option, and the method's own "
-    "keys, such as damping",
+    "settings as in 'warmup(rounds=10, then=cosine)'), weights, weight_decay, average (models: where clients "
+    "differ in steps), option, and the method's own keys, such as damping",
     "server, how the server steps along the mean: name (sgd, momentum, nesterov, adam, yogi or adagrad) and "
     "its own keys, such as momentum or rate",
     "local, how clients step along their gradients: name (sgd, momentum, adamw or muon) and its own keys, "

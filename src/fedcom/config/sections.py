@@ -34,6 +34,8 @@ class DataConfig:
         test: a file with the test set, or the share of rows to hold out.
         validation: the share of each client's training samples that is held out and scored in place of the
             test set; for choosing settings.
+        pixels: "unit": those of images are from 0 to 1; None: minus their mean, over their deviation.
+        augment: whether clients shift and flip their images at random; see `Augment`. None: no.
     """
 
     name: str | None = None
@@ -49,6 +51,8 @@ class DataConfig:
     client_column: str | None = None
     test: float | str | None = None
     validation: float | None = None
+    pixels: Literal["unit"] | None = None
+    augment: bool | None = None
 
     def __post_init__(self) -> None:
         if self.path is not None and self.name is not None:

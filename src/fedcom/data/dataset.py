@@ -3,7 +3,7 @@
 import math
 import reprlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.data.forms import unpacked
-from fedcom.errors import DataError
+from fedcom.errors import ConfigError, DataError
 
 _NAMES = "OSUT"  # numpy's kinds of objects and texts
 
@@ -27,6 +27,8 @@ class Dataset:
         test_x: may be empty.
         classes: how many there are; 0: regression.
         groups: the natural client (the author) of each training sample, 0..G-1; None: not known.
+        pixels: of images the mean, the standard deviation and the largest of their pixels in the training
+            set; x is pixels minus the mean, over the deviation. None: no images, or not known.
     """
 
     name: str
@@ -36,6 +38,17 @@ class Dataset:
     test_y: Tensor
     classes: int
     groups: Tensor | None = None
+    pixels: tuple[float, float, float] | None = None
+
+    def in_unit_range(self) -> "Dataset":
+        """The same images with pixels from 0 to 1."""
+        if self.pixels is None:
+            raise ConfigError(
+                f"data.pixels=unit is for images whose range of pixels is known; {self.name} has none"
+            )
+        mean, deviation, largest = self.pixels
+        x, test_x = ((half * deviation + mean) / largest for half in (self.x, self.test_x))
+        return replace(self, x=x, test_x=test_x, pixels=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +94,8 @@ def images(
     x, test_x = (torch.from_numpy((half.x.astype(np.float32) - mean) / std) for half in (train, test))
     y, test_y = (torch.from_numpy(half.y.astype(np.int64)) for half in (train, test))
     ids = None if groups is None else _groups(groups, len(y))
-    return Dataset(name, x, y, test_x, test_y, classes, ids)
+    pixels = float(mean), float(std), float(train.x.max()) or 1.0
+    return Dataset(name, x, y, test_x, test_y, classes, ids, pixels)
 
 
 def _check_labels(name: str, half: Arrays, classes: int) -> None:

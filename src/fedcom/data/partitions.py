@@ -29,8 +29,8 @@ class SplitRequest:
         groups: the author of each sample; None: not known.
         clients: how many clients to split the samples among.
         draw: the source of randomness.
-        classes_per_client: how many shards each client gets, for "classes".
-        alpha: of the Dirichlet distribution, for "dirichlet".
+        classes_per_client: how many shards each client gets, for "classes", or labels, for "labels".
+        alpha: of the Dirichlet distribution, for "dirichlet" and "dirichlet-capped".
     """
 
     y: Tensor
@@ -224,6 +224,62 @@ def _dirichlet(request: SplitRequest) -> list[Tensor]:
     return [torch.cat(pieces[client :: request.clients]) for client in range(request.clients)]
 
 
+def _capped(request: SplitRequest) -> list[Tensor]:
+    """As dirichlet, but a client that has its equal share of all samples gets none of the later classes.
+
+    That is how NIID-Bench splits, which also draws again until every client has ten samples.
+    """
+    sizes = torch.unique(_labels("dirichlet-capped", request.y), return_counts=True)[1]
+    least, share = min(10, len(request.y) // (2 * request.clients)), len(request.y) / request.clients
+    for attempt in range(ATTEMPTS):
+        draw, held, rows = request.draw.fold("capped", attempt), torch.zeros(request.clients), []
+        for label, size in enumerate(sizes):
+            weights = log_gamma(draw.fold(label), request.alpha, request.clients)
+            weights = weights.masked_fill(held >= share, -math.inf)
+            rows.append(_cut(torch.softmax(weights, dim=-1), size))
+            held = held + rows[-1]
+        if held.min() >= least:
+            break
+    else:
+        raise ConfigError(
+            f"alpha = {request.alpha} left one of {request.clients} clients with fewer than {least} samples "
+            f"in each of {ATTEMPTS} draws; raise alpha or lower clients"
+        )
+    pieces = torch.split(_by_label(request), torch.cat(rows).tolist())
+    return [torch.cat(pieces[client :: request.clients]) for client in range(request.clients)]
+
+
+def _labels_each(request: SplitRequest) -> list[Tensor]:
+    """classes_per_client labels for each client; a label's samples are shared equally by those who have it.
+
+    Client j has label j, modulo the number of classes, and its others are drawn at random (NIID-Bench), those
+    first that nobody would have otherwise.
+    """
+    known, counts = torch.unique(_labels("labels", request.y), return_counts=True)
+    k, classes = request.classes_per_client, len(known)
+    if k > classes:
+        raise ConfigError(f"classes_per_client is {k}, but the data has {classes} classes; lower it")
+    if request.clients * k < classes:
+        raise ConfigError(
+            f"{request.clients} clients of {k} labels each cannot have all {classes} classes; raise clients "
+            "or classes_per_client"
+        )
+    own, free = list[set[int]](), {*range(request.clients, classes)}  # free: nobody has them yet
+    for client in range(request.clients):
+        drawn = request.draw.fold("labels", client).permutation(classes).tolist()
+        others = sorted(
+            (label for label in drawn if label != client % classes), key=lambda label: label not in free
+        )
+        own.append({client % classes, *others[: k - 1]})
+        free -= own[-1]
+    parts: list[list[Tensor]] = [[] for _ in own]
+    for label, samples in enumerate(torch.split(_by_label(request), counts.tolist())):
+        holders = [client for client, labels in enumerate(own) if label in labels]
+        for client, piece in zip(holders, torch.tensor_split(samples, len(holders)), strict=True):
+            parts[client].append(piece)
+    return [torch.cat(pieces) for pieces in parts]
+
+
 def _natural(request: SplitRequest) -> list[Tensor]:
     """By author, one per client; with fewer clients than authors, the authors are drawn at random."""
     groups = _authors(request.groups)
@@ -243,7 +299,9 @@ def _natural(request: SplitRequest) -> list[Tensor]:
 _BUILTIN: dict[str, Partition] = {
     "iid": _iid,
     "classes": _classes,
+    "labels": _labels_each,
     "dirichlet": _dirichlet,
+    "dirichlet-capped": _capped,
     "natural": _natural,
 }
 PARTITIONS: Registry[Partition] = Registry(
@@ -273,8 +331,18 @@ def _shares(draw: Draw, sizes: Tensor, clients: int, alpha: float) -> Tensor:
         sizes: the number of samples of each class.
     """
     shares = torch.softmax(log_gamma(draw.fold(torch.arange(len(sizes))), alpha, clients), dim=-1)
-    inner = torch.round(shares.cumsum(dim=-1)[:, :-1] * sizes[:, None]).to(torch.int64)
-    cuts = torch.cat((torch.zeros_like(sizes)[:, None], inner, sizes[:, None]), dim=-1)
+    return _cut(shares, sizes)
+
+
+def _cut(shares: Tensor, sizes: Tensor) -> Tensor:
+    """How many samples make up each share.
+
+    Args:
+        shares: they sum to one along the last axis.
+        sizes: how many samples are shared out, without that axis.
+    """
+    inner = torch.round(shares.cumsum(dim=-1)[..., :-1] * sizes[..., None]).to(torch.int64)
+    cuts = torch.cat((torch.zeros_like(sizes)[..., None], inner, sizes[..., None]), dim=-1)
     return cuts.diff(dim=-1)
 
 

@@ -12,6 +12,7 @@ from fedcom.reproduce import (
     fig8,
     fig9,
     frontier,
+    niid,
     optimisers,
     tracking,
 )
@@ -25,6 +26,7 @@ _ALL = (
     *(module.STUDY for module in _FIGURES),
     *frontier.STUDIES,
     optimisers.STUDY,
+    *niid.STUDIES,
     explorations.STUDY,
     tracking.STUDY,
 )

@@ -231,7 +231,8 @@ def _setting(panel: Panel, scale: Scale) -> str:
     data, run = config.data, config.run
     clients = f"{data.clients or 'all'} clients"
     classes = f"of {data.classes_per_client} class{'es' * (data.classes_per_client > 1)} each"
-    words = {"classes": classes, "natural": "by author", "iid": "iid"}
+    labels = f"of {data.classes_per_client} label{'s' * (data.classes_per_client > 1)} each"
+    words = {"classes": classes, "labels": labels, "natural": "by author", "iid": "iid"}
     deal = words.get(data.partition or "", data.partition)
     share = "" if run.participation == 1 else f", {100 * run.participation:g}% per round"
     seeds = f"{scale.seeds} seed{'s' * (scale.seeds > 1)}"

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json
 from fedcom.studies import sweep
 from fedcom.studies.trial_runs import FAILED, run_stack, spread_trials, task_of
-from fedcom.studies.trials import Trial, stacks
+from fedcom.studies.trials import Trial, stacks, undealt
 from fedcom.tasks.task import Task
 
 Ended = tuple[Trial, str, list[Row]]  # a run, its status and its rows
@@ -137,18 +137,24 @@ def _run_all(
     saves: Path,
     missing: dict[str, DataError],
 ) -> Iterator[Ended]:
-    """Run panel by panel; runs that cannot be run end as failed, all of a panel if its data is missing."""
+    """Run panel by panel, those that only deal the same data otherwise together.
+
+    Runs that cannot be run end as failed, all of a panel if its data is missing.
+    """
     tasks: dict[str, Task] = {}
     done = 0
-    for panel in dict.fromkeys(run.panel for run in runs):
-        own = [run for run in runs if run.panel == panel]
-        try:
-            task_of(own[0], device, tasks)
-        except DataError as error:
-            print(f"fedcom: {study.name} needs data for {panel}: {error}", file=sys.stderr)
-            missing[panel] = error
-            yield from ((run, FAILED, []) for run in own)
-            continue
+    panels = [[run for run in runs if run.panel == name] for name in dict.fromkeys(r.panel for r in runs)]
+    for _, some in groupby(panels, key=lambda of: undealt(of[0].config.table()["data"])):
+        own = list[StudyRun]()
+        for panel in some:
+            try:
+                task_of(panel[0], device, tasks)
+                own += panel
+            except DataError as error:
+                name = panel[0].panel
+                print(f"fedcom: {study.name} needs data for {name}: {error}", file=sys.stderr)
+                missing[name] = error
+                yield from ((run, FAILED, []) for run in panel)
         if study.measure is None:
             spread_trials(own, evaluated, device, quiet, saves)
             for stack in stacks(own):

@@ -1,6 +1,7 @@
 """Who takes part in a run: how many clients each round, with what weight and for how many local steps."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,11 +13,65 @@ from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 
 
+class Ranking(NamedTuple):
+    """Clients in the order of their local steps, most first."""
+
+    counts: tuple[int, ...]  # the steps of each, in that order
+    order: Tensor  # the row of each
+    places: Tensor  # where each row is in that order
+
+    @classmethod
+    def of(cls, per_client: Tensor) -> "Ranking":
+        """The ranking of rows by a column of their steps, which is read from the device."""
+        steps, device = per_client.flatten().tolist(), per_client.device
+        order = sorted(range(len(steps)), key=lambda row: -steps[row])
+        rows = torch.tensor(order)
+        return cls(tuple(steps[row] for row in order), rows.to(device), rows.argsort().to(device))
+
+    def stretches(self, most: int) -> list[tuple[int, int]]:
+        """Until which step how many clients step, those of the most steps first.
+
+        Args:
+            most: steps that any client takes.
+        """
+        counts = [min(count, most) for count in self.counts]
+        return [(end, sum(count >= end for count in counts)) for end in sorted(set(counts))]
+
+
 class Steps(NamedTuple):
     """How many local steps clients take."""
 
     most: int  # the largest number of any client
     per_client: Tensor | None = None  # a column, one number per client; None: all take the most
+    ranking: Ranking | None = None  # of the same clients, if it is known on the host
+
+    def of(self, clients: Tensor, ranking: Ranking | None = None) -> "Steps":
+        """The steps of some clients.
+
+        Args:
+            ranking: theirs, if it is known already; on a CPU it is found.
+        """
+        if self.per_client is None:
+            return self
+        own = self.per_client[clients]
+        return Steps(self.most, own, ranking if own.is_cuda else Ranking.of(own))
+
+    @classmethod
+    def joined(cls, several: Sequence["Steps"], clients: int) -> "Steps":
+        """The steps of the clients of several runs, those of the first run first.
+
+        Args:
+            clients: how many each run has.
+        """
+        most = max(steps.most for steps in several)
+        if all(steps.per_client is None and steps.most == most for steps in several):
+            return cls(most)
+        device = next((s.per_client.device for s in several if s.per_client is not None), None)
+        columns = [
+            torch.full((clients, 1), s.most, device=device) if s.per_client is None else s.per_client
+            for s in several
+        ]
+        return cls(most, torch.cat(columns))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,14 @@ class OracleInPieces(Oracle, Protocol):
 
 
 @runtime_checkable
+class PartedOracle(Oracle, Protocol):
+    """An oracle of several clients that can be had of some of them."""
+
+    def some(self, rows: Tensor | slice) -> "PartedOracle":
+        """The oracle of some of the clients."""
+
+
+@runtime_checkable
 class WalkingOracle(Oracle, Protocol):
     """An oracle that sees all local steps at once, and may take plain ones itself."""
 
@@ -73,9 +81,12 @@ def local_work(
     walked = _walk(algorithm, start, oracle, steps, rnd) if w.is_cuda else None
     if walked is not None:
         return algorithm.upload(client, down, walked, rnd), {}
-    for c, here in enumerate(_oracles(oracle, steps.most, w.dtype)):
-        moved = returned.moved(algorithm, w, algorithm.local_step(w, client, down, here, rnd))
-        w = moved if steps.per_client is None else torch.where(c < steps.per_client, moved, w)
+
+    def step(rows: Rows, here: Oracle, c: int) -> Rows:
+        moved = algorithm.local_step(rows.w, rows.client, rows.down, here, rows.rnd)
+        return rows._replace(w=returned.moved(algorithm, rows.w, moved))
+
+    w, _ = _stepped(Rows(w, {}, client, down, rnd), oracle, steps, step)
     return algorithm.upload(client, down, w, rnd), {}
 
 
@@ -87,23 +98,26 @@ def _optimised_work(
     local, begun, meant = algorithm.local, _begun(start, algorithm.local), None
     moments = begun.moments
     mean = rnd.eta if steps.per_client is None else rnd.path / steps.per_client
-    every = [LocalStep(rnd.rate, begun.taken + c, layout, mean) for c in range(1, steps.most + 1)]
+    first = Rows(w, moments, client, down, rnd, mean, begun.taken)
     inside = local.correction == "inside"
     pieces = local.in_pieces and inside and loops.is_plain(algorithm, "gradient")
+
+    def step(rows: Rows, here: Oracle, c: int) -> Rows:
+        w, held, client, down, rnd = rows[:5]
+        after = algorithm.optimised_step(w, held, client, down, here, rnd, rows.at(c, layout))
+        moved, changed = returned.optimised(local, w, held, after)
+        return rows._replace(w=moved, moments=changed)
+
     if pieces and steps.per_client is None and isinstance(oracle, OracleInPieces) and not w.is_cuda:
         new = torch.empty_like(w, memory_format=torch.contiguous_format)
-        for c, at in enumerate(every):
+        for c in range(steps.most):
+            at = first.at(c, layout)
             _optimised_in_pieces(algorithm, new if c else w, new, moments, client, down, oracle.at(c), at)
         meant, w = loops.upload(algorithm, down, new, rnd), new
     elif w.is_cuda and inside and (walked := _walk(algorithm, start, oracle, steps, rnd, begun)) is not None:
         w = walked
     else:
-        for c, (at, here) in enumerate(zip(every, _oracles(oracle, steps.most, w.dtype), strict=True)):
-            after = algorithm.optimised_step(w, moments, client, down, here, rnd, at)
-            after = returned.optimised(local, w, moments, after)
-            w, moments = (
-                after if steps.per_client is None else _of_some(c < steps.per_client, after, w, moments)
-            )
+        w, moments = _stepped(first, oracle, steps, step)
     taken = steps.most if steps.per_client is None else steps.per_client
     number = {STEPS: kept[STEPS] + taken} if kept else {}
     return meant or algorithm.upload(client, down, w, rnd), moments | number
@@ -119,14 +133,75 @@ def _begun(start: Start, local: LocalOptimiser) -> Begun:
     return Begun(moments, kept[STEPS].double() if kept else none)
 
 
-def _of_some(
-    moves: Tensor, after: tuple[Tensor, Vectors], w: Tensor, moments: Vectors
+class Rows(NamedTuple):
+    """Clients between two local steps. Models, moments and states have one row per client."""
+
+    w: Tensor
+    moments: Vectors
+    client: Any
+    down: Vectors  # one vector that all have, or one row per client
+    rnd: Round  # numbers, or columns with one per client
+    mean: float | Tensor = 0.0  # the same; see LocalStep
+    taken: float | Tensor = 0.0  # the same: steps with these moments before this round
+
+    def at(self, c: int, layout: Layout) -> LocalStep:
+        """The facts of step c, from 0 on."""
+        return LocalStep(self.rnd.rate, self.taken + (c + 1), layout, self.mean)  # type: ignore[arg-type]
+
+    def some(self, rows: slice | Tensor) -> "Rows":
+        """Some of the clients."""
+        return Rows(
+            self.w[rows],
+            {name: x[rows] for name, x in self.moments.items()},
+            type(self.client)(*(x[rows] for x in self.client)),
+            {name: _cut(x, rows) for name, x in self.down.items()},
+            Round(*(_cut(x, rows) for x in self.rnd)),
+            _cut(self.mean, rows),
+            _cut(self.taken, rows),
+        )
+
+
+def _cut(x: Any, rows: slice | Tensor) -> Any:
+    """Some rows of what has one per client; what all share as it is."""
+    return x[rows] if isinstance(x, Tensor) and x.dim() > 1 else x
+
+
+def _stepped(
+    rows: Rows, oracle: Oracle, steps: Steps, step: Callable[[Rows, Oracle, int], Rows]
 ) -> tuple[Tensor, Vectors]:
-    """Models and moments after a step that some clients take; the others' are those before."""
-    new, changed = after
-    return torch.where(moves, new, w), {
-        name: torch.where(moves, x, moments[name]) for name, x in changed.items()
-    }
+    """Clients' models and moments after all local steps; one that has taken its own keeps what it has.
+
+    Where the host knows who takes how many, those with most to do come first, and others leave one by one.
+
+    Args:
+        step: a function of clients, their oracle and the number of a step, to the clients after it.
+    """
+    ranking, own = steps.ranking, steps.per_client
+    if ranking is None or not isinstance(oracle, PartedOracle):
+        for c, here in enumerate(_oracles(oracle, steps.most, rows.w.dtype)):
+            after = step(rows, here, c)
+            rows = after if own is None else _of_some(c < own, after, rows)
+        return rows.w, rows.moments
+    rows, oracle = rows.some(ranking.order), oracle.some(ranking.order)
+    every = _oracles(oracle, steps.most, rows.w.dtype) if rows.w.is_cuda else []
+    done, ended = 0, list[Rows]()
+    for end, count in ranking.stretches(steps.most):
+        some = slice(count)
+        ended.append(rows.some(slice(count, None)))
+        rows, few = rows.some(some), oracle.some(some)
+        for c in range(done, end):
+            rows = step(rows, every[c].some(some) if every else few.at(c), c)  # type: ignore[attr-defined]
+        done = end
+    parts = [rows, *reversed(ended)]
+    moments = {name: torch.cat([part.moments[name] for part in parts]) for name in rows.moments}
+    back = ranking.places
+    return torch.cat([part.w for part in parts])[back], {name: x[back] for name, x in moments.items()}
+
+
+def _of_some(moves: Tensor, after: Rows, before: Rows) -> Rows:
+    """Clients after a step that some of them take; the others are as before."""
+    moments = {name: torch.where(moves, x, before.moments[name]) for name, x in after.moments.items()}
+    return after._replace(w=torch.where(moves, after.w, before.w), moments=moments)
 
 
 def _optimised_in_pieces(

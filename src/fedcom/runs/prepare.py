@@ -113,6 +113,8 @@ def build_task(config: Config) -> tuple[Task, Config]:
     )
     _warn_of_idle(replace(config, data=filled))
     task = Task.build(_objective(config, data), data, parts)
+    if filled.augment:
+        task = task.augmented()
     if filled.validation is not None:
         task = task.held_out(filled.validation, draw.fold("validation"))
     return task, replace(config, data=replace(filled, clients=len(parts)))
@@ -128,11 +130,12 @@ def _warn_of_idle(config: Config) -> None:
     own_data = DATASETS.is_own(name) or data.path is not None or isinstance(config.model, OwnData)
     generated = name == "synthetic"
     files = DATASETS.is_own(name) and data.path is None and name not in ("digits", "synthetic")
-    drawn = data.partition == "dirichlet" or not own_split
+    drawn = data.partition in ("dirichlet", "dirichlet-capped") or not own_split
+    by_label = data.partition in ("classes", "labels")
     used = {
         "alpha": ("dirichlet and synthetic", drawn or generated or not own_data),
         "beta": ("synthetic", generated or not own_data),
-        "classes_per_client": ("partition classes", data.partition == "classes" or not own_split),
+        "classes_per_client": ("partitions classes and labels", by_label or not own_split),
         "root": ("data sets with files", files or not own_data),
     }
     where = f"partition {data.partition} of {name}"
@@ -154,6 +157,8 @@ def _drawn_task(config: Config) -> tuple[Task, Config]:
     c = config.data
     if c.validation is not None:
         raise ConfigError("data.validation holds out samples that are there; data.lazy draws them as needed")
+    if c.pixels is not None or c.augment:
+        raise ConfigError("data.pixels and data.augment are for images; leave them out with data.lazy")
     people = Synthetic(c.alpha, c.beta, config.run.seed).population(c.clients or 30)
     filled = replace(c, name=people.data.name, partition="natural", clients=len(people.sizes), lazy=True)
     return Task.drawn(_objective(config, people.data), people), replace(config, data=filled)
@@ -190,10 +195,12 @@ def data_label(config: Config) -> str:
 def _dataset(config: Config, draw: Draw) -> Dataset:
     c, name = config.data, data_name(config)
     if isinstance(config.model, OwnData):
-        return config.model.data(c.clients or 20, draw.fold("data"))
-    if c.path is not None:
-        return read_own(c.path, c.label_column, c.client_column, c.test, draw.fold("test"))
-    return load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
+        data = config.model.data(c.clients or 20, draw.fold("data"))
+    elif c.path is not None:
+        data = read_own(c.path, c.label_column, c.client_column, c.test, draw.fold("test"))
+    else:
+        data = load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
+    return data if c.pixels is None else data.in_unit_range()
 
 
 def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:

@@ -110,6 +110,7 @@ def compare(
     data = _resolve(configs)
     deal = {
         "classes": f"{data.classes_per_client} classes per client",
+        "labels": f"{data.classes_per_client} labels per client",
         "dirichlet": f"dirichlet {data.alpha:g}",
     }
     split = deal.get(data.partition or "", data.partition)

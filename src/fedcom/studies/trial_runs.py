@@ -1,6 +1,6 @@
 """Play trials: as many at once as fit, shared out among ranks, going on where they were interrupted.
 
-Runs that differ only in eta, gamma and seed have one shape; on a GPU they are computed as one stack.
+Runs that differ only in rates, seed and how data is dealt have one shape; on a GPU they are one stack.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from fedcom.runs.spread import WorkItem, spread, worth_spreading
 from fedcom.saving.series import Series
 from fedcom.saving.timer import SaveTimer
 from fedcom.saving.whole import write_json
-from fedcom.studies.trials import Trial, stacks
+from fedcom.studies.trials import Trial, stacks, undealt
 from fedcom.tasks.task import Task
 
 Due = Callable[[RunConfig], Collection[int]]  # the rounds to evaluate in a run with these settings
@@ -154,12 +154,14 @@ def task_of(trial: Trial, device: str, tasks: dict[str, Task]) -> Task:
     if isinstance(config, Given):
         return config.task
     assert isinstance(config, Config)
-    kind = json.dumps([config.table()[section] for section in ("data", "model")] + [config.run.dtype])
-    name = json.dumps([kind, config.run.seed, config.run.init])
+    table, on = config.table(), pick_device(device)
+    data = undealt(table["data"]) if on.type == "cuda" else table["data"]  # there runs may share a stack
+    kind = json.dumps([data, table["model"], config.run.dtype])
+    name = json.dumps([kind, table["data"], config.run.seed, config.run.init])
     if name not in tasks:
         for other in [other for other in tasks if json.loads(other)[0] != kind]:
             del tasks[other]
-        tasks[name] = build_task(config)[0].to(pick_device(device))
+        tasks[name] = build_task(config)[0].to(on)
     return tasks[name]
 
 

@@ -26,6 +26,11 @@ _STACKED = {  # settings that may differ in one stack
     "server": ("momentum", "rate", "beta1", "beta2", "tau"),
     "run": ("seed",),
 }
+DEALT = (
+    "partition",
+    "classes_per_client",
+    "alpha",
+)  # how data is dealt; may differ too if clients are counted
 T = TypeVar("T", bound="Trial")
 
 
@@ -83,7 +88,13 @@ class Trial:
         table = self.config.table()
         for section, keys in _STACKED.items():
             table[section] = {k: v for k, v in table.get(section, {}).items() if k not in keys}
+        table["data"] = undealt(table.get("data", {}))
         return json.dumps([self.method, table], default=str)
+
+
+def undealt(data: Table) -> Table:
+    """The settings of [data] without those that say how it is dealt to a number of clients."""
+    return {k: v for k, v in data.items() if k not in DEALT} if data.get("clients") else data
 
 
 def stacks(trials: Iterable[T]) -> list[list[T]]:

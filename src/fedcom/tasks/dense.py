@@ -48,9 +48,9 @@ class Dense:
         # A compiler joins the pieces itself; otherwise each is written straight into the gradient.
         gradient = None if torch.compiler.is_compiling() else w.new_empty(w.shape)
         places: Sequence[tuple[Tensor | None, Tensor | None]] = [(None, None)] * len(self.biases)
-        places = places if gradient is None else self._layers(gradient)
+        places = places if gradient is None else self.layers(gradient)
         pieces: list[Tensor] = []
-        for i, (inputs, errors) in enumerate(self._factors(w, x, y, weight)):
+        for i, (inputs, errors) in enumerate(self.factors(w, x, y, weight)):
             pieces.append(torch.bmm(errors.mT, inputs, out=places[i][0]).flatten(1))
             if self.biases[i]:
                 pieces.append(torch.sum(errors, -2, out=places[i][1]))
@@ -63,7 +63,7 @@ class Dense:
         """
         parts = iter(zip(self.layout.shapes, self.layout.sizes, strict=True))
         start = 0
-        for has_bias, (inputs, errors) in zip(self.biases, self._factors(w, x, y, weight), strict=True):
+        for has_bias, (inputs, errors) in zip(self.biases, self.factors(w, x, y, weight), strict=True):
             shape, size = next(parts)
             some, place = handfuls(len(w), size), slice(start, start + size)
             room = w.new_empty(some[0].stop, *shape)
@@ -76,9 +76,9 @@ class Dense:
                 yield Piece(slice(None), slice(start, start + size), errors.sum(-2))
                 start += size
 
-    def _factors(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def factors(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The inputs and the errors of each layer; the gradient of its matrix is their product."""
-        layers, inputs = self._layers(w), [x.flatten(2)]
+        layers, inputs = self.layers(w), [x.flatten(2)]
         for matrix, bias in layers:
             outputs = torch.bmm(inputs[-1], matrix.mT)
             outputs = outputs if bias is None else outputs + bias.unsqueeze(1)
@@ -89,7 +89,7 @@ class Dense:
             errors.append(torch.bmm(errors[-1], layers[i][0]) * (inputs[i] > 0))
         return list(zip(inputs, reversed(errors), strict=False))
 
-    def _layers(self, w: Tensor) -> list[tuple[Tensor, Tensor | None]]:
+    def layers(self, w: Tensor) -> list[tuple[Tensor, Tensor | None]]:
         """The matrices and biases of each layer, stacked: one per client."""
         parts = iter(zip(self.layout.split(w), self.layout.shapes, strict=True))
         layers: list[tuple[Tensor, Tensor | None]] = []

@@ -80,6 +80,25 @@ class Cnn(Model):
         )
 
 
+@dataclass(frozen=True)
+class Lenet(Model):
+    """Two 5x5 convolutions (6, 16 channels), each with 2x2 pooling, then 120 and 84 units (NIID-Bench)."""
+
+    name: ClassVar[str] = "lenet"
+
+    def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        if len(shape) != 3 or min(shape[1:]) < 16:
+            raise ConfigError(f"lenet needs images of 16x16 pixels or more; one sample has shape {shape}")
+        channels, *pixels = shape
+        height, width = (((n - 4) // 2 - 4) // 2 for n in pixels)
+        return nn.Sequential(
+            *(nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+            *(nn.Linear(16 * height * width, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()),
+            nn.Linear(84, classes),
+        )
+
+
 class _QuadraticModule(nn.Module):
     """Its output is the sample's loss; a sample is a curvature a and a target z, stacked."""
 
@@ -154,7 +173,7 @@ class Quadratic(Model):
 MODELS: Registry[type[Model]] = Registry(
     "model",
     "fedcom.models",
-    {m.name: m for m in (Mlp, Logistic, Cnn, Quadratic)},
+    {m.name: m for m in (Mlp, Logistic, Cnn, Lenet, Quadratic)},
     derived_from(Model, "or torch.nn.Module, or function that makes one"),
     adapt=as_model,
 )

@@ -15,6 +15,7 @@ from fedcom.errors import ConfigError, DataError
 from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
+from fedcom.tasks.pooled import Pooled
 from fedcom.tasks.suitable import check_module, copied, dtype_of, inputs, told
 from fedcom.vectors import Layout, Piece, flatten
 
@@ -45,6 +46,7 @@ class Objective:
         layout: of the parameters in the flat vector.
         start: the module's parameters as a flat vector.
         dense: the module as a fully connected network; None: it is none, or has a loss of its own.
+        pooled: the same as a convolutional network with max-pooling, which a GPU computes by matrix products.
         same_in_any_stack: whether, on a CPU, a client's gradient has the same bits in any stack of clients.
     """
 
@@ -67,6 +69,7 @@ class Objective:
         self.layout = Layout.of(module, dtype)
         self.start = flatten(module, dtype)
         self.dense = Dense.of(module, self.layout) if loss is None else None
+        self.pooled = Pooled.of(module, self.layout) if loss is None else None
         self._gradients = self.dense.gradients if self.dense else vmap(grad(self._weighted_loss))
         self.same_in_any_stack = self.dense is not None
 
@@ -125,6 +128,8 @@ class Objective:
         """
         if torch.compiler.is_compiling():
             return cast(Tensor, self._gradients(w, x, y, weight))
+        if self.pooled is not None and w.is_cuda:
+            return self.pooled.gradients(w, x, y, weight)
         try:
             return cast(Tensor, self._gradients(w, x, y, weight))
         except RuntimeError as error:

@@ -1,7 +1,8 @@
 """Gradients of clients' losses on their data, as an algorithm asks for them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +14,22 @@ from fedcom.tasks.kernels import gpu
 from fedcom.tasks.task import Task
 from fedcom.vectors import Piece
 
-_DRAWN_AT_ONCE = 1 << 22  # numbers that are sorted or drawn at once
+_DRAWN_AT_ONCE = 1 << 22  # numbers that are drawn at once
+_ORDERED_AT_ONCE = 1 << 27  # the same where minibatches are cut out of the orders of a round's epochs
 _FULL_BLOCK = 256  # samples per client that a full gradient computes at once
+
+
+class Picked(NamedTuple):
+    """The minibatch of a step, one row per client; of several steps, with an axis of steps before."""
+
+    position: Tensor  # where each sample is among its client's
+    weight: Tensor  # of each in the mean loss
+    change: Tensor | None = None  # how its image is changed, if it is
+
+    def at(self, place: int | slice | Tensor) -> "Picked":
+        """That of one step, out of several, or of some clients."""
+        change = None if self.change is None else self.change[place]
+        return Picked(self.position[place], self.weight[place], change)
 
 
 @dataclass(frozen=True)
@@ -25,23 +40,26 @@ class DataOracle:
         clients: their numbers in the task.
         draw: one key per client, for this round.
         batch_size: None: all of a client's data.
-        by_epoch: whether minibatches are drawn without replacement, epoch after epoch.
+        epochs: how many a client takes in a round, in each of which minibatches are drawn without
+            replacement; None: they are drawn with replacement.
         weight_decay: this times w is added to every gradient.
         walks: whether `walk` may take local steps, on a GPU and with other roundings than step by step.
         step: the local step; on a GPU a tensor, so that one compiled kernel serves every step.
-        picked: the minibatch of this step, if it is drawn already: where each sample is among its client's,
-            and its weight.
+        picked: the minibatch of this step, if it is drawn already.
+        deck: the order in which each client goes through its samples in the epoch it is in, and that
+            epoch's number; kept on a CPU, where all steps of a round share it.
     """
 
     task: Task
     clients: Tensor
     draw: Draw
     batch_size: int | None
-    by_epoch: bool = False
+    epochs: int | None = None
     weight_decay: float = 0.0
     walks: bool = False
     step: int | Tensor = 0
-    picked: tuple[Tensor, Tensor] | None = None
+    picked: Picked | None = None
+    deck: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -49,12 +67,17 @@ class DataOracle:
     ) -> "DataOracle":
         """The oracle for an algorithm's settings, at the first local step; the class explains the rest."""
         batch = None if algorithm.batch == "full" else algorithm.batch
-        return cls(task, clients, draw, batch, algorithm.epochs is not None, algorithm.weight_decay, walks)
+        return cls(task, clients, draw, batch, algorithm.epochs, algorithm.weight_decay, walks)
 
     def at(self, step: int) -> "DataOracle":
         """The oracle of another local step."""
         on_gpu = self.clients.is_cuda
         return replace(self, step=torch.full((), step, device=self.clients.device) if on_gpu else step)
+
+    def some(self, rows: Tensor | slice) -> "DataOracle":
+        """The oracle of some of the clients."""
+        picked = self.picked and self.picked.at(rows)
+        return replace(self, clients=self.clients[rows], draw=self.draw[rows], picked=picked, deck={})
 
     def batch(self, w: Tensor) -> Tensor:
         """Minibatch gradients at w, one row per client; the same minibatch every time in one step."""
@@ -76,27 +99,44 @@ class DataOracle:
 
     def minibatch(self, b: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """x and y of each client's minibatch of b samples, and the weight of each sample in the mean loss."""
-        position, weight = self.picked or self._pick(b, dtype)
+        position, weight, change = self.picked or self._pick(b, dtype)
         x, y = self.task.samples(self.clients, position)
+        if self.task.augment is not None and change is not None:
+            x = self.task.augment(x, change)
         return x, y, self.task.objective.balanced(y, weight)
 
     def steps(self, count: int, dtype: torch.dtype) -> "list[DataOracle]":
         """The oracles of the first local steps; on a GPU all their minibatches are drawn at once."""
-        room = count * len(self.clients) * (self.task.longest if self.by_epoch else self.batch_size or 0)
-        if not self.clients.is_cuda or self.batch_size is None or room > _DRAWN_AT_ONCE:
+        b = self.batch_size
+        if not self.clients.is_cuda or b is None or not self._fits(count, b):
             return [self.at(step) for step in range(count)]
+        picked = self.picks(count, b, dtype)
+        return [replace(self, picked=picked.at(step)) for step in range(count)]
+
+    def _fits(self, count: int, b: int) -> bool:
+        """Whether the minibatches of so many steps can be drawn at once."""
+        if self.epochs is None:
+            return count * len(self.clients) * b <= _DRAWN_AT_ONCE
+        return len(self.clients) * max(count * b, self.epochs * self.task.longest) <= _ORDERED_AT_ONCE
+
+    def picks(self, count: int, b: int, dtype: torch.dtype) -> Picked:
+        """The minibatches of b samples of the first local steps."""
         every = torch.arange(count, device=self.clients.device).reshape(-1, 1, 1)
-        position, weight = replace(self, step=every)._pick(self.batch_size, dtype)
-        return [replace(self, picked=pair) for pair in zip(position, weight, strict=True)]
+        return replace(self, step=every)._pick(b, dtype)
 
-    def _pick(self, b: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Where the samples of a minibatch are among their clients', and the weight of each.
+    def _pick(self, b: int, dtype: torch.dtype) -> Picked:
+        """The minibatch of this step; for several steps, as [steps, 1, 1], there is one axis more."""
+        position, valid = self._with_replacement(b) if self.epochs is None else self._without_replacement(b)
+        weight, augment = valid.to(dtype), self.task.augment
+        key = self.draw.fold("augment", self._row_step) if augment else self.draw
+        change = augment.draw(key, b) if augment else None
+        return Picked(position, weight / weight.sum(-1, keepdim=True), change)
 
-        For several steps, as [steps, 1, 1], there is one axis more.
-        """
-        position, valid = self._without_replacement(b) if self.by_epoch else self._with_replacement(b)
-        weight = valid.to(dtype)
-        return position, weight / weight.sum(-1, keepdim=True)
+    @property
+    def _row_step(self) -> int | Tensor:
+        """The step; of several, [steps, 1]."""
+        several = isinstance(self.step, Tensor) and self.step.dim()
+        return self.step.squeeze(-1) if several else self.step  # type: ignore[union-attr]
 
     def walk(
         self, w: Tensor, eta: Tensor, delta: Tensor | None, local: LocalOptimiser, begun: Begun | None
@@ -111,7 +151,7 @@ class DataOracle:
             begun: what it begins from; the moments are written over. None: steps are plain.
         """
         objective, task, b = self.task.objective, self.task, self.batch_size
-        if not self.walks or objective.dense is None or b is None or task.source is not None:
+        if not self.walks or objective.dense is None or b is None or task.source is not None or task.augment:
             return None
         if not gpu.ready(objective.dense, task.x, task.y, b):
             return None
@@ -125,11 +165,10 @@ class DataOracle:
     def _minibatches(self, b: int, steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Which of the task's samples are in the minibatches of several steps, and their weights."""
         task, clients = self.task, self.clients
-        if not self.by_epoch:
+        if self.epochs is None:
             rows = gpu.drawn(self.draw, task.sizes[clients], task.offsets[clients], steps, b)
             return rows, torch.full(rows.shape, 1 / b, dtype=dtype, device=rows.device)
-        picked = [step.picked or step._pick(b, dtype) for step in self.steps(steps, dtype)]
-        position, weight = (torch.stack(x) for x in zip(*picked, strict=True))
+        position, weight, _ = self.picks(steps, b, dtype)
         return task.rows(clients, position), weight
 
     def full(self, w: Tensor) -> Tensor:
@@ -178,19 +217,47 @@ class DataOracle:
         return self.task.sizes[self.clients].unsqueeze(-1)
 
     def _with_replacement(self, b: int) -> tuple[Tensor, Tensor]:
-        step = self.step.squeeze(-1) if isinstance(self.step, Tensor) and self.step.dim() else self.step
-        position = self.draw.fold("batch", step).integers(self._sizes.squeeze(-1), b)
+        position = self.draw.fold("batch", self._row_step).integers(self._sizes.squeeze(-1), b)
         return position, torch.ones_like(position)
 
     def _without_replacement(self, b: int) -> tuple[Tensor, Tensor]:
         """The next b samples of each client in this epoch's order; an epoch's last batch may be short."""
-        steps = (self._sizes + b - 1) // b
+        steps, longest = (self._sizes + b - 1) // b, self.task.longest
         epoch, batch = self.step // steps, self.step % steps
-        ranks = self.draw.fold("epoch").fold(epoch.squeeze(-1)).ranks(self.task.longest)
-        absent = torch.arange(self.task.longest, device=ranks.device) >= self._sizes
-        order = ranks.masked_fill(absent, torch.iinfo(torch.int64).max).argsort(-1)
-        slot = batch * b + torch.arange(b, device=ranks.device)
-        return order.gather(-1, slot.clamp(max=self.task.longest - 1)), slot < self._sizes
+        slot = batch * b + torch.arange(b, device=self.clients.device)
+        valid, slot = slot < self._sizes, slot.clamp(max=longest - 1)
+        if slot.dim() == 2:
+            return self._order(epoch.squeeze(-1)).gather(-1, slot), valid
+        last = int(self.epochs or 1) - 1  # clients that have taken their steps look at the last epoch again
+        orders = [
+            self._shuffled(slice(None), torch.full_like(self.clients, e)).int() for e in range(last + 1)
+        ]
+        row = torch.arange(len(self.clients), device=slot.device).unsqueeze(-1)
+        place = (epoch.clamp(max=last) * len(self.clients) + row) * longest + slot
+        return torch.cat(orders).flatten()[place].long(), valid
+
+    def _order(self, epoch: Tensor) -> Tensor:
+        """The order in which each client goes through its samples in an epoch, one row per client.
+
+        Args:
+            epoch: of each client.
+        """
+        deck = self.deck
+        if epoch.is_cuda or "epoch" not in deck:
+            order = self._shuffled(slice(None), epoch)
+            deck |= {} if epoch.is_cuda else {"epoch": epoch, "order": order}
+            return order
+        begun = (deck["epoch"] != epoch).nonzero()[:, 0]
+        if len(begun):
+            deck["order"][begun] = self._shuffled(begun, epoch[begun])
+            deck["epoch"] = epoch
+        return deck["order"]
+
+    def _shuffled(self, rows: slice | Tensor, epoch: Tensor) -> Tensor:
+        """The order of some clients' samples in an epoch; after a client's last sample anything follows."""
+        ranks = self.draw[rows].fold("epoch").fold(epoch).ranks(self.task.longest)
+        absent = torch.arange(self.task.longest, device=ranks.device) >= self._sizes[rows]
+        return ranks.masked_fill(absent, torch.iinfo(torch.int64).max).argsort(-1)
 
     def _decayed(self, w: Tensor, g: Tensor) -> Tensor:
         return g + self.weight_decay * w if self.weight_decay else g

@@ -17,6 +17,7 @@ from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.formats import html_table
 from fedcom.tasks import scores as scoring
+from fedcom.tasks.augment import DEFAULT, Augment
 from fedcom.tasks.losses import Loss, Terms
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.scores import Marks, Metric, Numbers, numbers, shares
@@ -47,6 +48,7 @@ class Task:
             samples of the clients in `shown`. None: x and y hold the samples of all clients.
         shown: the clients on which a model is evaluated; None: all.
         held: the clients whose samples are in x and y, if not all are.
+        augment: how clients change the images of each minibatch; None: not at all.
     """
 
     objective: Objective
@@ -60,6 +62,7 @@ class Task:
     source: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     shown: Tensor | None = None
     held: range | None = None
+    augment: Augment | None = None
 
     @property
     def answers(self) -> bool:
@@ -166,10 +169,10 @@ class Task:
                 shape and sign; there is an accuracy if the outputs have one score per class.
             test_x: test samples, with test_y or in one of the other forms; None: no test set.
             clients: how many; None: one per author or part, if the partition says so.
-            partition: "iid", "classes", "dirichlet" or "natural"; a function of a SplitRequest; the indices
-                of each client's samples; or the client of each sample, as numbers or names. None: "natural"
-                if there are groups, else "iid".
-            classes_per_client: how many shards each client gets, for "classes".
+            partition: "iid", "classes", "labels", "dirichlet", "dirichlet-capped" or "natural"; a function of
+                a SplitRequest; the indices of each client's samples; or the client of each sample, as numbers
+                or names. None: "natural" if there are groups, else "iid".
+            classes_per_client: how many shards each client gets, for "classes", or labels, for "labels".
             alpha: of the Dirichlet distribution, for "dirichlet"; the smaller, the more uneven.
             groups: the author of each training sample, as numbers or names.
             loss: loss(outputs, targets) of a batch, as in torch.nn.functional; None: cross-entropy.
@@ -254,6 +257,11 @@ class Task:
             test_x=self.x[picked],
             test_y=self.y[picked],
         )
+
+    def augmented(self, augment: Augment = DEFAULT) -> "Task":
+        """The same task whose clients shift and flip the images of their minibatches at random."""
+        augment.check(self.x)
+        return replace(self, augment=augment)
 
     @cached_property
     def longest(self) -> int:

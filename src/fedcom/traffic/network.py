@@ -112,7 +112,7 @@ class Clock:
             clients: those that took part, of all runs in order.
             down: the bytes that each of them received, one row per run.
             most: the largest number of local steps.
-            per_client: a column with every client's number of steps; None: all took the most.
+            per_client: a column with the steps of each of them; None: all took the most.
         """
 
     def read(self, run: int) -> dict[str, float]:
@@ -144,7 +144,7 @@ class Stopwatch(Clock):
         self._sent.zero_()
 
     def stop(self, clients: Tensor, down: Tensor, most: int, per_client: Tensor | None) -> None:
-        steps = most if per_client is None else per_client[clients, 0]
+        steps = most if per_client is None else per_client.view_as(down)
         draw, up = Draw(self._keys).fold(clients.view_as(down)), self._sent.view_as(down)
         self._seconds.add_(self.network.seconds(draw, down, steps, up).amax(-1))
 

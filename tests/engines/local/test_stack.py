@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedcom import Links, Simulation, Task
-from fedcom.algorithms import ALGORITHMS, FedAvg, FedCOM, FedCOMGATE, Scaffold
+from fedcom.algorithms import ALGORITHMS, FedAvg, FedCOM, FedCOMGATE, FedNova, Scaffold
 from fedcom.algorithms.local_optimisers import AdamWSteps, LocalOptimiser, MomentumSteps, MuonSteps
 from fedcom.algorithms.optimisers import Momentum
 from fedcom.codecs import Auto, Dithered, Int, LowRank, Peaks, RandK, Rotated, TopK
@@ -19,7 +19,9 @@ from fedcom.engines.local.threads import map_on_threads
 from fedcom.engines.simulation import in_step
 from fedcom.engines.stacks import runs_that_fit, stack_runs
 from fedcom.errors import ConfigError, Diverged
+from fedcom.rounds.cohort import Ranking
 from fedcom.rounds.round import play
+from fedcom.tasks.models import Lenet
 from tests.conftest import after, close, mlp_task, quadratic_task
 
 
@@ -183,12 +185,44 @@ def test_one_run_of_a_stack_may_diverge() -> None:
         runs[1].row()
 
 
-def test_runs_whose_clients_differ_in_steps_cannot_be_stacked() -> None:
-    task = mlp_task(sizes=[12, 7, 9, 12, 5, 8])
-    runs = [Simulation(task, FedCOM(epochs=1, batch=4), rounds=2, seed=s, device="cpu") for s in range(2)]
-    with pytest.raises(ConfigError, match="play each run by itself"):
-        stack_runs(runs)
-    assert stack_runs(runs[:1]) is runs[0].engine
+UNEQUAL = [
+    (FedAvg(epochs=2, batch=4, weights="size", local=MomentumSteps(mu=0.5)), None),
+    (FedNova(epochs=2, batch=4, weights="size", local=MomentumSteps(keep=True)), None),
+    (Scaffold(epochs=2, batch=4, gamma=1.0, local=MomentumSteps(correction="outside")), None),
+    (FedCOMGATE(tau=(1, 4, 2, 2, 3, 1), batch=4, gamma=1.0, eta=0.02), Rotated(2.0)),
+]
+
+
+@pytest.mark.parametrize(("method", "codec"), UNEQUAL, ids=lambda x: getattr(x, "name", ""))
+def test_runs_whose_clients_differ_in_steps_are_played_in_step(
+    method: Any, codec: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [12, 7, 9, 12, 5, 8], [8] * 6, [3, 30, 4, 9, 2, 11]
+
+    def make(seed: int, participation: float = 1.0) -> Simulation:
+        task, links = mlp_task(sizes=sizes[seed], seed=seed), None if codec is None else Links(codec)
+        given = {"participation": participation, "seed": seed, "network": "lte", "device": "cpu"}
+        return Simulation(task, method, links, rounds=3, **given)
+
+    for participation in (1.0, 0.5) if codec is not None else (1.0,):
+        stacked = [make(seed, participation) for seed in range(3)]
+        engine = stack_runs(stacked)
+        for _ in range(2):
+            engine.step()
+        for seed, run in enumerate(stacked):
+            with monkeypatch.context() as patch:  # a client that has taken its steps is masked instead
+                patch.setattr(Ranking, "of", lambda steps: None)
+                single = make(seed, participation)
+                for _ in range(2):
+                    single.step()
+            assert close(run.server.w, single.server.w, 1e-11)
+            assert run.ledger.as_dict() == single.ledger.as_dict()
+            ours, theirs = (r.row()["modelled_seconds"] for r in (run, single))
+            assert ours == pytest.approx(theirs, rel=1e-9)
+            for mine, other in zip(run.client_states(), single.client_states(), strict=True):
+                assert close(mine, other, 1e-10)
+            for name, x in single.client_memory().items():
+                assert close(run.client_memory()[name], x, 1e-10)
 
 
 def test_engines_that_need_a_gpu_are_refused_on_a_cpu() -> None:
@@ -303,6 +337,30 @@ def test_compiled_local_steps_agree_with_eager_ones(settings: dict[str, Any]) ->
     for run in runs:
         list(run.run())
     assert torch.allclose(runs[0].server.w, runs[1].server.w, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_stacked_convolutional_runs_with_epochs_agree_with_a_cpu() -> None:
+    def made(sizes: list[int]) -> Task:
+        torch.manual_seed(sum(sizes))
+        x, y = torch.rand(sum(sizes), 3, 16, 16, dtype=torch.float64), torch.randint(0, 3, (sum(sizes),))
+        owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        module = Lenet().module((3, 16, 16), 3)
+        return Task.from_arrays(module, x, y, x, y, partition=owners, dtype="float64").augmented()
+
+    tasks = [made(sizes) for sizes in ([30, 7, 9], [12, 12, 12], [3, 64, 20])]
+    local = MomentumSteps(correction="outside")
+    method = Scaffold(epochs=2, batch=8, gamma=1.0, weights="size", average="models", local=local)
+    ends = {}
+    for device in ("cpu", "cuda"):
+        runs = [Simulation(task, method, rounds=4, device=device) for task in tasks]
+        engine = stack_runs(runs)
+        for _ in range(4):
+            engine.step()
+        ends[device] = [run.server.w.cpu() for run in runs]
+    assert engine.refused is None  # type: ignore[attr-defined]
+    for mine, other in zip(ends["cuda"], ends["cpu"], strict=True):
+        assert close(mine, other, 1e-10)
 
 
 def test_runs_in_step_that_all_diverge_end() -> None:

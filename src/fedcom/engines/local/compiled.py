@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ class CompiledEngine(GraphEngine):
     Attributes:
         compiled: what is compiled; None before the first round.
     """
+
+    leaves: ClassVar[bool] = False  # each number of clients would be compiled anew
 
     def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
         super().__init__(runs, task, options)

@@ -24,7 +24,7 @@ from fedcom.engines.state.parking import Parking, Waiting
 from fedcom.engines.state.placement import ClientCounts, make_store
 from fedcom.engines.strays import watched
 from fedcom.errors import ConfigError
-from fedcom.rounds.cohort import mean_weights
+from fedcom.rounds.cohort import Ranking, Steps, mean_weights
 from fedcom.rounds.round import (
     Answer,
     Assignment,
@@ -80,12 +80,13 @@ class EagerEngine(InOneProcess):
     """Plays rounds of one run, or of several runs of equal shapes in step.
 
     Args:
-        runs: they share a network and differ only in seed, local rate, gamma and data.
+        runs: they share a network and differ only in seed, local rate, gamma, data and local steps.
         task: the clients of all runs, those of the first run first, on the device that computes.
     """
 
     needs_gpu: ClassVar[bool] = False
     walks = False  # whether kernels may take local steps, with other roundings than step by step
+    leaves: ClassVar[bool] = True  # whether clients that have taken their steps leave the others to it
     mails = False  # whether messages are kept, to be sent to another process
 
     def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
@@ -104,6 +105,8 @@ class EagerEngine(InOneProcess):
         self.clock = clock_of(first.network, [run.draw for run in runs], n, w.device)
         self.receipts = Receipts(len(runs), m if rules.catches_up else 0, n, w.device)
         self._weights = torch.cat([run.cohort.weights for run in runs])
+        self._steps = Steps.joined([run.cohort.steps for run in runs], m)
+        self._rankings: dict[tuple[int, int], Ranking] = {}
         self.bills: list[Ledger] = []
         self._strata: Strata | None = None
         self._waiting: list[tuple[slice, Waiting]] = []
@@ -263,11 +266,21 @@ class EagerEngine(InOneProcess):
     def senders(self, begun: Sequence[Begun], rows: slice) -> Senders:
         """What is known to all of the clients of some rows."""
         run, clients = self.runs[0], self.inputs.client[rows]
-        draw, steps = Draw(self.inputs.key[self.stack.run_of_row[rows]]).fold(clients), run.cohort.steps
-        per_client = None if steps.per_client is None else steps.per_client[clients]
+        draw = Draw(self.inputs.key[self.stack.run_of_row[rows]]).fold(clients)
+        steps = self._steps.of(self.stack.places(clients, rows), self._ranking(rows))
         rnd = self.stack.facts_per_row([each.rnd for each in begun], rows, run.server.w.dtype)
         strata = self._strata and self._strata.at(rows)
-        return Senders(clients, steps._replace(per_client=per_client), rnd, Draw(draw.key, strata))
+        return Senders(clients, steps, rnd, Draw(draw.key, strata))
+
+    def _ranking(self, rows: slice) -> Ranking | None:
+        """The ranking of some rows on a GPU by their steps, if the same clients take part in every round."""
+        per_client, whole = self._steps.per_client, self.stack.sampled == self.stack.clients
+        if not (self.leaves and whole and per_client is not None and per_client.is_cuda):
+            return None
+        name = (rows.start, rows.stop)
+        if name not in self._rankings:  # in the first round, which is not replayed
+            self._rankings[name] = Ranking.of(per_client[rows])
+        return self._rankings[name]
 
     def collect(self, begun: Sequence[Begun], works: Iterator[Done]) -> list[Collected]:
         """The means of each run; where clients keep state, their work waits until the means are known."""
@@ -334,7 +347,9 @@ class EagerEngine(InOneProcess):
             new = answer.server_side
             run.server_side = _written(run.server_side, new) if self.writes_in_place else new
         down = self.receipts.stop(self.inputs.client)
-        self.clock.stop(self.inputs.client, down, *self.runs[0].cohort.steps)
+        steps = self._steps.per_client
+        own = None if steps is None else steps[self.stack.places(self.inputs.client)]
+        self.clock.stop(self.inputs.client, down, self._steps.most, own)
 
     def _at_once(self, rows: int) -> list[slice]:
         """How the rows of a group are cut for work that passes over their vectors only."""

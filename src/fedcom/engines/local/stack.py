@@ -91,7 +91,8 @@ class Stack:
         return torch.stack([v if isinstance(v, Tensor) else like.new_full((), v) for v in values])
 
     def _facts(self, rounds: Sequence[Round], dtype: torch.dtype, shape: Callable[[Tensor], Tensor]) -> Round:
-        names = ("eta", "path", "share", "coin", "alpha", "q", "mu", "rate", "gamma", "number")
+        names = ["eta", "path", "share", "coin", "alpha", "q", "mu", "rate", "gamma", "number"]
+        names += ["tau"] if len({rnd.tau for rnd in rounds}) > 1 else []
         found: dict[str, Any] = {
             name: shape(self.numbers([getattr(rnd, name) for rnd in rounds]).to(dtype)) for name in names
         }

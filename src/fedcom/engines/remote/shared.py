@@ -35,10 +35,9 @@ def round_facts(run: RunState, round_index: int, share: float) -> Round:
 def sender(run: RunState, round_index: int, client: int, share: float) -> Senders:
     """What is known to all of a client that takes part in a round."""
     numbers, key = torch.tensor([client]), run.draw.fold(round_index)
-    steps = run.cohort.steps
-    own = None if steps.per_client is None else steps.per_client[numbers]
+    steps = run.cohort.steps.of(numbers)
     draw = Draw(key.fold(numbers).key, _strata(run, round_index, numbers))
-    return Senders(numbers, steps._replace(per_client=own), round_facts(run, round_index, share), draw)
+    return Senders(numbers, steps, round_facts(run, round_index, share), draw)
 
 
 def _strata(run: RunState, round_index: int, client: Tensor) -> Strata | None:

@@ -1,0 +1,171 @@
+"""NIID-Bench, a table that others published: five ways to deal three data sets, and four methods."""
+
+import math
+import re
+from functools import partial
+from typing import Any
+
+from fedcom.config import read
+from fedcom.errors import ConfigError
+from fedcom.reproduce.panels import Panel, Scale, package_data
+from fedcom.reproduce.results import Stat, StudyResults, Verdict
+from fedcom.reproduce.study import Study, experiment_file, panel, rates_in
+
+_TOLD = package_data("studies.toml")["niid-bench"]
+SETS: dict[str, dict[str, list[float]]] = _TOLD["published"]  # accuracies by data set and deal
+DEALS: dict[str, dict[str, Any]] = _TOLD["deals"]  # the settings of [data], by their names
+PUBLISHED: tuple[str, ...] = tuple(_TOLD["order"])  # the methods, in the order of the accuracies
+METHODS: tuple[str, ...] = tuple(_TOLD["methods"])  # and ours: FedProx once for each mu
+_SMALL = package_data("studies.toml")["niid-compressed"]
+COMPRESSED: tuple[str, ...] = tuple(_SMALL["methods"])
+PARAMETERS: dict[str, int] = _SMALL["parameters"]  # of the model, by data set
+LEVEL, TIMES = 0.005, 100  # how far below the best published accuracy, with how many times fewer bytes
+NEAR, ENOUGH = 0.02, 5 / 6  # how far below a published accuracy ours may be, and in what share of the cells
+QUICK = {"algorithm": {"epochs": 1}, "run": {"rounds": 5}}
+GUESS = 0.1  # the accuracy of a model that is not finite: it takes all images for the first class
+
+
+def plan(data: str, scale: Scale) -> list[Panel]:
+    make = partial(panel, f"niid-bench/{data}.toml", scale, METHODS, tuned=False, quick=QUICK)
+    return [make(name=f"{data}, {deal}", over={"data": own}) for deal, own in DEALS.items()]
+
+
+def published(name: str) -> dict[str, float]:
+    """The accuracies that were published for a panel, by method."""
+    data, _, deal = name.partition(", ")
+    return dict(zip(PUBLISHED, (x / 100 for x in SETS[data][deal]), strict=True))
+
+
+def labels_of(method: str) -> list[str]:
+    """The labels of our runs of a published method: its name, or one for each mu that they chose from."""
+    return [label for label in METHODS if re.fullmatch(rf"{method}( [0-9.]+)?", label)]
+
+
+def best(results: StudyResults, name: str, method: str) -> tuple[str, Stat]:
+    """Our best run of a published method, and its accuracy; of several, chosen on the test set, as theirs."""
+    scores = {label: accuracy(results, name, label) for label in labels_of(method)}
+    return max(scores.items(), key=lambda item: item[1].mean)
+
+
+def accuracy(results: StudyResults, name: str, label: str) -> Stat:
+    """The final accuracy of a run; that of a guess for seeds in which the model was no longer finite."""
+    found = results.final(name, label)
+    return Stat(tuple(GUESS if value is None else value for value in found.values), found.key)
+
+
+def table(results: StudyResults, name: str) -> list[dict[str, Any]]:
+    """One line per method: its published accuracy and ours in %, and how far apart they are."""
+    theirs, lines = published(name), list[dict[str, Any]]()
+    for method in dict.fromkeys((*PUBLISHED, *METHODS)):
+        if method not in PUBLISHED and any(method in labels_of(other) for other in PUBLISHED):
+            continue
+        label, score = best(results, name, method)
+        lost = results.final(name, label).values.count(None)
+        line: dict[str, Any] = {"method": label, "accuracy": 100 * score.mean, "spread": 100 * score.spread}
+        line |= {"published": None, "difference": None, "in_spreads": None, "not_finite": lost}
+        if method in theirs:
+            apart = score.mean - theirs[method]
+            line |= {"published": 100 * theirs[method], "difference": 100 * apart}
+            line["in_spreads"] = apart / score.spread if score.spread else None
+        lines.append(line)
+    return lines
+
+
+class NiidBench(Study):
+    """A study with one verdict on all cells of a data set."""
+
+    def judge(self, results: StudyResults) -> list[Verdict]:
+        cells = {
+            f"{p.name}, {best(results, p.name, method)[0]}": (best(results, p.name, method)[1], value)
+            for p in results.panels
+            for method, value in published(p.name).items()
+        }
+        far = {
+            cell: f"{100 * ours.mean:.1f} against {100 * theirs:.1f}"
+            for cell, (ours, theirs) in cells.items()
+            if ours.mean < theirs - NEAR
+        }
+        above = sum(ours.mean > theirs + NEAR for ours, theirs in cells.values())
+        reached = len(cells) - len(far)
+        told = f"; below: {', '.join(f'{cell}: {text}' for cell, text in far.items())}" if far else ""
+        return [
+            Verdict.of(
+                f"Of {len(cells)} published accuracies at least {math.ceil(ENOUGH * len(cells))} are reached "
+                f"but for {100 * NEAR:g} points, or exceeded.",
+                [reached >= ENOUGH * len(cells)],
+                f"{reached} are, {above} of them exceeded by more than {100 * NEAR:g} points{told}.",
+                results.setting(),
+            )
+        ]
+
+
+def compressed_plan(data: str, scale: Scale) -> list[Panel]:
+    make = partial(panel, f"niid-bench/{data}.toml", scale, COMPRESSED, quick=QUICK)
+    panels = []
+    for deal, own in DEALS.items():
+        rates = f"niid-{data}-{deal.replace(' ', '-')}"
+        name, over, tuned = f"{data}, {deal}", {"data": own}, bool(rates_in(rates))
+        panels.append(make(name=name, over=over, rates=(rates,), tuned=tuned))
+    return panels
+
+
+def chosen(p: Panel) -> str:
+    """The label that was best on held-out samples; without such a choice the first."""
+    try:
+        found = read(experiment_file(f"rates/{p.rates[-1]}.toml"))["found"]
+    except ConfigError:
+        return COMPRESSED[0]
+    return max(COMPRESSED, key=lambda label: found.get(label, {}).get("accuracy", 0.0))
+
+
+def fewer(results: StudyResults, name: str, label: str) -> float:
+    """How many times as many bytes up models of 32 bits per number would be, one per round."""
+    rounds, data = results.panel(name).config.run.rounds, name.partition(", ")[0]
+    return 4 * PARAMETERS[data] * rounds / results.sent(name, label, "uplink_bytes").mean
+
+
+def compressed_table(results: StudyResults, name: str) -> list[dict[str, Any]]:
+    """One line per label: accuracy in % beside the best published one, and times fewer bytes up."""
+    p, (method, theirs) = results.panel(name), max(published(name).items(), key=lambda item: item[1])
+    lines = []
+    for label in COMPRESSED:
+        score = accuracy(results, name, label)
+        lines.append(
+            {
+                "point": label,
+                "accuracy": 100 * score.mean,
+                "spread": 100 * score.spread,
+                "best_published": f"{method} {100 * theirs:.1f}",
+                "times_fewer_up": fewer(results, name, label),
+                "chosen": label == chosen(p),
+            }
+        )
+    return lines
+
+
+def judge_compressed(results: StudyResults, p: Panel) -> list[Verdict]:
+    values = published(p.name)
+    if sorted(values.values())[1] <= GUESS:  # two or more of the four collapse
+        return []
+    theirs, label = max(values.values()), chosen(p)
+    score, times = accuracy(results, p.name, label), fewer(results, p.name, label)
+    return [
+        Verdict.of(
+            f"1/{TIMES} of the bytes reach the best published accuracy but for {100 * LEVEL:g} points.",
+            [score.mean >= theirs - LEVEL and times >= TIMES],
+            f"{label}: {score} with 1/{times:.0f} of the bytes, published {100 * theirs:.1f}%.",
+        )
+    ]
+
+
+def _study(data: str) -> Study:
+    own = {"plan": partial(plan, data), "judge_panel": lambda results, p: [], "table": table}
+    return NiidBench.told(f"niid-bench-{data}", words="niid-bench", fill={"data": data}, **own)
+
+
+def _compressed(data: str) -> Study:
+    own = {"plan": partial(compressed_plan, data), "judge_panel": judge_compressed, "table": compressed_table}
+    return Study.told(f"niid-compressed-{data}", words="niid-compressed", fill={"data": data}, **own)
+
+
+STUDIES = (*map(_study, SETS), *map(_compressed, SETS))

@@ -1,0 +1,198 @@
+"""Gradients of small convolutional networks of stacked clients as matrix products, for a GPU.
+
+Where 2x2 max-pooling follows a convolution, the four places that a window pools lie in one patch, which is a
+pixel larger each way than a filter. So a table of these patches, times the filters at their four places in a
+patch, gives all that windows pool. The table is a third of the one that a convolution needs by itself, and
+products are larger. cuDNN would compute one client after the other.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import fold, pad
+
+from fedcom.tasks.dense import Dense
+from fedcom.vectors import Layout
+
+_SUMMED = 1024  # products that are summed one after the other where a GPU could sum parts of them at once
+
+
+class Convolution(NamedTuple):
+    """A convolution, ReLU and 2x2 max-pooling."""
+
+    outputs: int
+    inputs: int
+    size: int  # of its filters, which are square
+    padding: int
+    bias: bool
+
+    @classmethod
+    def of(cls, conv: nn.Module, relu: nn.Module, pool: nn.Module) -> "Convolution | None":
+        """Three modules as one of these; None if they are of other kinds."""
+        if (type(conv), type(relu), type(pool)) != (nn.Conv2d, nn.ReLU, nn.MaxPool2d):
+            return None
+        assert isinstance(conv, nn.Conv2d)
+        assert isinstance(pool, nn.MaxPool2d)
+        plain = (conv.stride, conv.dilation, conv.groups, conv.padding_mode) == ((1, 1), (1, 1), 1, "zeros")
+        square = (
+            len({*conv.kernel_size}) == 1 and not isinstance(conv.padding, str) and len({*conv.padding}) == 1
+        )
+        halves = pool.kernel_size in (2, (2, 2)) and pool.stride in (2, (2, 2)) and not pool.ceil_mode
+        if not (plain and square and halves and pool.padding in (0, (0, 0)) and pool.dilation in (1, (1, 1))):
+            return None
+        sizes = conv.out_channels, conv.in_channels, conv.kernel_size[0], int(conv.padding[0])
+        return cls(*sizes, conv.bias is not None)
+
+    @property
+    def patch(self) -> int:
+        """How many pixels wide and high the patch of a window is."""
+        return self.size + 1
+
+    def table(self, x: Tensor) -> Tensor:
+        """The patches of all windows [clients, parts, inputs * patch^2, samples * windows].
+
+        Args:
+            x: images [clients, some, samples, inputs, height, width]; `some` may be divided into parts.
+        """
+        clients, some, samples = x.shape[:3]
+        x = pad(x, (self.padding,) * 4) if self.padding else x
+        x = x.unfold(4, self.patch, 2).unfold(
+            5, self.patch, 2
+        )  # then height and width of windows, of patches
+        windows = x.shape[4] * x.shape[5]
+        most = max(1, some * samples * windows // _SUMMED)
+        parts = max(n for n in range(1, most + 1) if some % n == 0)
+        x = x.reshape(clients, parts, some // parts, *x.shape[2:]).permute(0, 1, 4, 7, 8, 2, 3, 5, 6)
+        return x.reshape(clients, parts, self.inputs * self.patch**2, -1)
+
+    def filters(self, weight: Tensor) -> Tensor:
+        """The filters at their four places in a patch [clients, 4 * outputs, inputs * patch^2].
+
+        Args:
+            weight: [clients, numbers].
+        """
+        k = self.size
+        weight = pad(weight.reshape(-1, self.outputs, self.inputs, k, k), (1, 1, 1, 1))
+        places = weight.unfold(3, self.patch, 1).unfold(4, self.patch, 1).flip((3, 4))
+        return places.permute(0, 3, 4, 1, 2, 5, 6).reshape(len(weight), 4 * self.outputs, -1)
+
+    def by_filter(self, products: Tensor) -> Tensor:
+        """The gradient of the weights, out of that of the filters at their four places [clients, numbers]."""
+        k, n = self.size, self.patch
+        places = products.reshape(-1, 2, 2, self.outputs, self.inputs, n, n)
+        some = [
+            places[:, down, right, :, :, down : down + k, right : right + k]
+            for down in (0, 1)
+            for right in (0, 1)
+        ]
+        return (some[0] + some[1] + some[2] + some[3]).flatten(1)
+
+
+class Seen(NamedTuple):
+    """What the way forward leaves for the way back."""
+
+    table: Tensor  # see Convolution.table
+    filters: Tensor  # see Convolution.filters
+    largest: Tensor  # which of its four places each window has [clients, parts, outputs, samples * windows]
+    passes: Tensor  # whether ReLU let that pass, of the same shape
+    shape: torch.Size  # of the images, before padding
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Convolutions, each with ReLU and 2x2 max-pooling, then linear layers, under the cross-entropy.
+
+    Args:
+        layout: of the parameters, in the order of the layers.
+        rest: the linear layers.
+    """
+
+    layout: Layout
+    convolutions: tuple[Convolution, ...]
+    rest: Dense
+
+    @classmethod
+    def of(cls, module: nn.Module, layout: Layout) -> "Pooled | None":
+        """A module as such a network; None if it is of another kind."""
+        if type(module) is not nn.Sequential or any(not p.requires_grad for p in module.parameters()):
+            return None
+        if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
+            return None
+        parts, found = list(module), list[Convolution]()
+        while len(parts) > 3 and (convolution := Convolution.of(parts[0], parts[1], parts[2])) is not None:
+            found.append(convolution)
+            parts = parts[3:]
+        first = sum(1 + convolution.bias for convolution in found)
+        others = replace(layout, names=layout.names[first:], shapes=layout.shapes[first:])
+        rest = Dense.of(nn.Sequential(*parts), others)
+        flat = type(parts[0]) is nn.Flatten and (parts[0].start_dim, parts[0].end_dim) == (1, -1)
+        return cls(layout, tuple(found), rest) if found and flat and rest is not None else None
+
+    def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """The gradients of clients' weighted losses; `Objective.gradients` explains the parameters."""
+        tensors, seen = list(self.layout.split(w)), list[Seen]()
+        images = x.unsqueeze(2)  # [clients, samples, 1, channels, height, width]
+        for convolution in self.convolutions:
+            matrix = tensors.pop(0)
+            bias = tensors.pop(0) if convolution.bias else None
+            images, before = _forward(convolution, images, matrix, bias)
+            seen.append(before)
+        features = images.flatten(1, 2).flatten(2)
+        own = w[:, -self.rest.layout.size :]
+        factors = self.rest.factors(own, features, y, weight)
+        first, shape = self.rest.layers(own)[0][0], images.shape
+        g = torch.bmm(factors[0][1], first).reshape(shape)
+        pieces = list[Tensor]()
+        for (inputs, errors), has_bias in zip(factors, self.rest.biases, strict=True):
+            pieces += [torch.bmm(errors.mT, inputs).flatten(1), *([errors.sum(-2)] if has_bias else [])]
+        for convolution, before in zip(reversed(self.convolutions), reversed(seen), strict=True):
+            own_pieces, g = _backward(convolution, g, before, needs_more=before is not seen[0])
+            pieces = [*own_pieces, *pieces]
+        return torch.cat(pieces, -1)
+
+
+def _forward(convolution: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Seen]:
+    """The images after a layer [clients, parts, samples, outputs, height, width], and what it leaves.
+
+    Args:
+        x: the images before, [clients, some, samples, inputs, height, width].
+    """
+    table, filters = convolution.table(x), convolution.filters(weight)
+    clients, parts, _, n = table.shape
+    every = filters.unsqueeze(1).expand(-1, parts, -1, -1).flatten(0, 1)
+    products = torch.bmm(every, table.flatten(0, 1)).reshape(clients, parts, 4, convolution.outputs, n)
+    values, largest = products.max(2)  # the first of equal ones, as in torch's pooling
+    values = values if bias is None else values + bias.reshape(clients, 1, -1, 1)
+    rows, columns = ((n + 2 * convolution.padding - convolution.size + 1) // 2 for n in x.shape[4:])
+    images = values.relu().reshape(clients, parts, convolution.outputs, -1, rows, columns).transpose(2, 3)
+    return images, Seen(table, filters, largest, values > 0, x.shape)
+
+
+def _backward(
+    convolution: Convolution, g: Tensor, before: Seen, needs_more: bool
+) -> tuple[list[Tensor], Tensor]:
+    """The gradients by the weights and bias of a layer, and by the images before it.
+
+    Args:
+        g: the gradient by the images after it.
+        needs_more: whether the latter is asked for; else g is returned.
+    """
+    table, filters, largest, passes, shape = before
+    clients, parts, patches, n = table.shape
+    g = g.transpose(2, 3).reshape(passes.shape) * passes
+    four = torch.arange(4, device=g.device).reshape(4, 1, 1)
+    errors = torch.where(largest.unsqueeze(2) == four, g.unsqueeze(2), 0.0).reshape(clients * parts, -1, n)
+    products = torch.bmm(errors, table.flatten(0, 1).mT).reshape(clients, parts, -1, patches).sum(1)
+    pieces = [convolution.by_filter(products), *([g.sum((1, 3))] if convolution.bias else [])]
+    if not needs_more:
+        return pieces, g
+    every = filters.unsqueeze(1).expand(-1, parts, -1, -1).flatten(0, 1)
+    samples = shape[1] * shape[2]
+    patched = torch.bmm(every.mT, errors).reshape(clients, parts, patches, samples // parts, -1)
+    patched = patched.transpose(2, 3).reshape(clients * samples, patches, -1)
+    # Windows may leave the last row and column of pixels out, and there the gradient is zero.
+    edge, (height, width) = convolution.padding, shape[4:]
+    folded = fold(patched, (height + 2 * edge, width + 2 * edge), convolution.patch, stride=2)
+    return pieces, folded[:, :, edge : edge + height, edge : edge + width].reshape(shape)
