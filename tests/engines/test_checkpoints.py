@@ -5,6 +5,7 @@ import json
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -60,6 +61,7 @@ def algorithm(name: str, **changes: Any) -> Any:
     return ALGORITHMS[name](**{"eta": 0.05, "batch": 4, **steps, **changes})
 
 
+@cache
 def small_task(dtype: torch.dtype = torch.float32, shift: float = 0.0, width: int = 6) -> Task:
     """Three classes among twelve clients; the model is drawn from seed 0."""
     own = mlp_task(CLIENTS)
