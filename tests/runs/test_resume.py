@@ -164,8 +164,8 @@ def test_a_run_that_is_stopped_keeps_all_and_goes_on(tmp_path: Path, by: signal.
 
 
 STUDIES = {
-    "compare": ("compare", *SMALL, "run.rounds=60", "--methods", "fedavg,fedcomgate", "--out", "a"),
-    "sweep": ("sweep", *SMALL, *OFTEN, "run.rounds=60", "grid.eta=0.05,0.1,0.2", "--out", "a"),
+    "compare": ("compare", *SMALL, "run.rounds=40", "--methods", "fedavg,fedcomgate", "--out", "a"),
+    "sweep": ("sweep", *SMALL, *OFTEN, "run.rounds=40", "grid.eta=0.05,0.1,0.2", "--out", "a"),
 }
 
 
