@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave modules and the list of tests, a million objects that stay, out of all later garbage collections."""
+    """Leave modules and the list of tests, a million objects that stay, out of later garbage collections."""
     gc.collect()
     gc.freeze()
 

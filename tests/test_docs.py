@@ -103,7 +103,7 @@ def test_there_are_commands_in_the_docs() -> None:
 
 @pytest.mark.parametrize("line", commands())
 def test_every_command_of_the_docs_is_one(line: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are dry, on digits where real data may be missing, of small models; what takes long is only parsed."""
+    """Runs are dry, of small models, on digits if real data may lack; what takes long is only parsed."""
     monkeypatch.chdir(desk)
     for registry in (fedcom.ALGORITHMS, fedcom.CODECS, fedcom.DATASETS):
         monkeypatch.setattr(registry, "_known", {**registry._known})  # what is added here ends with the test

@@ -44,7 +44,9 @@ def moved(simulation: Simulation) -> float:
 def test_a_clipped_client_moves_the_model_by_the_bound(
     name: str, side: str, eta: float, tmp_path: Path
 ) -> None:
-    method = ALGORITHMS[name](eta=eta, batch="full")
+    method = ALGORITHMS[name](
+        eta=eta, batch="full", **({} if "tau" in ALGORITHMS[name].fixed else {"tau": 2})
+    )
     links = Links(Identity(), clip=BOUND if side == "client" else None, uplink_memory="none")
     if side == "client":
         simulation = Simulation(alike(), method, links, rounds=2, device="cpu")
