@@ -17,6 +17,7 @@ from fedcom.tasks.objective import Objective
 from tests.choice import some
 
 torch.set_num_threads(1)
+gc.disable()  # until all tests are collected: there is next to no garbage before
 
 CHAOS = os.environ.get("FEDCOM_CHAOS", "0") not in ("", "0")  # all cases, and new examples at each run
 
@@ -49,8 +50,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Leave modules and the list of tests, a million objects that stay, out of later garbage collections."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
