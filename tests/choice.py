@@ -1,9 +1,8 @@
 """Which cases of a test the suite runs; `make chaos` runs all."""
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from itertools import combinations
+from itertools import chain, combinations
 
 import pytest
 
@@ -32,13 +31,15 @@ def cover(cases: tuple[tuple[int, ...], ...], strength: int) -> list[int]:
     values = [list(enumerate(case)) for case in cases]
     parts = [set(combinations(case, min(strength, len(case)))) for case in values]
     pairs = [[*case, *combinations(case, 2)] for case in values]
-    missing, seen, chosen = set().union(*parts), Counter[object](), list[int]()
+    missing, chosen = set().union(*parts), list[int]()
+    seen = dict.fromkeys(chain.from_iterable(pairs), 0)
     while missing:
         gains = [len(part & missing) for part in parts]
         most = max(gains)
         best = (i for i, gain in enumerate(gains) if gain == most)
-        i = min(best, key=lambda i: sum(seen[x] for x in pairs[i]))
+        i = min(best, key=lambda i: sum(map(seen.__getitem__, pairs[i])))
         chosen.append(i)
         missing -= parts[i]
-        seen.update(pairs[i])
+        for x in pairs[i]:
+            seen[x] += 1
     return sorted(chosen)

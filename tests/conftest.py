@@ -1,7 +1,9 @@
 """What every test may use: small tasks in float64, the draws behind them, and the rules for all tests."""
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from fedcom.tasks.objective import Objective
 from tests.choice import some
 
 torch.set_num_threads(1)
+gc.disable()  # until all tests are collected: there is next to no garbage before
 
 CHAOS = os.environ.get("FEDCOM_CHAOS", "0") not in ("", "0")  # all cases, and new examples at each run
 
@@ -45,13 +48,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item in chosen]
 
 
+def pytest_collection_finish() -> None:
+    """Leave modules and the list of tests, a million objects that stay, out of later garbage collections."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture
 def draw() -> Draw:
     return Draw.seeded(7)
 
 
+@cache
 def quadratic_task(clients: int = 6, **parameters: float) -> Task:
-    """Quadratic losses with a known minimum; clients differ in curvature and optimum."""
+    """Quadratic losses with a known minimum; clients differ in curvature and optimum.
+
+    Like the next, it is made once for all tests of a process, which must not change it.
+    """
     model = Quadratic(**{"dim": 8, "sigma": 0.3, **parameters})  # type: ignore[arg-type]
     data = model.data(clients, Draw.seeded(3))
     assert data.groups is not None
@@ -59,10 +72,14 @@ def quadratic_task(clients: int = 6, **parameters: float) -> Task:
     return Task.build(Objective(model.module((), 0), model.loss(), torch.float64), data, parts)
 
 
-def mlp_task(clients: int = 6, sizes: list[int] | None = None, seed: int = 0) -> Task:
+def mlp_task(clients: int = 6, sizes: Sequence[int] | None = None, seed: int = 0) -> Task:
     """A small classifier on Gaussian blobs, shifted by client, in float64."""
+    return _mlp_task(tuple(sizes or [12] * clients), seed)
+
+
+@cache
+def _mlp_task(sizes: tuple[int, ...], seed: int) -> Task:
     draw = Draw.seeded(seed)
-    sizes = sizes or [12] * clients
     owner = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     y = draw.fold("labels").integers(3, len(owner))
     x = draw.fold("inputs").normal(5 * len(owner), torch.float64).reshape(-1, 5)

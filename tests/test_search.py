@@ -43,7 +43,7 @@ from tests.engines.test_checkpoints import same
 from tests.test_combinations import RATES, Heavy, codec
 
 CLIENTS, ROUNDS, MIDDLE, BLOCK = 8, 4, 2, 8
-FIRST = 40  # how many the suite tries
+FIRST = 24  # how many the suite tries
 
 
 @dataclass(frozen=True)

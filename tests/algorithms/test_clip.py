@@ -4,6 +4,7 @@ All clients have the same samples and use all of them, so all send the same vect
 bound: the server's first step is gamma times as long as the bound.
 """
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.engines.remote.clients import deployed
 CLIENTS, BOUND = 4, 1e-3
 
 
+@cache
 def alike() -> Task:
     one = mlp_task(1)
     x, y = one.x.repeat(CLIENTS, 1), one.y.repeat(CLIENTS)
@@ -35,13 +37,16 @@ def moved(simulation: Simulation) -> float:
     return float(torch.linalg.vector_norm(simulation.server.w - before))
 
 
+@pytest.mark.covers(2)
 @pytest.mark.parametrize("eta", [0.05, 0.3])
 @pytest.mark.parametrize("side", ["client", "server"])
 @pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if kind.server == SGD()])
 def test_a_clipped_client_moves_the_model_by_the_bound(
     name: str, side: str, eta: float, tmp_path: Path
 ) -> None:
-    method = ALGORITHMS[name](eta=eta, batch="full")
+    method = ALGORITHMS[name](
+        eta=eta, batch="full", **({} if "tau" in ALGORITHMS[name].fixed else {"tau": 2})
+    )
     links = Links(Identity(), clip=BOUND if side == "client" else None, uplink_memory="none")
     if side == "client":
         simulation = Simulation(alike(), method, links, rounds=2, device="cpu")

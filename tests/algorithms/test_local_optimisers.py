@@ -189,16 +189,20 @@ def test_clipping_does_not_move_where_tracking_ends() -> None:
     assert error(Simulation(task, FedAvg(**rates, local=local), rounds=100, device="cpu"), 80) > 1e-2
 
 
+def two_steps(name: str) -> dict[str, int]:
+    return {} if "tau" in ALGORITHMS[name].fixed else {"tau": 2}
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_without_momentum_every_method_steps_as_before(name: str) -> None:
-    models = []
+    models, steps = [], two_steps(name)
     for local in (
         PlainSteps(),
         MomentumSteps(momentum=0.0),
         PlainSteps(clip=1e9),
         MomentumSteps(momentum=0.0, keep=True),
     ):
-        method = ALGORITHMS[name](eta=0.02, batch=3, local=local)
+        method = ALGORITHMS[name](eta=0.02, batch=3, local=local, **steps)
         run = Simulation(mlp_task(), method, rounds=3, participation=0.5, device="cpu")
         run.run()
         models.append(run.server.w)
@@ -209,7 +213,7 @@ def test_without_momentum_every_method_steps_as_before(name: str) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_methods_that_track_need_steps_that_are_sums_of_gradients(name: str) -> None:
     for local in ("adamw", "muon"):
-        method = ALGORITHMS[name](eta=0.01, batch=3, local=local)
+        method = ALGORITHMS[name](eta=0.01, batch=3, local=local, **two_steps(name))
         if method.tracks:
             with pytest.raises(ConfigError, match=f"{name} learns gradients .* local {local} are no sums"):
                 Simulation(mlp_task(), method, rounds=2, device="cpu")

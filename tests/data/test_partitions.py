@@ -2,7 +2,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from fedcom.data import split
 from fedcom.data.partitions import log_gamma
@@ -130,6 +129,8 @@ def test_small_alpha_is_uneven_and_large_alpha_even():
 
 @pytest.mark.parametrize("alpha", [0.02, 0.3, 1.0, 4.5, 300.0])
 def test_gamma_draws_have_the_gamma_distribution(alpha):
+    from scipy import stats  # takes a second to import
+
     draws = torch.exp(log_gamma(Draw.seeded(7), alpha, 20_000)).numpy()
     assert stats.kstest(draws, "gamma", args=(alpha,)).pvalue > 0.01
 

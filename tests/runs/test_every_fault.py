@@ -80,7 +80,7 @@ def test_a_fault_at_every_operation(
     wanted, finished = undisturbed[LONGER], undisturbed[ROUNDS]
     assert min(many.values()) > 20
     places = [(rounds, k) for rounds in many for k in range(many[rounds])]
-    for rounds, place in places if CHAOS else places[:: 9 if fault == "broken" else 29]:
+    for rounds, place in places if CHAOS else places[:: 13 if fault == "broken" else 37]:
         out, left = tmp_path / f"{rounds}-{place}", [place]
         if rounds == LONGER:
             record(out, ROUNDS, checkpoints)
@@ -111,7 +111,7 @@ def test_a_power_cut_at_every_operation(
 ) -> None:
     """What was not flushed is gone; the run goes on from what is left."""
     wanted = undisturbed[LONGER]
-    for place in range(0, many[ROUNDS], 1 if CHAOS else 7):
+    for place in range(0, many[ROUNDS], 1 if CHAOS else 9):
         out, platter, left = tmp_path / f"{place}", Platter(tmp_path / f"{place}"), [place]
 
         def cut(kind: str, path: Path, left: list[int] = left, platter: Platter = platter) -> None:

@@ -164,8 +164,8 @@ def test_a_run_that_is_stopped_keeps_all_and_goes_on(tmp_path: Path, by: signal.
 
 
 STUDIES = {
-    "compare": ("compare", *SMALL, "run.rounds=60", "--methods", "fedavg,fedcomgate", "--out", "a"),
-    "sweep": ("sweep", *SMALL, *OFTEN, "run.rounds=60", "grid.eta=0.05,0.1,0.2", "--out", "a"),
+    "compare": ("compare", *SMALL, "run.rounds=24", "--methods", "fedavg,fedcomgate", "--out", "a"),
+    "sweep": ("sweep", *SMALL, *OFTEN, "run.rounds=24", "grid.eta=0.05,0.1,0.2", "--out", "a"),
 }
 
 
@@ -284,7 +284,7 @@ def test_standard_error_may_be_closed_from_the_start(tmp_path: Path, command: st
     how = ("run", "--out", "a") if command == "run" else STUDIES[command]
     settings = (*how, *SMALL, "run.rounds=1", "--out", "a")
     assert "a\n" in done(finished(tmp_path, *settings, stderr=None)).out
-    refused = finished(tmp_path, "run", "--out", "a", stderr=None)
+    refused = finished(tmp_path, "run", *SMALL, "--out", "a", stderr=None)
     assert (refused.code, refused.out) == (2, "")
 
 
@@ -360,7 +360,7 @@ def test_a_finished_run_is_not_played_again(copied: Path) -> None:
 
 
 def test_runs_started_at_once_have_a_folder_each(tmp_path: Path) -> None:
-    many, how = 20 if CHAOS else 6, ("run", *SMALL, "run.rounds=3", "-q")
+    many, how = 20 if CHAOS else 4, ("run", *SMALL, "run.rounds=3", "-q")
     with ExitStack() as stack:
         commands = [stack.enter_context(started(tmp_path, *how)) for _ in range(many)]
         printed = [done(command.result()).out for command in commands]

@@ -37,22 +37,22 @@ def digits(seed: int = 0) -> Task:
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_runs_in_step_give_the_results_of_single_runs(name: str, participation: float) -> None:
     kind = ALGORITHMS[name]
-    tau = {} if "tau" in kind.fixed else {"tau": 3}
+    tau = {} if "tau" in kind.fixed else {"tau": 2}
 
     def make(seed: int) -> Simulation:
         gamma = {} if "gamma" in kind.fixed else {"gamma": 1.0 + seed}
         algorithm = kind(eta=0.02 * (seed + 1), **gamma, **tau)
         return Simulation(
-            mlp_task(seed=seed), algorithm, rounds=4, participation=participation, seed=seed, device="cpu"
+            mlp_task(seed=seed), algorithm, rounds=3, participation=participation, seed=seed, device="cpu"
         )
 
     stacked = [make(seed) for seed in range(3)]
     engine = stack_runs(stacked)
-    for _ in range(4):
+    for _ in range(3):
         engine.step()
     for seed, run in enumerate(stacked):
         single = make(seed)
-        for _ in range(4):
+        for _ in range(3):
             single.step()
         assert torch.allclose(run.server.w, single.server.w, rtol=1e-12, atol=1e-14)
         assert run.ledger.as_dict() == single.ledger.as_dict()

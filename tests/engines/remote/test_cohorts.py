@@ -84,7 +84,7 @@ def replayed(task: Task, settings: Settings, rounds: list[Played]) -> tuple[Serv
 
 
 @pytest.mark.covers(1)
-@pytest.mark.parametrize("wipe", [0.0, 0.05], ids=["disks hold", "disks are wiped"])
+@pytest.mark.parametrize("wipe", [0.0, 0.1], ids=["disks hold", "disks are wiped"])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", CASES)
 def test_faults_cost_what_fewer_clients_cost(tmp_path: Path, case: str, seed: int, wipe: float) -> None:

@@ -13,7 +13,7 @@ from tests.conftest import CHAOS
 from tests.engines.remote.clients import Perfect, deployed, participants, simulation
 from tests.engines.test_checkpoints import CLIENTS, algorithm, small_task
 
-ROUNDS = 8 if CHAOS else 6
+ROUNDS = 8 if CHAOS else 5
 CASES: dict[str, tuple[str, Links | None, dict[str, Any]]] = {
     "fedcomgate": ("fedcomgate", Links(Int(4)), {}),
     "fedcomgate sampled": ("fedcomgate", Links(Int(4)), {"participation": 0.4}),

@@ -275,7 +275,7 @@ class Deaf(Perfect):
 def test_a_round_with_too_few_replies_is_void_and_many_of_them_end_the_run(tmp_path: Path) -> None:
     task, given = small_task(torch.float64), {**settings(), "rounds": 20}
     transport = Deaf(participants(task, given, tmp_path / "clients"))
-    played, _ = deployed(task, given, tmp_path, transport, Terms(least=0.25, void=3, pause=0.01))
+    played, _ = deployed(task, given, tmp_path, transport, Terms(least=0.375, void=3, pause=0.01))
     start = played.server.w.clone()
     played.step()
     assert torch.equal(played.server.w, start)
@@ -288,7 +288,7 @@ def test_a_round_with_too_few_replies_is_void_and_many_of_them_end_the_run(tmp_p
     transport.heard = 2
     played.step()
     played.step()
-    with pytest.raises(TooFewReplies, match=r"3 rounds in a row.*the last one 0 of 12.*least=0.25 wants 3"):
+    with pytest.raises(TooFewReplies, match=r"3 rounds in a row.*the last one 0 of 8.*least=0.375 wants 3"):
         played.step()
 
 

@@ -207,6 +207,7 @@ def same(mine: list[Tensor], theirs: list[Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(mine, theirs, strict=True))
 
 
+@pytest.mark.covers(1)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.name)
 def test_views_are_as_good_as_copies(kind: type[Algorithm], place: str) -> None:

@@ -31,6 +31,16 @@ everywhere = pytest.mark.parametrize("screen", CASES)
 on_screens = pytest.mark.parametrize("screen", CASES[:-1])  # all but paper
 
 
+def mainly(chosen: str, *others: str) -> pytest.MarkDecorator:
+    """Where what is tested is the same on all screens: on one of them in the suite."""
+    more = [pytest.param(name, marks=pytest.mark.thorough) for name in others]
+    return pytest.mark.parametrize("screen", [chosen, *more])
+
+
+mainly_a_phone = mainly("phone, dark", "screen, light", "screen, dark", "phone, light")
+mainly_a_screen = mainly("screen, light", "screen, dark", "phone, light", "phone, dark", "paper")
+
+
 def rows(loss: float, top: float = 0.5, up: float = 1e5) -> list[dict[str, float]]:
     return [
         {
@@ -186,7 +196,7 @@ def test_a_button_takes_a_method_out_and_brings_it_back(tab: Page) -> None:
     assert tab.run(pressed) == "true"
 
 
-@everywhere
+@mainly_a_screen
 def test_axes_and_scales_change_the_plot(tab: Page, screen: str) -> None:
     seen = [paths(tab)]
     choose(tab, "x", "total_bytes")
@@ -254,7 +264,7 @@ def test_the_plot_is_zoomed_by_a_box_by_buttons_and_by_keys(tab: Page, screen: s
     assert texts(tab, "#plot svg text") == whole
 
 
-@pytest.mark.parametrize("screen", ["phone, light", "phone, dark"])
+@mainly("phone, dark", "phone, light")
 def test_one_finger_reads_and_two_fingers_zoom(tab: Page, screen: str) -> None:
     tab.send("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=2)
     left, top, width, height = box(tab)
@@ -276,7 +286,7 @@ def test_one_finger_reads_and_two_fingers_zoom(tab: Page, screen: str) -> None:
     assert tab.run(f"{small}.length") == 0
 
 
-@on_screens
+@mainly_a_phone
 def test_the_address_keeps_what_was_chosen(tab: Page, screen: str) -> None:
     choose(tab, "x", "total_bytes")
     choose(tab, "y", "train_loss")
@@ -389,7 +399,7 @@ def test_bytes_to_an_accuracy_are_bars_that_say_how_many_times_fewer(tab: Page, 
     )
 
 
-@everywhere
+@mainly_a_screen
 def test_a_sweep_is_a_map_of_eta_and_gamma_that_marks_the_best(tab: Page, screen: str) -> None:
     cells = texts(tab, "#sweeps svg text")
     assert {"80.0", "90.0 ★", "×", "eta", "gamma", "0.1", "1"} <= set(cells)  # noqa: RUF001
@@ -408,7 +418,7 @@ def test_a_page_of_a_sweep_alone_shows_nothing_else(browser: Page, report: Path,
     assert texts(browser, "nav a:not([hidden])") == ["Sweeps"]
 
 
-@everywhere
+@mainly_a_screen
 def test_clients_by_accuracy_classes_mixed_up_and_q_against_the_bound(tab: Page, screen: str) -> None:
     assert tab.run("document.querySelectorAll('.hist').length") == 4
     assert "worst 50, worst tenth 50, median 75%" in text(tab, ".hist")
@@ -421,7 +431,7 @@ def test_clients_by_accuracy_classes_mixed_up_and_q_against_the_bound(tab: Page,
 # ---- tables
 
 
-@on_screens
+@mainly_a_phone
 def test_columns_are_sorted_and_the_best_is_marked(tab: Page, screen: str) -> None:
     first = texts(tab, "#results thead th")
     column = first.index("accuracy %")
@@ -466,7 +476,7 @@ def test_the_theme_follows_the_system_until_the_button_is_used(tab: Page) -> Non
     assert tab.run(background) == light  # remembered
 
 
-@pytest.mark.parametrize("width", [320, 390, 1280])
+@pytest.mark.parametrize("width", [320, pytest.param(390, marks=pytest.mark.thorough), 1280])
 def test_the_page_is_no_wider_than_the_screen(crowded: Page, width: int) -> None:
     crowded.size(width, 800)
     crowded.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
