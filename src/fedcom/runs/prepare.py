@@ -10,6 +10,7 @@ from torch.nn.functional import mse_loss
 
 from fedcom.config import Config, DataConfig, RunConfig, RunSettings
 from fedcom.data import DATASETS, PARTITIONS, Dataset, load, split
+from fedcom.data.dataset import normalised
 from fedcom.data.own_files import read_own
 from fedcom.data.synthetic import LAID_OUT, Synthetic
 from fedcom.draws import Draw
@@ -24,6 +25,7 @@ from fedcom.tasks.losses import Loss
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.suitable import copied, initialised
+from fedcom.tasks.survival import cox
 from fedcom.tasks.task import Task
 
 
@@ -192,8 +194,12 @@ def _dataset(config: Config, draw: Draw) -> Dataset:
     if isinstance(config.model, OwnData):
         return config.model.data(c.clients or 20, draw.fold("data"))
     if c.path is not None:
-        return read_own(c.path, c.label_column, c.client_column, c.test, draw.fold("test"))
-    return load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
+        own = read_own(
+            c.path, c.label_column, c.client_column, c.test, draw.fold("test"), c.time_column, c.event_column
+        )
+        return own if c.normalise is None else normalised(own, c.normalise)
+    seed, by = config.run.seed, c.normalise
+    return load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=seed, normalise=by)
 
 
 def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:
@@ -210,10 +216,11 @@ def _objective(config: Config, data: Dataset) -> Objective:
     """The model that a config names and its loss, for some data."""
 
     def make() -> torch.nn.Module:
-        outputs = data.classes or data.y[:1].numel()
+        outputs = data.classes or (1 if data.survival else data.y[:1].numel())
         return initialised(config.model.module(tuple(data.x.shape[1:]), outputs), data.x)
 
-    return objective_of(config.run, make, config.model.loss() or (None if data.classes else mse_loss))
+    usual = None if data.classes else cox if data.survival else mse_loss
+    return objective_of(config.run, make, config.model.loss() or usual)
 
 
 def objective_of(run: RunConfig, make: Callable[[], torch.nn.Module], loss: Loss | None) -> Objective:

@@ -21,6 +21,7 @@ from fedcom.tasks.losses import Loss, Terms
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.scores import Marks, Metric, Numbers, numbers, shares
 from fedcom.tasks.suitable import check_kind, initialised
+from fedcom.tasks.survival import cox
 
 Scores = dict[str, Any]  # numbers by name; None: not to be had
 Scored = tuple[Numbers, Numbers]  # the loss of each sample, and 1 if it was classified right, else 0
@@ -47,6 +48,8 @@ class Task:
             samples of the clients in `shown`. None: x and y hold the samples of all clients.
         shown: the clients on which a model is evaluated; None: all.
         held: the clients whose samples are in x and y, if not all are.
+        test_sizes: the number of test samples of each natural client, those of the first first; None: whose
+            they are is not known.
     """
 
     objective: Objective
@@ -60,6 +63,7 @@ class Task:
     source: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     shown: Tensor | None = None
     held: range | None = None
+    test_sizes: tuple[int, ...] | None = None
 
     @property
     def answers(self) -> bool:
@@ -116,7 +120,14 @@ class Task:
         x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
         classes = objective.rehearse(x, y, data.classes)
-        return cls(objective, x, y, sizes, test_x, test_y, classes, data.name)
+        task = cls(objective, x, y, sizes, test_x, test_y, classes, data.name)
+        return task if data.test_groups is None else task._with_owners(data.test_groups)
+
+    def _with_owners(self, owners: Tensor) -> "Task":
+        """The same task with the test samples in the order of the natural clients whose they are."""
+        order = owners.argsort(stable=True)
+        sizes = tuple(torch.bincount(owners).tolist())
+        return replace(self, test_x=self.test_x[order], test_y=self.test_y[order], test_sizes=sizes)
 
     @classmethod
     def drawn(cls, objective: Objective, population: Population) -> "Task":
@@ -150,6 +161,7 @@ class Task:
         classes_per_client: int = 2,
         alpha: float = 0.5,
         groups: Any = None,
+        test_groups: Any = None,
         loss: Loss | None = None,
         dtype: torch.dtype | str = torch.float32,
         seed: int = 0,
@@ -172,14 +184,27 @@ class Task:
             classes_per_client: how many shards each client gets, for "classes".
             alpha: of the Dirichlet distribution, for "dirichlet"; the smaller, the more uneven.
             groups: the author of each training sample, as numbers or names.
-            loss: loss(outputs, targets) of a batch, as in torch.nn.functional; None: cross-entropy.
+            test_groups: the author of each test sample; then scores have the clients' own test sets too.
+            loss: loss(outputs, targets) of a batch, as in torch.nn.functional; fedcom.cox for survival, with
+                y [samples, 2] of times and events; or a loss of whole batches of your own, see
+                `fedcom.batch_loss`. None: cross-entropy.
             dtype: of parameters and data, or its name.
             seed: of the partition.
             model_seed: from which the module's parameters were drawn, for `Links(first="seed")`.
         """
         check_kind(module)
         ignored = Terms.of(loss).ignored
-        data = from_arrays(x, y, test_x, test_y, groups, any_targets=loss is not None, ignored=ignored)
+        data = from_arrays(
+            x,
+            y,
+            test_x,
+            test_y,
+            groups,
+            any_targets=loss is not None,
+            ignored=ignored,
+            test_groups=test_groups,
+            survival=loss is cox,
+        )
         draw = Draw.seeded(seed).fold("partition")
         if partition is None:
             partition = "iid" if groups is None else "natural"
@@ -226,7 +251,8 @@ class Task:
         first = int(self.offsets[held.start])
         kept = slice(first, first + int(self.sizes[held.start : held.stop].sum()))
         x, y = self.x[kept].clone(), self.y[kept].clone()
-        return replace(self, x=x, y=y, test_x=self.test_x[:0], test_y=self.test_y[:0], held=held)
+        none = self.test_x[:0], self.test_y[:0]
+        return replace(self, x=x, y=y, test_x=none[0], test_y=none[1], test_sizes=None, held=held)
 
     def held_out(self, share: float, draw: Draw | int = 0) -> "Task":
         """The same task with a share of each client's samples as the test set, and without that test set.
@@ -253,6 +279,7 @@ class Task:
             sizes=counts,
             test_x=self.x[picked],
             test_y=self.y[picked],
+            test_sizes=None if self.test_sizes is None else tuple((self.sizes - counts).tolist()),
         )
 
     @cached_property
@@ -323,7 +350,8 @@ class Task:
 
         With a test set test_loss; with classes or answers of yes or no test_accuracy and
         worst_client_accuracy, the mean over the worst tenth of clients; else with a test set test_r2 and
-        test_rmse.
+        test_rmse, or with Cox's loss test_c_index. If it is known whose the test samples are, client_mean,
+        client_worst and client_spread: of the accuracy (C-index, r2) over clients' own test samples.
 
         Args:
             w: the model.
@@ -334,14 +362,15 @@ class Task:
         regression = not self.answers and self.test_y.is_floating_point()
         keep = regression or bool(metrics)
         test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep)
-        has_test = len(test.losses) > 0
+        has_test = len(self.test_y) > 0
         train_loss, worst = self._train_scores(w, p, scored)
         return {
             "train_loss": train_loss,
             "test_loss": test.loss() if has_test else None,
             "test_accuracy": test.accuracy() if self.answers else None,
             "worst_client_accuracy": worst,
-            **({f"test_{key}": n for key, n in test.regression().items()} if regression else {}),
+            **({f"test_{key}": n for key, n in test.regression().items()} if regression and has_test else {}),
+            **({} if self.test_sizes is None else test.fairness(self.test_sizes)),
             **test.own(metrics or {}),
         }
 
@@ -362,6 +391,10 @@ class Task:
 
     def whole_blocks(self, clients: range) -> range:
         """Which blocks of EVAL_BLOCK training samples hold samples of these clients alone."""
+        if (
+            self.objective.terms.of_batch
+        ):  # then a client's loss is of all its samples, not of a block of them
+            return range(0)
         ends, size = self.sizes.cumsum(0), scoring.EVAL_BLOCK
         first, last = (int(ends[edge - 1]) if edge else 0 for edge in (clients.start, clients.stop))
         return range(-(-first // size), -(-last // size) if last == ends[-1] else last // size)
@@ -375,7 +408,11 @@ class Task:
     def _score(self, w: Tensor, rows: slice) -> Scored:
         """Score some of the training samples."""
         marks = Marks(self.objective, w, self.x[rows], self.y[rows], self.classes)
-        return marks.losses, marks.hits
+        if not self.objective.terms.of_batch:
+            return marks.losses, marks.hits
+        sizes = self.shown_sizes.tolist()
+        losses = [marks.loss(slice(i, i + n)) for i, n in zip(self._starts, sizes, strict=True)]
+        return np.repeat(losses, sizes), marks.hits
 
     def evaluate_clients(self, w: Tensor, metrics: Mapping[str, Metric] | None = None) -> list[Scores]:
         """The scores of one model on the training data of each client on which models are evaluated.
