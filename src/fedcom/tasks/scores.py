@@ -93,25 +93,33 @@ class Marks:
         spread = float((y - y.mean(0)).square().mean())
         return {"r2": 1 - error / spread if spread else math.nan, "rmse": math.sqrt(error)}
 
-    def score(self, rows: slice = slice(None)) -> float:
-        """The first of these that there is, on some of the samples: accuracy, C-index, r2; else NaN."""
+    @property
+    def score_name(self) -> str:
+        """What the score of these samples is: accuracy, c_index or r2."""
         if self.classes or self.terms.threshold is not None:
-            found = self.accuracy(rows)
-            return math.nan if found is None else found
-        return next(iter(self.regression(rows).values()), math.nan)
+            return "accuracy"
+        return "c_index" if self.objective.survival else "r2"
 
-    def fairness(self, sizes: Sequence[int]) -> dict[str, float]:
-        """How the score differs between clients' own test samples: its mean, the worst and the spread.
+    def by_client(self, sizes: Sequence[int]) -> list[float | None]:
+        """The score of each client's samples; None if there is none.
 
         Args:
-            sizes: how many samples each client has, in order; those that have no score are left out.
+            sizes: how many of the samples are each client's, those of the first client first.
         """
-        ends = list(accumulate(sizes, initial=0))
-        found = [self.score(slice(*pair)) for pair in pairwise(ends)]
-        found = [score for score in found if not math.isnan(score)]
-        if not found:
-            return {}
-        return dict(zip(FAIRNESS, (fmean(found), min(found), pstdev(found)), strict=True))
+        slices = [slice(*ends) for ends in pairwise(accumulate(sizes, initial=0))]
+        if self.score_name == "accuracy":
+            return [self.accuracy(rows) for rows in slices]
+        found = [self.regression(rows).get(self.score_name, math.nan) for rows in slices]
+        return [score if math.isfinite(score) else None for score in found]
+
+    def fairness(self, sizes: Sequence[int]) -> dict[str, float]:
+        """How the score differs between clients: its mean, the worst and the standard deviation.
+
+        Args:
+            sizes: see `by_client`; clients without a score are left out.
+        """
+        found = [score for score in self.by_client(sizes) if score is not None]
+        return dict(zip(FAIRNESS, (fmean(found), min(found), pstdev(found)), strict=True)) if found else {}
 
     def own(self, metrics: Mapping[str, Metric], rows: slice = slice(None)) -> dict[str, float]:
         """The user's metrics on some of the samples."""

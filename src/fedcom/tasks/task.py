@@ -48,8 +48,8 @@ class Task:
             samples of the clients in `shown`. None: x and y hold the samples of all clients.
         shown: the clients on which a model is evaluated; None: all.
         held: the clients whose samples are in x and y, if not all are.
-        test_sizes: the number of test samples of each natural client, those of the first first; None: whose
-            they are is not known.
+        test_sizes: the number of test samples of each client, with those of the first client first; None:
+            whose they are is not known.
     """
 
     objective: Objective
@@ -120,14 +120,26 @@ class Task:
         x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
         classes = objective.rehearse(x, y, data.classes)
-        task = cls(objective, x, y, sizes, test_x, test_y, classes, data.name)
-        return task if data.test_groups is None else task._with_owners(data.test_groups)
+        return cls(objective, x, y, sizes, test_x, test_y, classes, data.name)._with_own_tests(data, parts)
 
-    def _with_owners(self, owners: Tensor) -> "Task":
-        """The same task with the test samples in the order of the natural clients whose they are."""
-        order = owners.argsort(stable=True)
-        sizes = tuple(torch.bincount(owners).tolist())
-        return replace(self, test_x=self.test_x[order], test_y=self.test_y[order], test_sizes=sizes)
+    def _with_own_tests(self, data: Dataset, parts: Sequence[Tensor]) -> "Task":
+        """The same task, with test samples client by client if it is known whose they are.
+
+        That is if each client has the samples of one author of the data set, as the natural partition deals
+        them. Those of other authors come last.
+        """
+        if data.groups is None or data.test_groups is None or not len(data.test_groups):
+            return self
+        authors = [torch.unique(data.groups[part]) for part in parts]
+        found, clients = torch.cat(authors), len(parts)
+        if any(len(own) != 1 for own in authors) or len(torch.unique(found)) != clients:
+            return self
+        place = torch.full((int(max(data.groups.max(), data.test_groups.max())) + 1,), clients)
+        place[found] = torch.arange(clients)
+        owners = place[data.test_groups]
+        order, sizes = owners.argsort(stable=True), owners.bincount(minlength=clients)[:clients]
+        test_x, test_y = self.test_x[order], self.test_y[order]
+        return replace(self, test_x=test_x, test_y=test_y, test_sizes=tuple(sizes.tolist()))
 
     @classmethod
     def drawn(cls, objective: Objective, population: Population) -> "Task":
@@ -251,8 +263,8 @@ class Task:
         first = int(self.offsets[held.start])
         kept = slice(first, first + int(self.sizes[held.start : held.stop].sum()))
         x, y = self.x[kept].clone(), self.y[kept].clone()
-        none = self.test_x[:0], self.test_y[:0]
-        return replace(self, x=x, y=y, test_x=none[0], test_y=none[1], test_sizes=None, held=held)
+        test_x, test_y = self.test_x[:0], self.test_y[:0]
+        return replace(self, x=x, y=y, test_x=test_x, test_y=test_y, test_sizes=None, held=held)
 
     def held_out(self, share: float, draw: Draw | int = 0) -> "Task":
         """The same task with a share of each client's samples as the test set, and without that test set.
@@ -417,6 +429,8 @@ class Task:
     def evaluate_clients(self, w: Tensor, metrics: Mapping[str, Metric] | None = None) -> list[Scores]:
         """The scores of one model on the training data of each client on which models are evaluated.
 
+        And the score on its own test samples, if it is known which are its own.
+
         Args:
             w: the model.
             metrics: the user's own.
@@ -429,6 +443,10 @@ class Task:
             right = {"accuracy": marks.accuracy(rows)} if self.answers else {}
             scores = {"train_loss": marks.loss(rows), **right, **marks.own(metrics or {}, rows)}
             found.append({"client": client, "samples": size, **scores})
+        if self.test_sizes is not None:
+            test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep=True)
+            for row, size, score in zip(found, self.test_sizes, test.by_client(self.test_sizes), strict=True):
+                row |= {"test_samples": size, f"test_{test.score_name}": score}
         return found
 
     @cached_property
