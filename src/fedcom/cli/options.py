@@ -21,6 +21,7 @@ _STUDIES = (
         "frontier-fashion-mnist",
         "frontier-cifar-10",
         "optimisers",
+        "flamby",
         "explorations",
         "tracking",
         "tables",

@@ -11,6 +11,7 @@ from fedcom.reproduce import (
     fig7,
     fig8,
     fig9,
+    flamby,
     frontier,
     optimisers,
     tracking,
@@ -25,6 +26,7 @@ _ALL = (
     *(module.STUDY for module in _FIGURES),
     *frontier.STUDIES,
     optimisers.STUDY,
+    flamby.STUDY,
     explorations.STUDY,
     tracking.STUDY,
 )
