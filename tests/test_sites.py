@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedcom import ConfigError, Curve, DataError, compare, from_arrays
+from fedcom import ConfigError, Curve, DataError, compare, from_arrays, load
 from fedcom.config import Config
 from fedcom.data.dataset import normalised
 from fedcom.reports.comparison import compare_table, markdown
@@ -112,6 +112,31 @@ def test_a_site_whose_every_row_was_drawn_for_testing_keeps_them(tmp_path: Path)
     settings = {"data": {"path": str(tmp_path / "few.csv"), "test": 0.5}, "model": {"name": "logistic"}}
     task, _ = build_task(Config.of(settings))
     assert task.clients == 6
+
+
+def test_a_test_file_with_clients_of_its_own_is_one_test_set(tmp_path: Path) -> None:
+    for name, sites in (("train", "ab"), ("test", "ab"), ("others", "bc")):
+        rows = "".join(f"{sites[i % 2]},{i},{i % 3 % 2}\n" for i in range(8))
+        (tmp_path / f"{name}.csv").write_text(f"client,a,label\n{rows}")
+    data = {"path": str(tmp_path / "train.csv"), "test": str(tmp_path / "test.csv")}
+    settings = {"data": data, "model": {"name": "logistic"}}
+    assert build_task(Config.of(settings))[0].test_sizes == (4, 4)
+    data["test"] = str(tmp_path / "others.csv")
+    task, _ = build_task(Config.of(settings))
+    assert task.test_sizes is None
+    assert len(task.test_y) == 8
+    data["normalise"] = "client"
+    with pytest.raises(DataError, match="of test samples too"):
+        build_task(Config.of(settings))
+
+
+def test_scaling_is_refused_or_told_where_it_would_change_nothing() -> None:
+    with pytest.raises(ConfigError, match=r"data\.normalise scales samples that are there"):
+        build_task(Config.of({"data": {"name": "synthetic", "lazy": True, "normalise": "all"}}))
+    with pytest.warns(UserWarning, match=r"data\.normalise=all changes nothing"):
+        build_task(Config.of({"data": {"normalise": "all", "clients": 3}, "model": {"name": "quadratic"}}))
+    with pytest.raises(ConfigError, match="way to normalise"):
+        load("synthetic", clients=3, normalise="site")
 
 
 def test_test_samples_are_by_client_only_where_clients_are_the_natural_ones() -> None:

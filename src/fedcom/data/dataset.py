@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.data.forms import unpacked
-from fedcom.errors import DataError
+from fedcom.errors import DataError, unknown
 
 _NAMES = "OSUT"  # numpy's kinds of objects and texts
 
@@ -116,6 +116,8 @@ def normalised(data: Dataset, by: str) -> Dataset:
         by: "client": by the samples of each natural client itself, so that nothing is shared; "all": by those
             of all clients, as if they were in one place.
     """
+    if by not in ("client", "all"):
+        raise unknown("way to normalise", by, ("client", "all"))
     groups, test_groups = data.groups, data.test_groups
     if by == "all":
         groups, test_groups = torch.zeros(len(data.x)).long(), torch.zeros(len(data.test_x)).long()

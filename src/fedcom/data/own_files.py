@@ -52,7 +52,8 @@ def read_own(
         if test_x is not None:
             raise ConfigError(f"{path} holds test_x already; leave data.test out")
         test_x, test_names, test_groups, *_ = _halves(Path(test), targets, client)
-        test_groups = None if groups is None else test_groups
+        if groups is None or test_groups is None or not np.isin(test_groups, groups).all():
+            test_groups = None  # clients that only the test set has are no clients of this run
     elif test is not None:
         if not 0 < test < 1:
             raise ConfigError(f"data.test is a file or a share of the rows, such as 0.2; got {test}")

@@ -136,6 +136,7 @@ def _warn_of_idle(config: Config) -> None:
         "beta": ("synthetic", generated or not own_data),
         "classes_per_client": ("partition classes", data.partition == "classes" or not own_split),
         "root": ("data sets with files", files or not own_data),
+        "normalise": ("data sets and files", not isinstance(config.model, OwnData)),
     }
     where = f"partition {data.partition} of {name}"
     idle = [
@@ -154,8 +155,9 @@ def _warn_of_idle(config: Config) -> None:
 def _drawn_task(config: Config) -> tuple[Task, Config]:
     """The task of clients whose samples are drawn only when needed."""
     c = config.data
-    if c.validation is not None:
-        raise ConfigError("data.validation holds out samples that are there; data.lazy draws them as needed")
+    for key, does in (("validation", "holds out"), ("normalise", "scales")):
+        if getattr(c, key) is not None:
+            raise ConfigError(f"data.{key} {does} samples that are there; data.lazy draws them as needed")
     people = Synthetic(c.alpha, c.beta, config.run.seed).population(c.clients or 30)
     filled = replace(c, name=people.data.name, partition="natural", clients=len(people.sizes), lazy=True)
     return Task.drawn(_objective(config, people.data), people), replace(config, data=filled)
