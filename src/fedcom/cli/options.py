@@ -99,9 +99,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _PARAGRAPHS = (
     "Keys of the sections:",
-    "data: name, or path (a file of yours: .npz, .csv or .parquet) with label_column (for survival time_column "
-    "and event_column), client_column and test (another file, or a share to hold out), normalise (features: by "
-    "client or all), root (folder of its files), clients, partition, "
+    "data: name, or path (a file of yours: .npz, .csv or .parquet) with label_column (for survival "
+    "time_column and event_column), client_column and test (another file, or a share to hold out), normalise "
+    "(features: by client or all), root (folder of its files), clients, partition, "
     "classes_per_client (for partition classes), alpha (for dirichlet and synthetic), beta (for synthetic), "
     "lazy (draw synthetic's samples when needed), validation (share of the training samples to score on in "
     "place of the test set)",
