@@ -138,6 +138,9 @@ from fedcom.studies.workflow import (
     compare,
     sweep,
 )
+from fedcom.tasks.losses import (
+    batch_loss,
+)
 from fedcom.tasks.model import (
     Model,
 )
@@ -149,6 +152,10 @@ from fedcom.tasks.objective import (
 )
 from fedcom.tasks.scores import (
     Metric,
+)
+from fedcom.tasks.survival import (
+    concordance_index,
+    cox,
 )
 from fedcom.tasks.task import (
     Task,
@@ -266,7 +273,10 @@ __all__ = [
     "WireError",
     "Yogi",
     "__version__",
+    "batch_loss",
     "compare",
+    "concordance_index",
+    "cox",
     "from_arrays",
     "load",
     "plot",

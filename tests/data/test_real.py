@@ -45,3 +45,13 @@ def test_mnist_was_written_by_539_writers():
     parts = split("natural", data.y, data.groups, None, Draw.seeded(0))
     assert len(parts) == 539
     assert (min(map(len, parts)), max(map(len, parts))) == (19, 131)
+
+
+def test_the_hospitals_have_the_published_sizes():
+    heart, brca = real("heart-disease"), real("tcga-brca")
+    assert (heart.groups.bincount() + heart.test_groups.bincount()).tolist() == [303, 261, 46, 130]
+    assert heart.test_groups.bincount().tolist() == [104, 89, 16, 45]
+    assert heart.x.shape[1] == 13
+    assert brca.groups.bincount().tolist() == [248, 156, 164, 129, 129, 40]
+    assert brca.test_groups.bincount().tolist() == [63, 40, 42, 33, 33, 11]
+    assert brca.x.shape[1] == 39

@@ -30,6 +30,7 @@ _STUDIES = (
         "niid-compressed-mnist",
         "niid-compressed-fashion-mnist",
         "niid-compressed-cifar-10",
+        "flamby",
         "explorations",
         "tracking",
         "tables",
@@ -107,12 +108,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _PARAGRAPHS = (
     "Keys of the sections:",
-    "data: name, or path (a file of yours: .npz, .csv or .parquet) with label_column, client_column and test "
-    "(another file, or a share to hold out), root (folder of its files), clients, partition, "
-    "classes_per_client (for partitions classes and labels), alpha (for dirichlet, dirichlet-capped and "
-    "synthetic), beta (for synthetic), lazy (draw synthetic's samples when needed), validation (share of the "
-    "training samples to score on in place of the test set), pixels (unit: those of images from 0 to 1), "
-    "augment (shift and flip images at random)",
+    "data: name, or path (a file of yours: .npz, .csv or .parquet) with label_column (for survival "
+    "time_column and event_column), client_column and test (another file, or a share to hold out), normalise "
+    "(features: by client or all), root (folder of its files), clients, partition, classes_per_client (for "
+    "partitions classes and labels), alpha (for dirichlet, dirichlet-capped and synthetic), beta (for "
+    "synthetic), lazy (draw synthetic's samples when needed), validation (share of the training samples to "
+    "score on in place of the test set), pixels (unit: those of images from 0 to 1), augment (shift and flip "
+    "images at random)",
     "model: name, hidden (widths, such as 64,32); of a class of yours, its arguments",
     "algorithm: name, eta and gamma (numbers, or auto: from the sharpness of the task), tau, epochs, batch, "
     "decay, eta_schedule and gamma_schedule (by round: constant, decay, cosine, warmup or step, with "

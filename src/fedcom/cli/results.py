@@ -107,7 +107,7 @@ def reproduce_command(
     ],
     small: Annotated[bool, typer.Option("--quick", help=options.QUICK)] = False,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds per run.", show_default="3; quick: 1")
+        int | None, typer.Option(min=1, help="Seeds per run.", show_default="3, flamby: 5; quick: 1")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results.", show_default=options.REPRODUCED)
@@ -146,14 +146,11 @@ def evaluate(
     """Score a saved model on its own task, or on another task given by overrides; prints JSON."""
     from fedcom.config import Config, read
     from fedcom.runs.prepare import prepare
+    from fedcom.tasks.scores import SCORES
 
     table = read(folder / "config.toml", settings or [], trust)
     table.setdefault("run", {})["init"] = str(folder / f"{'best' if best else 'model'}.safetensors")
     simulation, config = prepare(Config.of(table), device)
     scores = simulation.row()
-    keys = ("train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse")
-    print(
-        json.dumps(
-            {"data": config.data.name, **{key: scores[key] for key in keys if key in scores}}, indent=2
-        )
-    )
+    found = {"data": config.data.name, **{key: scores[key] for key in SCORES if key in scores}}
+    print(json.dumps(found, indent=2))

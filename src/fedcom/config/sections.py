@@ -31,6 +31,10 @@ class DataConfig:
         path: a file of the user's own, in place of name; see `read_own`.
         label_column: of its columns or arrays, the one with the labels.
         client_column: of its columns or arrays, the one with the client of each row.
+        time_column: of its columns, the one with times, for survival; then there is no label.
+        event_column: the one that says whether the event came then (1) or not until then (0).
+        normalise: scale each feature by its mean and standard deviation: "client": each client by its own
+            training samples, so that nothing is shared; "all": by those of all clients.
         test: a file with the test set, or the share of rows to hold out.
         validation: the share of each client's training samples that is held out and scored in place of the
             test set; for choosing settings.
@@ -49,6 +53,9 @@ class DataConfig:
     path: str | None = None
     label_column: str | None = None
     client_column: str | None = None
+    time_column: str | None = None
+    event_column: str | None = None
+    normalise: Literal["client", "all"] | None = None
     test: float | str | None = None
     validation: float | None = None
     pixels: Literal["unit"] | None = None
@@ -57,9 +64,15 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.path is not None and self.name is not None:
             raise ConfigError("data.path is a data set by itself; leave data.name out")
-        for key in ("label_column", "client_column", "test"):
+        for key in ("label_column", "client_column", "time_column", "event_column", "test"):
             if self.path is None and getattr(self, key) is not None:
                 raise ConfigError(f"data.{key} is about the file that data.path names; set data.path")
+        if (self.time_column is None) != (self.event_column is None):
+            raise ConfigError("survival needs data.time_column and data.event_column; set both or neither")
+        if self.time_column is not None and self.label_column is not None:
+            raise ConfigError(
+                "with data.time_column the targets are times and events; leave label_column out"
+            )
         if self.validation is not None and not 0 < self.validation < 1:
             raise ConfigError(
                 f"validation is a share of the training samples, below 1; got {self.validation}"

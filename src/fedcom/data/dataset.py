@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.data.forms import unpacked
-from fedcom.errors import ConfigError, DataError
+from fedcom.errors import ConfigError, DataError, unknown
 
 _NAMES = "OSUT"  # numpy's kinds of objects and texts
 
@@ -25,8 +25,11 @@ class Dataset:
         x: training samples, along the first axis.
         y: their labels, int64; or their targets, floating, if it is a regression.
         test_x: may be empty.
-        classes: how many there are; 0: regression.
-        groups: the natural client (the author) of each training sample, 0..G-1; None: not known.
+        classes: how many there are; 0: regression or survival.
+        groups: the natural client (the author, the hospital) of each training sample, 0..G-1; None: not
+            known.
+        test_groups: the same of each test sample, numbered alike; None: not known.
+        survival: whether a target is a time and whether the event came then (1) or not until then (0).
         pixels: of images the mean, the standard deviation and the largest of their pixels in the training
             set; x is pixels minus the mean, over the deviation. None: no images, or not known.
     """
@@ -38,6 +41,8 @@ class Dataset:
     test_y: Tensor
     classes: int
     groups: Tensor | None = None
+    test_groups: Tensor | None = None
+    survival: bool = False
     pixels: tuple[float, float, float] | None = None
 
     def in_unit_range(self) -> "Dataset":
@@ -95,7 +100,7 @@ def images(
     y, test_y = (torch.from_numpy(half.y.astype(np.int64)) for half in (train, test))
     ids = None if groups is None else _groups(groups, len(y))
     pixels = float(mean), float(std), float(train.x.max()) or 1.0
-    return Dataset(name, x, y, test_x, test_y, classes, ids, pixels)
+    return Dataset(name, x, y, test_x, test_y, classes, ids, pixels=pixels)
 
 
 def _check_labels(name: str, half: Arrays, classes: int) -> None:
@@ -116,6 +121,39 @@ def _moments(x: NDArray[Any]) -> tuple[np.float32, np.float32]:
     return np.float32(mean), np.float32(std or 1.0)  # if all pixels are equal, they become 0
 
 
+def normalised(data: Dataset, by: str) -> Dataset:
+    """Each feature minus its mean, over its standard deviation, both of training samples.
+
+    A feature that is the same in all of them is left at 0 there.
+
+    Args:
+        by: "client": by the samples of each natural client itself, so that nothing is shared; "all": by those
+            of all clients, as if they were in one place.
+    """
+    if by not in ("client", "all"):
+        raise unknown("way to normalise", by, ("client", "all"))
+    groups, test_groups = data.groups, data.test_groups
+    if by == "all":
+        groups, test_groups = torch.zeros(len(data.x)).long(), torch.zeros(len(data.test_x)).long()
+    if groups is None or (test_groups is None and len(data.test_x)):
+        raise DataError(
+            f"data.normalise=client needs the client of each sample, of test samples too, and {data.name} "
+            "does not say it; name it by data.client_column or groups, or set data.normalise=all"
+        )
+    x, test_x = (
+        t if t.is_floating_point() else t.to(torch.get_default_dtype()) for t in (data.x, data.test_x)
+    )
+    x, test_x = x.clone(), test_x.clone()
+    for group in torch.unique(groups).tolist():
+        own = x[groups == group]
+        spread = own.std(0) if len(own) > 1 else torch.zeros_like(own[0])
+        mean, spread = own.mean(0), torch.where(spread > 0, spread, 1.0)
+        x[groups == group] = (own - mean) / spread
+        if test_groups is not None:
+            test_x[test_groups == group] = (test_x[test_groups == group] - mean) / spread
+    return replace(data, x=x, test_x=test_x)
+
+
 def from_arrays(
     x: Any,
     y: Any = None,
@@ -126,6 +164,8 @@ def from_arrays(
     *,
     any_targets: bool = False,
     ignored: int | None = None,
+    test_groups: Any = None,
+    survival: bool = False,
 ) -> Dataset:
     """A data set of the user's numpy arrays, tensors or torch Datasets, copied and checked, not normalised.
 
@@ -138,6 +178,8 @@ def from_arrays(
             increasing order; None: not known.
         any_targets: whole numbers in y may have any shape and sign, for a loss that is not cross-entropy.
         ignored: a whole number in y that is no class, as ignore_index is in torch; None: there is none.
+        test_groups: the author of each test sample, each of whom has training samples too; None: not known.
+        survival: whether a target is a time and whether the event came then (1) or not until then (0).
     """
     x, y = unpacked(x, y, "x")
     test_x, test_y = unpacked(test_x, test_y, "test_x")
@@ -147,9 +189,23 @@ def from_arrays(
     test = _test_pair(test_x, test_y, train, any_targets)
     if not len(train[0]):
         raise DataError("x has no samples; give at least one")
-    classes = _classes(torch.cat((train[1], test[1])), ignored)
+    y = torch.cat((train[1], test[1]))
+    if survival:
+        train, test = ((half[0], _lifetimes(half[1])) for half in (train, test))
     ids = None if groups is None else _groups(groups, len(train[0]))
-    return Dataset(name, *train, *test, classes, ids)
+    test_ids = None if test_groups is None else _test_groups(groups, test_groups, len(test[0]))
+    classes = 0 if survival else _classes(y, ignored)
+    return Dataset(name, *train, *test, classes, ids, test_ids, survival)
+
+
+def _lifetimes(y: Tensor) -> Tensor:
+    """Times and events as floats, refused if they cannot be such."""
+    if y.dim() != 2 or y.shape[1] != 2 or not ((y[:, 1] == 0) | (y[:, 1] == 1)).all():
+        raise DataError(
+            f"targets of shape {list(y.shape)} are not times and events; give [samples, 2], a time and 1 if "
+            "the event came then, 0 if it had not come until then"
+        )
+    return y if y.is_floating_point() else y.to(torch.get_default_dtype())
 
 
 def _classes(y: Tensor, ignored: int | None) -> int:
@@ -206,6 +262,20 @@ def _groups(groups: Any, n: int) -> Tensor:
             f"groups has shape {list(ids.shape)} {ids.dtype}; give {n} whole numbers or names, one per sample"
         )
     return torch.from_numpy(numbered(ids))
+
+
+def _test_groups(groups: Any, test_groups: Any, n: int) -> Tensor:
+    """The numbers of the test samples' groups, as the training samples' are numbered."""
+    if groups is None:
+        raise DataError("test_groups says whose the test samples are; say by groups whose the others are")
+    ids, own = (np.asarray(g.cpu() if isinstance(g, Tensor) else g) for g in (groups, test_groups))
+    known = list(np.unique(ids.astype(str) if ids.dtype.kind in _NAMES else ids))
+    _groups(own, n)  # refuses what is no group
+    strangers = sorted({str(g) for g in own.tolist()} - {str(g) for g in known})
+    if strangers:
+        raise DataError(f"test samples are of {strangers[0]!r}, who has no training sample; leave them out")
+    number = {str(g): i for i, g in enumerate(known)}
+    return torch.tensor([number[str(g)] for g in own.tolist()], dtype=torch.int64)
 
 
 def numbered(values: NDArray[Any]) -> NDArray[np.int64]:

@@ -17,57 +17,76 @@ from fedcom.errors import ConfigError, DataError, nearest
 from fedcom.imports import optional
 
 Columns = dict[str, NDArray[Any]]  # by name, in order
-LABEL, CLIENT = "label", "client"  # what the columns are called unless told otherwise
+LABEL, Y, CLIENT = "label", "y", "client"  # what the columns are called unless told otherwise
 _KINDS = (".npz", ".csv", ".parquet")
 
 
 def read_own(
-    path: str | Path, label: str | None, client: str | None, test: float | str | None, draw: Draw
+    path: str | Path,
+    label: str | None,
+    client: str | None,
+    test: float | str | None,
+    draw: Draw,
+    time: str | None = None,
+    event: str | None = None,
 ) -> Dataset:
     """The data set in a file.
 
     In an .npz, x and y are arrays, and test_x, test_y and client may be. In a table, one column is the label,
     one may be the client of each row, and all others are features, which must be numbers. Labels that are
-    names or whole numbers are classes, numbered in their order; fractions make it a regression.
+    names or whole numbers are classes, numbered in their order; fractions make it a regression. For survival
+    two columns are times and events. If clients are known and the test set is of rows of this file, or its
+    file has a column of clients, each client has test samples of its own.
 
     Args:
         label: the name of the label's column, or of the array in place of y; None: label, or y.
         client: the name of the client's column or array; None: client, if there is one.
         test: a file with the test set, or the share of rows to hold out, drawn at random; None: no test set.
+        time: the name of the column of times, for survival, and `event` that of the events; None: labels.
     """
     path = Path(path)
-    x, names, groups, test_x, test_names = _halves(path, label, client)
+    targets = (label or (Y if path.suffix == ".npz" else LABEL),) if time is None else (time, event or "")
+    x, names, groups, test_x, test_names = _halves(path, targets, client)
+    test_groups = None
     if isinstance(test, str):
         if test_x is not None:
             raise ConfigError(f"{path} holds test_x already; leave data.test out")
-        test_x, test_names, *_ = _halves(Path(test), label, client)
+        test_x, test_names, test_groups, *_ = _halves(Path(test), targets, client)
+        if groups is None or test_groups is None or not np.isin(test_groups, groups).all():
+            test_groups = None  # clients that only the test set has are no clients of this run
     elif test is not None:
         if not 0 < test < 1:
             raise ConfigError(f"data.test is a file or a share of the rows, such as 0.2; got {test}")
         order = draw.permutation(len(x)).numpy()
         held, kept = np.split(order, [max(1, round(test * len(x)))])
+        if groups is not None:  # a client whose every row was drawn keeps them
+            lonely = ~np.isin(groups[held], groups[kept])
+            held, kept = held[~lonely], np.concatenate([kept, held[lonely]])
         test_x, test_names, x, names = x[held], names[held], x[kept], names[kept]
-        groups = None if groups is None else groups[kept]
-    y, test_y = _numbered(names, test_names, path)
-    return from_arrays(x, y, test_x, test_y, groups, path.stem)
+        groups, test_groups = (None, None) if groups is None else (groups[kept], groups[held])
+    y, test_y = (names, test_names) if time else _numbered(names, test_names, path)
+    lives = time is not None
+    return from_arrays(
+        x, y, test_x, test_y, groups, path.stem, any_targets=lives, test_groups=test_groups, survival=lives
+    )
 
 
-def _halves(path: Path, label: str | None, client: str | None) -> tuple[Any, Any, Any, Any, Any]:
-    """x, labels and clients of a file, and x and labels of the test set if the file has one."""
+def _halves(path: Path, targets: tuple[str, ...], client: str | None) -> tuple[Any, Any, Any, Any, Any]:
+    """x, targets and clients of a file, and x and targets of the test set if the file has one."""
     if path.suffix not in _KINDS:
         raise DataError(f"{path} is not {', '.join(_KINDS)}; save it as one of them")
     if not path.is_file():
         raise DataError(f"no file {path}; data.path names a file, from the current folder or in full")
     columns = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}[path.suffix](path)
     if path.suffix == ".npz":
-        y = _column(columns, label or "y", path)
+        y = _targets(columns, targets, path)
         x, groups = _column(columns, "x", path), columns.get(client or CLIENT)
         if client is not None and groups is None:
             _column(columns, client, path)
         return x, y, groups, columns.get("test_x"), columns.get("test_y")
-    y = _column(columns, label or LABEL, path)
+    y = _targets(columns, targets, path)
     groups = _column(columns, client, path) if client else columns.get(CLIENT)
-    features = {k: v for k, v in columns.items() if k not in (label or LABEL, client or CLIENT)}
+    features = {k: v for k, v in columns.items() if k not in (*targets, client or CLIENT)}
     for name, values in features.items():
         if values.dtype.kind not in "biuf":
             bad = next((str(value) for value in values if not _is_number(value)), str(values[0]))
@@ -76,8 +95,23 @@ def _halves(path: Path, label: str | None, client: str | None) -> tuple[Any, Any
                 "file, or write numbers"
             )
     if not features:
-        raise DataError(f"{path} has no column beside {label or LABEL} and {client or CLIENT}; add features")
+        raise DataError(
+            f"{path} has no column beside {', '.join(targets)} and {client or CLIENT}; add features"
+        )
     return np.stack([v.astype(np.float32) for v in features.values()], 1), y, groups, None, None
+
+
+def _targets(columns: Columns, names: tuple[str, ...], path: Path) -> NDArray[Any]:
+    """The labels, or times and events side by side."""
+    found = [_column(columns, name, path) for name in names]
+    if len(found) == 1:
+        return found[0]
+    for name, values in zip(names, found, strict=True):
+        if values.dtype.kind not in "biuf":
+            raise DataError(
+                f"column {name!r} of {path} holds {str(values[0])!r}; times and events are numbers"
+            )
+    return np.stack([values.astype(np.float32) for values in found], 1)
 
 
 def _column(columns: Columns, name: str, path: Path) -> NDArray[Any]:

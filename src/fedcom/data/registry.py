@@ -12,9 +12,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from fedcom.data.cifar import read_cifar
-from fedcom.data.dataset import Arrays, Dataset, from_arrays, images
+from fedcom.data.dataset import Arrays, Dataset, from_arrays, images, normalised
 from fedcom.data.femnist import read_femnist
 from fedcom.data.files import Found, locate
+from fedcom.data.hospitals import read_brca, read_heart
 from fedcom.data.idx import parse_idx
 from fedcom.data.synthetic import Synthetic
 from fedcom.draws import Draw
@@ -52,6 +53,7 @@ def load(
     alpha: float = 0.5,
     beta: float = 0.5,
     seed: int = 0,
+    normalise: str | None = None,
 ) -> Dataset:
     """A data set by name: its files are found or downloaded, or its samples are generated.
 
@@ -61,6 +63,8 @@ def load(
         alpha: of Synthetic(alpha, beta).
         beta: of Synthetic(alpha, beta).
         seed: of generated samples.
+        normalise: "client" or "all", see `normalised`; None: as the data set is published, which is by
+            client for "heart-disease" and not again for the others.
     """
     loader: Any = DATASETS[name]
     alone = name not in _BUILTIN and not accepts(loader, None)
@@ -78,7 +82,8 @@ def load(
             "return a fedcom.Dataset, such as fedcom.from_arrays makes, (x, y), (x, y, test_x, test_y), or "
             "torch Datasets"
         )
-    return found
+    by = normalise or _NORMALISED.get(name)
+    return found if by is None else normalised(found, by)
 
 
 def _digits(request: Request) -> Dataset:
@@ -131,6 +136,16 @@ def _femnist(request: Request) -> Dataset:
     return images("femnist", train, test, 62, groups=writers)
 
 
+def _heart(request: Request) -> Dataset:
+    """Heart disease: 740 patients of 4 hospitals, 13 features, ill or not (UCI, CC BY 4.0)."""
+    return read_heart(locate("heart-disease", request.root))
+
+
+def _brca(request: Request) -> Dataset:
+    """TCGA-BRCA: survival of 1,088 breast cancer patients of 6 regions, 39 features (GDC's terms)."""
+    return read_brca(locate("tcga-brca", request.root))
+
+
 def _synthetic(request: Request) -> Dataset:
     """Synthetic(alpha, beta) of FedProx: 60 features in 10 classes, generated, 30 clients by default."""
     clients = 30 if request.clients is None else request.clients
@@ -144,8 +159,11 @@ _BUILTIN: dict[str, Loader] = {
     "mnist-by-writer": _mnist_by_writer,
     "cifar-10": _cifar10,
     "femnist": _femnist,
+    "heart-disease": _heart,
+    "tcga-brca": _brca,
     "synthetic": _synthetic,
 }
+_NORMALISED = {"heart-disease": "client"}  # data sets that are published normalised, and by what
 DATASETS: Registry[Loader] = Registry(
     "data set", "fedcom.datasets", _BUILTIN, function_of("a fedcom.Request", or_nothing=True)
 )

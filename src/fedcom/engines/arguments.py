@@ -10,14 +10,14 @@ from fedcom.codecs import Codec
 from fedcom.engines.ranks.ranks import job
 from fedcom.engines.results import Row
 from fedcom.errors import ConfigError
-from fedcom.tasks.scores import Metric
+from fedcom.tasks.scores import SCORES, Metric
 from fedcom.traffic.links import Links, codec_of
 
 Callback = Callable[[Row], object]
 Callbacks = Callback | Sequence[Callback]
 Metrics = Mapping[str, Metric] | Sequence[Metric] | Metric
 ROW_KEYS = (  # what rows may hold besides the user's metrics
-    *("round", "train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse"),
+    *("round", *SCORES),
     *("uplink_bytes", "downlink_bytes", "uplink_bytes_total", "downlink_bytes_total"),
     *("q", "damping", "seconds", "modelled_seconds"),
 )

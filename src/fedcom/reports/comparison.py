@@ -14,6 +14,7 @@ from fedcom.reports import terminal
 from fedcom.reports.markdown import markdown_table
 from fedcom.reports.terminal import Fitted
 from fedcom.runs.curve import UNFINISHED, Curve, milestones, timed
+from fedcom.tasks.scores import FAIRNESS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,6 +40,7 @@ class Column(NamedTuple):
 
 
 BASELINES = ("fedavg", "scaffold")  # methods whose bytes the others' are compared with
+_OWN_TESTS = ("test_c_index", *FAIRNESS)  # scores that only some tasks have
 _COSTS = ("rounds", "uplink_bytes", "downlink_bytes", "seconds")
 
 
@@ -49,6 +51,10 @@ def compare_table(curves: Sequence[Curve], target: float | None) -> list[dict[st
         target: the test accuracy, from 0 to 1, that rounds and bytes are counted to; None for no target.
     """
     table = [_entry(method, runs, target) for method, runs in by_method(curves).items()]
+    for key in _OWN_TESTS:
+        if all(entry[key] is None for entry in table):
+            for entry in table:
+                del entry[key], entry[f"{key}_spread"]
     if not timed(row for curve in curves for row in curve.rows):
         for entry in table:
             del entry["modelled_seconds"], entry["seconds_to_target"]
@@ -78,6 +84,8 @@ def _entry(method: str, runs: Sequence[Curve], target: float | None) -> dict[str
         "final_accuracy": _mean(finals, "test_accuracy"),
         "final_accuracy_spread": _deviation(finals, "test_accuracy"),
         "worst_client_accuracy": _mean(finals, "worst_client_accuracy"),
+        **{key: _mean(finals, key) for key in _OWN_TESTS},
+        **{f"{key}_spread": _deviation(finals, key) for key in _OWN_TESTS},
         "uplink_bytes": _mean(finals, "uplink_bytes"),
         "downlink_bytes": _mean(finals, "downlink_bytes"),
         "modelled_seconds": _mean(finals, "modelled_seconds"),
@@ -153,12 +161,17 @@ def columns(table: Sequence[MethodEntry], target: float | None) -> list[Column]:
     """The columns to show; one that would be empty for every method is left out."""
     name, scale = unit(max((e["uplink_bytes"] or 0 for e in table), default=0))
     goal = NOTHING if target is None else f"{100 * target:g}%"
+    in_percent = " %" if any(e["final_accuracy"] is not None for e in table) else ""
     wanted = [
         Column("method", lambda e: str(e["method"]), "method"),
         Column("loss", _loss, "final_loss", min),
         Column("test loss", _test_loss, "final_test_loss", min),
         Column("accuracy %", _accuracy, "final_accuracy", max),
-        Column("worst tenth %", lambda e: percent(e["worst_client_accuracy"]), "worst_client_accuracy", max),
+        Column("C-index", lambda e: _share(e, "test_c_index"), "test_c_index", max),
+        Column("worst tenth %", _worst_tenth, "worst_client_accuracy", max),
+        Column(f"client mean{in_percent}", lambda e: _share(e, "client_mean"), "client_mean", max),
+        Column(f"worst client{in_percent}", lambda e: _share(e, "client_worst"), "client_worst", max),
+        Column(f"client spread{in_percent}", lambda e: _share(e, "client_spread"), "client_spread", min),
         Column(f"up {name}", lambda e: _bytes(e["uplink_bytes"], scale), "uplink_bytes"),
         Column(f"down {name}", lambda e: _bytes(e["downlink_bytes"], scale), "downlink_bytes"),
         Column(f"rounds to {goal}", lambda e: _rounds(e["rounds_to_target"]), "rounds_to_target", min),
@@ -179,7 +192,9 @@ def _footnotes(table: Sequence[MethodEntry]) -> list[str]:
     units = "bytes are per client, 1 kB = 1000 bytes; ± is the standard deviation over seeds"
     cut = [e for e in table if e["diverged"] < e["runs"] and any(e[status] for status in UNFINISHED)]
     time = ["time is modelled, by the network section of the config"] if timed(table) else []
-    return [units, *time, *(f"{entry['method']}: {_unfinished(entry)}" for entry in cut)]
+    own = "client mean, worst client and client spread are of clients' own test samples"
+    own_tests = [own] if any("client_mean" in entry for entry in table) else []
+    return [units, *own_tests, *time, *(f"{entry['method']}: {_unfinished(entry)}" for entry in cut)]
 
 
 def _unfinished(entry: MethodEntry) -> str:
@@ -211,6 +226,19 @@ def _with_spread(mean: float | None, spread: float | None) -> str:
 
 def _accuracy(entry: MethodEntry) -> str:
     return percent(entry["final_accuracy"], entry["final_accuracy_spread"])
+
+
+def _share(entry: MethodEntry, key: str) -> str:
+    """A score that only some tasks have: in % if it is of accuracies, else with three digits."""
+    mean, spread = entry.get(key), entry.get(f"{key}_spread")
+    if entry["final_accuracy"] is not None:
+        return percent(mean, spread)
+    return NOTHING if mean is None else f"{mean:.3f}" + ("" if spread is None else f" ±{spread:.3f}")
+
+
+def _worst_tenth(entry: MethodEntry) -> str:
+    """On training samples, unless clients have test samples of their own, which say more."""
+    return NOTHING if entry.get("client_worst") is not None else percent(entry["worst_client_accuracy"])
 
 
 def _rounds(mean: float | None) -> str:

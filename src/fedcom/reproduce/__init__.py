@@ -11,6 +11,7 @@ from fedcom.reproduce import (
     fig7,
     fig8,
     fig9,
+    flamby,
     frontier,
     niid,
     optimisers,
@@ -27,6 +28,7 @@ _ALL = (
     *frontier.STUDIES,
     optimisers.STUDY,
     *niid.STUDIES,
+    flamby.STUDY,
     explorations.STUDY,
     tracking.STUDY,
 )

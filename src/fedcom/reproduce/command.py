@@ -1,6 +1,7 @@
 """What `fedcom reproduce` does: run the studies it is asked for, one after another, or tune rates."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedcom.errors import ConfigError, DataError, unknown
@@ -25,20 +26,25 @@ def run(
     Args:
         what: names of studies, or "rates" and data sets or studies; and overrides such as "run.rounds=10".
         quick: the small version of each study.
-        seeds: seeds per run; None for 3, or 1 if quick.
+        seeds: seeds per run; None for the study's own number, which is 3 for most, or 1 if quick.
         out: the folder of all results; None for the default under runs/.
         device: "auto", "cpu" or "cuda".
         quiet: show no progress.
     """
     names = [word for word in what if "=" not in word]
-    scale = Scale(quick, seeds or Scale.usual(quick), tuple(word for word in what if "=" in word))
+    overrides = tuple(word for word in what if "=" in word)
+    scale = Scale(quick, seeds or Scale.usual(quick), overrides)
     out = out or Path("runs") / ("reproduce-quick" if quick else "reproduce")
     if names[:1] == ["rates"]:
         for name in names[1:] or rates.GRIDS:
             for path in _tune(name, scale, out / "rates", device, quiet):
                 print(f"rates in {path}")
         return
-    failed = [error for name in chosen(names) if (error := _run_and_print(name, scale, out, device, quiet))]
+    failed = []
+    for name in chosen(names):
+        usual = STUDIES[name].seeds if name in STUDIES and not quick else scale.seeds
+        own = replace(scale, seeds=seeds or usual)
+        failed += [error for error in [_run_and_print(name, own, out, device, quiet)] if error]
     text = study_page.verdicts_page(study_page.read_verdicts(out, NAMES))
     write_text(out / "VERDICTS.md", text)
     if failed:

@@ -45,6 +45,7 @@ class Study:
         measure: how each run is measured, if not by the rows of a simulation; then runs are not stacked.
         notes: a paragraph of the page on how it was measured.
         table: returns the lines of a panel's table for the page and table.csv; None for the usual table.
+        seeds: how many per run in the full form, unless one asks for another number.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Study:
     measure: MeasureRun | None = None
     notes: str = ""
     table: Callable[[StudyResults, str], list[dict[str, Any]]] | None = None
+    seeds: int = Scale.usual(quick=False)
 
     @classmethod
     def told(cls, name: str, *, words: str | None = None, fill: Table | None = None, **own: Any) -> "Study":

@@ -203,6 +203,8 @@ def _figures(row: Mapping[str, Any]) -> str:
     parts = [f"loss {significant(row.get('train_loss'), 4)}"]
     if row.get("test_accuracy") is not None:
         parts.append(f"acc {percent(row['test_accuracy'])}%")
+    elif row.get("test_c_index") is not None:
+        parts.append(f"C-index {row['test_c_index']:.3f}")
     return "  ".join([*parts, f"up {size(row.get('uplink_bytes'))}"])
 
 

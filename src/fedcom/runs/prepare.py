@@ -10,6 +10,7 @@ from torch.nn.functional import mse_loss
 
 from fedcom.config import Config, DataConfig, RunConfig, RunSettings
 from fedcom.data import DATASETS, PARTITIONS, Dataset, load, split
+from fedcom.data.dataset import normalised
 from fedcom.data.own_files import read_own
 from fedcom.data.synthetic import LAID_OUT, Synthetic
 from fedcom.draws import Draw
@@ -24,6 +25,7 @@ from fedcom.tasks.losses import Loss
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.suitable import copied, initialised
+from fedcom.tasks.survival import cox
 from fedcom.tasks.task import Task
 
 
@@ -137,6 +139,7 @@ def _warn_of_idle(config: Config) -> None:
         "beta": ("synthetic", generated or not own_data),
         "classes_per_client": ("partitions classes and labels", by_label or not own_split),
         "root": ("data sets with files", files or not own_data),
+        "normalise": ("data sets and files", not isinstance(config.model, OwnData)),
     }
     where = f"partition {data.partition} of {name}"
     idle = [
@@ -155,8 +158,9 @@ def _warn_of_idle(config: Config) -> None:
 def _drawn_task(config: Config) -> tuple[Task, Config]:
     """The task of clients whose samples are drawn only when needed."""
     c = config.data
-    if c.validation is not None:
-        raise ConfigError("data.validation holds out samples that are there; data.lazy draws them as needed")
+    for key, does in (("validation", "holds out"), ("normalise", "scales")):
+        if getattr(c, key) is not None:
+            raise ConfigError(f"data.{key} {does} samples that are there; data.lazy draws them as needed")
     if c.pixels is not None or c.augment:
         raise ConfigError("data.pixels and data.augment are for images; leave them out with data.lazy")
     people = Synthetic(c.alpha, c.beta, config.run.seed).population(c.clients or 30)
@@ -197,9 +201,13 @@ def _dataset(config: Config, draw: Draw) -> Dataset:
     if isinstance(config.model, OwnData):
         data = config.model.data(c.clients or 20, draw.fold("data"))
     elif c.path is not None:
-        data = read_own(c.path, c.label_column, c.client_column, c.test, draw.fold("test"))
+        data = read_own(
+            c.path, c.label_column, c.client_column, c.test, draw.fold("test"), c.time_column, c.event_column
+        )
+        data = data if c.normalise is None else normalised(data, c.normalise)
     else:
-        data = load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=config.run.seed)
+        seed, by = config.run.seed, c.normalise
+        data = load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=seed, normalise=by)
     return data if c.pixels is None else data.in_unit_range()
 
 
@@ -217,10 +225,11 @@ def _objective(config: Config, data: Dataset) -> Objective:
     """The model that a config names and its loss, for some data."""
 
     def make() -> torch.nn.Module:
-        outputs = data.classes or data.y[:1].numel()
+        outputs = data.classes or (1 if data.survival else data.y[:1].numel())
         return initialised(config.model.module(tuple(data.x.shape[1:]), outputs), data.x)
 
-    return objective_of(config.run, make, config.model.loss() or (None if data.classes else mse_loss))
+    usual = None if data.classes else cox if data.survival else mse_loss
+    return objective_of(config.run, make, config.model.loss() or usual)
 
 
 def objective_of(run: RunConfig, make: Callable[[], torch.nn.Module], loss: Loss | None) -> Objective:

@@ -16,6 +16,7 @@ from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json, write_text
 from fedcom.studies.trial_runs import FAILED, run_stack, spread_trials
 from fedcom.studies.trials import Trial, points, stacks, trials_of
+from fedcom.tasks.scores import SCORES
 from fedcom.tasks.task import Task
 
 FILES = (
@@ -133,7 +134,6 @@ def _mean(rows: Sequence[Row]) -> dict[str, Any]:
     """The last row, with its scores replaced by their means over all rows."""
     if not rows:
         return {}
-    scores = ("train_loss", "test_loss", "test_accuracy", "worst_client_accuracy", "test_r2", "test_rmse")
-    known = [key for key in scores if all(row.get(key) is not None for row in rows)]
+    known = [key for key in SCORES if all(row.get(key) is not None for row in rows)]
     means = {key: statistics.fmean(row[key] for row in rows) for key in known}
     return {**rows[-1], **means}

@@ -4,13 +4,14 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[..., Tensor]  # of outputs and targets; of weights too if it is marked by `batch_loss`
+L = TypeVar("L", bound=Callable[..., Any])
 
 _FUNCTIONS: dict[type, Loss] = {
     nn.CrossEntropyLoss: F.cross_entropy,
@@ -21,6 +22,16 @@ _FUNCTIONS: dict[type, Loss] = {
 _OPTIONS = ("weight", "ignore_index", "label_smoothing", "reduction")
 _OF_CLASSES = (F.cross_entropy, F.nll_loss)
 _OF_YES_OR_NO = ((F.binary_cross_entropy_with_logits, 0.0), (F.binary_cross_entropy, 0.5))
+
+
+def batch_loss(loss: L) -> L:
+    """Say that a loss is one number of a whole batch, and not a mean of its samples' losses.
+
+    It is called as loss(outputs, targets, weight). The weights sum to 1. Samples with weight 0 stand where a
+    client has fewer than others, and must not change the loss; each other has the same weight.
+    """
+    loss.of_batch = True  # type: ignore[attr-defined]
+    return loss
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -38,17 +49,21 @@ class Terms:
         weight: of each class in the mean; None: 1.
         ignored: a target that is left out of loss and accuracy; None: there is none.
         threshold: the output above which the answer is yes; None: answers are not yes or no.
+        of_batch: whether it is a loss of a whole batch; see `batch_loss`.
     """
 
     each: Loss | None = None
     weight: Tensor | None = None
     ignored: int | None = None
     threshold: float | None = None
+    of_batch: bool = False
 
     @classmethod
     def of(cls, loss: Loss | None) -> "Terms":
         """What is known of a loss: a module or function of torch's, or a partial of one."""
         function, options = _parts(loss)
+        if getattr(function, "of_batch", False):
+            return cls(of_batch=True)
         for other, threshold in _OF_YES_OR_NO:
             if function is other:
                 return cls(threshold=threshold)

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedcom.data import Dataset
 from fedcom.draws import Draw
@@ -60,6 +61,21 @@ class Logistic(Model):
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), classes))
+
+
+@dataclass(frozen=True)
+class Binary(Model):
+    """One linear layer with one output, for two classes: logistic regression with a number per feature."""
+
+    name: ClassVar[str] = "binary"
+
+    def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        if classes != 2:
+            raise ConfigError(f"binary is for two classes, and the data has {classes}; take logistic")
+        return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), 1), nn.Flatten(-2))
+
+    def loss(self) -> Loss:
+        return binary_cross_entropy_with_logits
 
 
 @dataclass(frozen=True)
@@ -173,7 +189,7 @@ class Quadratic(Model):
 MODELS: Registry[type[Model]] = Registry(
     "model",
     "fedcom.models",
-    {m.name: m for m in (Mlp, Logistic, Cnn, Lenet, Quadratic)},
+    {m.name: m for m in (Mlp, Logistic, Binary, Cnn, Lenet, Quadratic)},
     derived_from(Model, "or torch.nn.Module, or function that makes one"),
     adapt=as_model,
 )

@@ -17,6 +17,7 @@ from fedcom.tasks.dense import Dense
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
 from fedcom.tasks.pooled import Pooled
 from fedcom.tasks.suitable import check_module, copied, dtype_of, inputs, told
+from fedcom.tasks.survival import cox
 from fedcom.vectors import Layout, Piece, flatten
 
 # What torch raises on tensors that do not fit; any other error is a bug of the module's or the loss's own.
@@ -36,7 +37,7 @@ class Objective:
             returns a mapping, "logits" is used, or else its only value; of a tuple, the first item.
         loss: loss(outputs, targets) of a batch, as in torch.nn.functional; for a batch of one sample it must
             be that sample's loss, except that weight and ignore_index of torch's losses of classes are
-            understood. None: cross-entropy.
+            understood. Or a loss of whole batches, see `batch_loss`. None: cross-entropy.
         dtype: of parameters and data, or its name.
         seed: from which the module's parameters were drawn, so that it can travel in their place; None: they
             cannot be drawn again.
@@ -73,6 +74,11 @@ class Objective:
         self._gradients = self.dense.gradients if self.dense else vmap(grad(self._weighted_loss))
         self.same_in_any_stack = self.dense is not None
 
+    @property
+    def survival(self) -> bool:
+        """Whether the loss is Cox's, so that targets are times and events."""
+        return self.loss is cox
+
     def inputs(self, x: Tensor) -> Tensor:
         """Samples in the model's dtype; whole numbers stay whole if the module has an embedding."""
         return _finite(inputs(self.module, x, self.layout.dtype))
@@ -98,6 +104,12 @@ class Objective:
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each sample of a batch, times the weight of its class; 0 if its target is ignored."""
         return cross_entropy(outputs, y) if self.loss is None else self.terms.losses(self.loss, outputs, y)
+
+    def whole(self, outputs: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The loss of a whole batch, if it is one of batches; without weights all samples weigh the same."""
+        weight = outputs.new_full((len(y),), 1 / len(y)) if weight is None else weight
+        assert self.loss is not None
+        return self.loss(outputs, y, weight)
 
     def balanced(self, y: Tensor, weight: Tensor, share: Tensor | None = None) -> Tensor:
         """The weights of samples that make the weighted sum of `losses` the mean that the loss defines.
@@ -189,7 +201,7 @@ class Objective:
     @torch.no_grad()
     def _check_mean(self, x: Tensor, y: Tensor) -> None:
         """Warn if the loss of some samples is not the mean of their losses: class weights would cancel."""
-        if self.loss is None or self.terms.each is not None:
+        if self.loss is None or self.terms.each is not None or self.terms.of_batch:
             return
         outputs = self.outputs(self.start, x)
         try:
@@ -222,7 +234,10 @@ class Objective:
 
     def _weighted_loss(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         module = self._unfolded if torch.compiler.is_compiling() else self._module_of_this_thread()
-        return (self.losses(self._call(module, w, x), y) * weight).sum()
+        outputs = self._call(module, w, x)
+        if self.terms.of_batch:
+            return self.whole(outputs, y, weight)
+        return (self.losses(outputs, y) * weight).sum()
 
     def __reduce__(self) -> tuple[type["Objective"], tuple[object, ...]]:
         """Copies and pickles are made anew: what belongs to a thread stays here."""

@@ -194,8 +194,12 @@ class DataOracle:
             yield x, y, objective.balanced(y, weight, share)
 
     def _everything(self, w: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """The positions of all samples of the clients, and their weights, some per client at a time."""
-        for positions in torch.split(torch.arange(self.task.longest, device=w.device), _FULL_BLOCK):
+        """The positions of all samples of the clients, and their weights, some per client at a time.
+
+        If the loss is one of whole batches, all at a time.
+        """
+        block = self.task.longest if self.task.objective.terms.of_batch else _FULL_BLOCK
+        for positions in torch.split(torch.arange(self.task.longest, device=w.device), block):
             position = positions.expand(len(w), -1)
             yield position, (position < self._sizes).to(w.dtype) / self._sizes
 

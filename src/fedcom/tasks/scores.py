@@ -1,8 +1,10 @@
 """How good a model is on some samples: losses, accuracy, the scores of a regression, metrics of one's own."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate, pairwise
+from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,15 @@ from torch import Tensor
 
 from fedcom.errors import ConfigError
 from fedcom.tasks.objective import Objective
+from fedcom.tasks.survival import concordance_index
 
 Metric = Callable[[Tensor, Tensor], Any]  # of outputs and targets, to one number
 Numbers = NDArray[np.float64]
+FAIRNESS = ("client_mean", "client_worst", "client_spread")  # see `Marks.fairness`
+SCORES = (  # what a model's row may hold of it
+    *("train_loss", "test_loss", "test_accuracy", "worst_client_accuracy"),
+    *("test_r2", "test_rmse", "test_c_index", *FAIRNESS),
+)
 EVAL_BLOCK = 4096  # samples evaluated at once
 
 
@@ -26,10 +34,11 @@ class Marks:
         x: the samples.
         y: their targets.
         classes: how many there are; 0: regression, or answers of yes or no.
-        keep: whether the outputs are kept.
+        keep: whether the outputs are kept; they are anyway if the loss is one of whole batches.
 
     Attributes:
-        losses: of each sample, times the weight of its class; 0 if its target is ignored.
+        losses: of each sample, times the weight of its class; 0 if its target is ignored. Zeros if the loss
+            is one of whole batches.
         hits: 1 for each sample that is answered right, else 0; of several answers, the share that is right.
         outputs: of the module, if they are kept.
     """
@@ -38,11 +47,13 @@ class Marks:
     def __init__(
         self, objective: Objective, w: Tensor, x: Tensor, y: Tensor, classes: int, keep: bool = False
     ) -> None:
-        self.y, self.terms, kept, losses, hits = y, objective.terms, list[Tensor](), [], []
+        self.y, self.terms, self.classes, kept, losses, hits = y, objective.terms, classes, [], [], []
+        self.objective, keep = objective, keep or objective.terms.of_batch
         blocks = zip(torch.split(x, EVAL_BLOCK), torch.split(y, EVAL_BLOCK), strict=True)
         for xs, ys in blocks if len(x) else ():  # not every module can take no sample
             outputs = objective.outputs(w, xs)
-            losses.append(objective.losses(outputs, ys).double())
+            of_each = outputs.new_zeros(len(ys)) if self.terms.of_batch else objective.losses(outputs, ys)
+            losses.append(of_each.double())
             hits.append(objective.terms.hits(outputs, ys, classes))
             kept += [outputs] if keep else []
         self.outputs = torch.cat(kept) if kept else y[:0]
@@ -50,7 +61,9 @@ class Marks:
         self.hits: Numbers = torch.cat(hits).cpu().numpy() if hits else np.zeros(0)
 
     def loss(self, rows: slice = slice(None)) -> float:
-        """The mean loss of some of the samples; 0 if none counts."""
+        """The mean loss of some of the samples, or their loss as one batch; 0 if none counts."""
+        if self.terms.of_batch and len(self.y[rows]):
+            return float(self.objective.whole(self.outputs[rows], self.y[rows]))
         return float(shares(self.losses[rows].sum(), self._mass[rows].sum()))
 
     def accuracy(self, rows: slice = slice(None)) -> float | None:
@@ -66,17 +79,47 @@ class Marks:
     def _counted(self) -> Numbers:
         return numbers(self.terms.counted(self.y), self.y)
 
-    def regression(self) -> dict[str, float]:
+    def regression(self, rows: slice = slice(None)) -> dict[str, float]:
         """r2, the share of the targets' variance that is explained, and rmse, the root mean square error.
 
-        Empty if outputs and targets are not of one kind.
+        With Cox's loss it is the C-index instead. Empty if outputs and targets are not of one kind.
         """
-        y, outputs = self.y.double(), self.outputs.double()
+        y, outputs = self.y[rows].double(), self.outputs[rows].double()
+        if self.objective.survival:
+            return {"c_index": concordance_index(outputs, y)}
         if not len(outputs) or y.numel() != outputs.numel():
             return {}
         error = float((outputs.reshape(y.shape) - y).square().mean())
         spread = float((y - y.mean(0)).square().mean())
         return {"r2": 1 - error / spread if spread else math.nan, "rmse": math.sqrt(error)}
+
+    @property
+    def score_name(self) -> str:
+        """What the score of these samples is: accuracy, c_index or r2."""
+        if self.classes or self.terms.threshold is not None:
+            return "accuracy"
+        return "c_index" if self.objective.survival else "r2"
+
+    def by_client(self, sizes: Sequence[int]) -> list[float | None]:
+        """The score of each client's samples; None if there is none.
+
+        Args:
+            sizes: how many of the samples are each client's, those of the first client first.
+        """
+        slices = [slice(*ends) for ends in pairwise(accumulate(sizes, initial=0))]
+        if self.score_name == "accuracy":
+            return [self.accuracy(rows) for rows in slices]
+        found = [self.regression(rows).get(self.score_name, math.nan) for rows in slices]
+        return [score if math.isfinite(score) else None for score in found]
+
+    def fairness(self, sizes: Sequence[int]) -> dict[str, float]:
+        """How the score differs between clients: its mean, the worst and the standard deviation.
+
+        Args:
+            sizes: see `by_client`; clients without a score are left out.
+        """
+        found = [score for score in self.by_client(sizes) if score is not None]
+        return dict(zip(FAIRNESS, (fmean(found), min(found), pstdev(found)), strict=True)) if found else {}
 
     def own(self, metrics: Mapping[str, Metric], rows: slice = slice(None)) -> dict[str, float]:
         """The user's metrics on some of the samples."""

@@ -22,6 +22,7 @@ from fedcom.tasks.losses import Loss, Terms
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.scores import Marks, Metric, Numbers, numbers, shares
 from fedcom.tasks.suitable import check_kind, initialised
+from fedcom.tasks.survival import cox
 
 Scores = dict[str, Any]  # numbers by name; None: not to be had
 Scored = tuple[Numbers, Numbers]  # the loss of each sample, and 1 if it was classified right, else 0
@@ -49,6 +50,8 @@ class Task:
         shown: the clients on which a model is evaluated; None: all.
         held: the clients whose samples are in x and y, if not all are.
         augment: how clients change the images of each minibatch; None: not at all.
+        test_sizes: the number of test samples of each client, with those of the first client first; None:
+            whose they are is not known.
     """
 
     objective: Objective
@@ -63,6 +66,7 @@ class Task:
     shown: Tensor | None = None
     held: range | None = None
     augment: Augment | None = None
+    test_sizes: tuple[int, ...] | None = None
 
     @property
     def answers(self) -> bool:
@@ -119,7 +123,26 @@ class Task:
         x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
         classes = objective.rehearse(x, y, data.classes)
-        return cls(objective, x, y, sizes, test_x, test_y, classes, data.name)
+        return cls(objective, x, y, sizes, test_x, test_y, classes, data.name)._with_own_tests(data, parts)
+
+    def _with_own_tests(self, data: Dataset, parts: Sequence[Tensor]) -> "Task":
+        """The same task, with test samples client by client if it is known whose they are.
+
+        That is if each client has the samples of one author of the data set, as the natural partition deals
+        them. Those of other authors come last.
+        """
+        if data.groups is None or data.test_groups is None or not len(data.test_groups):
+            return self
+        authors = [torch.unique(data.groups[part]) for part in parts]
+        found, clients = torch.cat(authors), len(parts)
+        if any(len(own) != 1 for own in authors) or len(torch.unique(found)) != clients:
+            return self
+        place = torch.full((int(max(data.groups.max(), data.test_groups.max())) + 1,), clients)
+        place[found] = torch.arange(clients)
+        owners = place[data.test_groups]
+        order, sizes = owners.argsort(stable=True), owners.bincount(minlength=clients)[:clients]
+        test_x, test_y = self.test_x[order], self.test_y[order]
+        return replace(self, test_x=test_x, test_y=test_y, test_sizes=tuple(sizes.tolist()))
 
     @classmethod
     def drawn(cls, objective: Objective, population: Population) -> "Task":
@@ -153,6 +176,7 @@ class Task:
         classes_per_client: int = 2,
         alpha: float = 0.5,
         groups: Any = None,
+        test_groups: Any = None,
         loss: Loss | None = None,
         dtype: torch.dtype | str = torch.float32,
         seed: int = 0,
@@ -175,14 +199,27 @@ class Task:
             classes_per_client: how many shards each client gets, for "classes", or labels, for "labels".
             alpha: of the Dirichlet distribution, for "dirichlet"; the smaller, the more uneven.
             groups: the author of each training sample, as numbers or names.
-            loss: loss(outputs, targets) of a batch, as in torch.nn.functional; None: cross-entropy.
+            test_groups: the author of each test sample; then scores have the clients' own test sets too.
+            loss: loss(outputs, targets) of a batch, as in torch.nn.functional; fedcom.cox for survival, with
+                y [samples, 2] of times and events; or a loss of whole batches of your own, see
+                `fedcom.batch_loss`. None: cross-entropy.
             dtype: of parameters and data, or its name.
             seed: of the partition.
             model_seed: from which the module's parameters were drawn, for `Links(first="seed")`.
         """
         check_kind(module)
         ignored = Terms.of(loss).ignored
-        data = from_arrays(x, y, test_x, test_y, groups, any_targets=loss is not None, ignored=ignored)
+        data = from_arrays(
+            x,
+            y,
+            test_x,
+            test_y,
+            groups,
+            any_targets=loss is not None,
+            ignored=ignored,
+            test_groups=test_groups,
+            survival=loss is cox,
+        )
         draw = Draw.seeded(seed).fold("partition")
         if partition is None:
             partition = "iid" if groups is None else "natural"
@@ -229,7 +266,8 @@ class Task:
         first = int(self.offsets[held.start])
         kept = slice(first, first + int(self.sizes[held.start : held.stop].sum()))
         x, y = self.x[kept].clone(), self.y[kept].clone()
-        return replace(self, x=x, y=y, test_x=self.test_x[:0], test_y=self.test_y[:0], held=held)
+        test_x, test_y = self.test_x[:0], self.test_y[:0]
+        return replace(self, x=x, y=y, test_x=test_x, test_y=test_y, test_sizes=None, held=held)
 
     def held_out(self, share: float, draw: Draw | int = 0) -> "Task":
         """The same task with a share of each client's samples as the test set, and without that test set.
@@ -256,6 +294,7 @@ class Task:
             sizes=counts,
             test_x=self.x[picked],
             test_y=self.y[picked],
+            test_sizes=None if self.test_sizes is None else tuple((self.sizes - counts).tolist()),
         )
 
     def augmented(self, augment: Augment = DEFAULT) -> "Task":
@@ -331,7 +370,8 @@ class Task:
 
         With a test set test_loss; with classes or answers of yes or no test_accuracy and
         worst_client_accuracy, the mean over the worst tenth of clients; else with a test set test_r2 and
-        test_rmse.
+        test_rmse, or with Cox's loss test_c_index. If it is known whose the test samples are, client_mean,
+        client_worst and client_spread: of the accuracy (C-index, r2) over clients' own test samples.
 
         Args:
             w: the model.
@@ -342,14 +382,15 @@ class Task:
         regression = not self.answers and self.test_y.is_floating_point()
         keep = regression or bool(metrics)
         test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep)
-        has_test = len(test.losses) > 0
+        has_test = len(self.test_y) > 0
         train_loss, worst = self._train_scores(w, p, scored)
         return {
             "train_loss": train_loss,
             "test_loss": test.loss() if has_test else None,
             "test_accuracy": test.accuracy() if self.answers else None,
             "worst_client_accuracy": worst,
-            **({f"test_{key}": n for key, n in test.regression().items()} if regression else {}),
+            **({f"test_{key}": n for key, n in test.regression().items()} if regression and has_test else {}),
+            **({} if self.test_sizes is None else test.fairness(self.test_sizes)),
             **test.own(metrics or {}),
         }
 
@@ -370,6 +411,10 @@ class Task:
 
     def whole_blocks(self, clients: range) -> range:
         """Which blocks of EVAL_BLOCK training samples hold samples of these clients alone."""
+        if (
+            self.objective.terms.of_batch
+        ):  # then a client's loss is of all its samples, not of a block of them
+            return range(0)
         ends, size = self.sizes.cumsum(0), scoring.EVAL_BLOCK
         first, last = (int(ends[edge - 1]) if edge else 0 for edge in (clients.start, clients.stop))
         return range(-(-first // size), -(-last // size) if last == ends[-1] else last // size)
@@ -383,10 +428,16 @@ class Task:
     def _score(self, w: Tensor, rows: slice) -> Scored:
         """Score some of the training samples."""
         marks = Marks(self.objective, w, self.x[rows], self.y[rows], self.classes)
-        return marks.losses, marks.hits
+        if not self.objective.terms.of_batch:
+            return marks.losses, marks.hits
+        sizes = self.shown_sizes.tolist()
+        losses = [marks.loss(slice(i, i + n)) for i, n in zip(self._starts, sizes, strict=True)]
+        return np.repeat(losses, sizes), marks.hits
 
     def evaluate_clients(self, w: Tensor, metrics: Mapping[str, Metric] | None = None) -> list[Scores]:
         """The scores of one model on the training data of each client on which models are evaluated.
+
+        And the score on its own test samples, if it is known which are its own.
 
         Args:
             w: the model.
@@ -400,6 +451,10 @@ class Task:
             right = {"accuracy": marks.accuracy(rows)} if self.answers else {}
             scores = {"train_loss": marks.loss(rows), **right, **marks.own(metrics or {}, rows)}
             found.append({"client": client, "samples": size, **scores})
+        if self.test_sizes is not None:
+            test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep=True)
+            for row, size, score in zip(found, self.test_sizes, test.by_client(self.test_sizes), strict=True):
+                row |= {"test_samples": size, f"test_{test.score_name}": score}
         return found
 
     @cached_property
