@@ -54,7 +54,7 @@ def booked(algorithm: Algorithm, links: Links, participation: float) -> dict[str
     return {w: {name: sum(parts.values()) for name, parts in books[w]["vectors"].items()} for w in ways}
 
 
-@pytest.mark.covers(2)
+@pytest.mark.covers(1)
 @pytest.mark.filterwarnings("ignore:downlink .* without memory")
 @pytest.mark.parametrize("memory", ["error-feedback", "none"])
 @pytest.mark.parametrize("method", METHODS)

@@ -98,7 +98,7 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("server", ["sgd", "momentum"])
+@pytest.mark.parametrize("server", [pytest.param("sgd", marks=pytest.mark.thorough), "momentum"])
 def test_a_checkpoint_of_three_ranks_goes_on_on_two_and_on_one(tmp_path: Path, server: str) -> None:
     run = ("run", *SMALL, f"server.name={server}", "run.checkpoint_rounds=3", "-q")
     finished(tmp_path, *run, "run.rounds=10", "--out", "whole")

@@ -113,7 +113,7 @@ def test_a_taken_port_and_options_that_do_not_go_together_say_so(tmp_path: Path)
 @pytest.mark.parametrize(
     ("width", "dark"),
     [
-        (1280, False),
+        pytest.param(1280, False, marks=pytest.mark.thorough),
         (390, True),
         pytest.param(1280, True, marks=pytest.mark.thorough),
         pytest.param(390, False, marks=pytest.mark.thorough),
