@@ -7,7 +7,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder --durations=30  # a file'
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # or every process of a test would compile all modules anew
 
-.PHONY: help demo test lint types pytest chaos flower deploy-test soak fuzz docs hooks clean
+.PHONY: help demo test lint types loops pytest chaos flower deploy-test soak fuzz docs hooks clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
@@ -29,7 +29,9 @@ $(FLOWER)/installed: $(VENV)/installed constraints-flower.txt
 demo: $(VENV)/installed  ## compare six methods on embedded data, about a minute; a table, figures and a report
 	$(BIN)/fedcom compare experiments/digits.toml --out runs/demo --force
 
-test: lint types pytest  ## lint, types and tests
+test: lint  ## lint, types and tests
+	@$(MAKE) --no-print-directory -j2 types loops
+	@$(MAKE) --no-print-directory pytest
 
 lint: $(VENV)/installed  ## ruff, check and format
 	$(BIN)/ruff check .
@@ -37,6 +39,9 @@ lint: $(VENV)/installed  ## ruff, check and format
 
 types: $(VENV)/installed  ## mypy, strict on src
 	$(BIN)/mypy
+
+loops: $(VENV)/installed  ## compile the codecs' loops once, or each worker of the tests would
+	$(BIN)/fedcom codecs --measure --dim 3000 --repeat 2 --bits 0.5,2 --quiet --out $(VENV)/loops --force > $(VENV)/loops.txt
 
 pytest: $(VENV)/installed  ## the tests
 	$(BIN)/pytest $(WORKERS)
