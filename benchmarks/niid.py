@@ -77,7 +77,8 @@ def measure(data: str, group: list[Trial], tasks: list[Task], given: argparse.Na
     engine = stack_runs(runs)
     first, second = (seconds(engine.step, device) for _ in range(2))
     each = seconds(lambda: [engine.step() for _ in range(given.rounds)], device) / given.rounds
-    row = seconds(lambda: runs[0].row(), device)
+    runs[0].row()  # libraries set themselves up in the first
+    row = seconds(lambda: [run.row() for run in runs], device) / len(runs)
     steps = [run.state.cohort.steps for run in runs]
     most = max(s.most for s in steps)
     taken = sum(int(s.per_client.sum()) if s.per_client is not None else 10 * s.most for s in steps)

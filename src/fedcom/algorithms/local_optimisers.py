@@ -140,7 +140,9 @@ class LocalOptimiser(Optimiser):
             start: the server's model.
         """
         mu = self.mu if at.mu is None else at.mu
-        if isinstance(mu, Tensor) or mu:
+        if isinstance(mu, Tensor):
+            g = torch.addcmul(g, mu, w - start)
+        elif mu:
             g = g + mu * (w - start)
         if self.clip is not None:
             norm: Tensor = torch.linalg.vector_norm(g, dim=-1, keepdim=True)

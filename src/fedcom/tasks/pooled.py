@@ -76,7 +76,7 @@ class Convolution(NamedTuple):
             parts: how often those of each client are repeated.
         """
         found = weight.new_zeros(len(weight), parts, 4 * self.outputs * self.inputs * self.patch**2)
-        weight = weight.unflatten(1, (self.outputs, self.inputs, self.size, self.size))
+        weight = weight.view(-1, self.outputs, self.inputs, self.size, self.size)
         self.places(found).copy_(weight[:, None, None, None])
         return found.reshape(len(weight) * parts, 4 * self.outputs, -1)
 
@@ -199,7 +199,7 @@ def _write(
     """Write the gradients by the weights and bias of a layer into their places; `_errors` gives g, errors."""
     table = before.table
     products = torch.bmm(errors, table.flatten(0, 1).mT).reshape(*table.shape[:2], -1)
-    shaped = weight.unflatten(1, (convolution.outputs, convolution.inputs, convolution.size, -1))
+    shaped = weight.view(-1, convolution.outputs, convolution.inputs, convolution.size, convolution.size)
     torch.sum(convolution.places(products), (1, 2, 3), out=shaped)
     if bias is not None:
         torch.sum(g, (1, 3), out=bias)
