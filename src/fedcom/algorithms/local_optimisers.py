@@ -140,9 +140,9 @@ class LocalOptimiser(Optimiser):
             start: the server's model.
         """
         mu = self.mu if at.mu is None else at.mu
-        if isinstance(mu, Tensor):
+        if isinstance(mu, Tensor) and w.is_cuda:  # a pass over the vectors less
             g = torch.addcmul(g, mu, w - start)
-        elif mu:
+        elif isinstance(mu, Tensor) or mu:
             g = g + mu * (w - start)
         if self.clip is not None:
             norm: Tensor = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
