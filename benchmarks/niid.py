@@ -3,8 +3,9 @@
     python -m benchmarks.niid --device cuda
     python -m benchmarks.niid --device cuda --data mnist --methods fedavg --profile
 
-Each method's five ways to deal the data are one stack of 50 clients. A round is played, one is recorded, and
-the time of those after them, times the rounds of the study, with its evaluations, is the time of the table.
+The five ways to deal the data are one stack of 50 clients, and methods that differ in mu alone join it. A
+round is played, one is recorded, and the time of those after them, times the rounds of the study, with its
+evaluations, is the time of the table.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from fedcom.reproduce.niid import DEALS, METHODS, SETS
 from fedcom.reproduce.panels import Scale
 from fedcom.reproduce.study import panel
 from fedcom.runs.prepare import simulation_of
+from fedcom.studies.trials import Trial, stacks
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.task import Task
 
@@ -47,12 +49,16 @@ def tasks_of(data: str, samples: int | None, device: torch.device) -> list[Task]
     return tasks
 
 
-def simulations(data: str, method: str, tasks: list[Task], device: str, tf32: bool) -> list[Simulation]:
-    """A run on each task."""
+def groups(data: str, methods: list[str], tf32: bool) -> list[list[Trial]]:
+    """The methods, those together that share a stack."""
     table = panel(f"niid-bench/{data}.toml", Scale(), METHODS, tuned=False).table
-    config = variant(table, method)
-    config = replace(config, run=replace(config.run, tf32=tf32))
-    return [simulation_of(task, config, device) for task in tasks]
+    table["run"] = {**table["run"], "tf32": tf32}
+    return stacks([Trial(method, (), 0, variant(table, method)) for method in methods])
+
+
+def simulations(group: list[Trial], tasks: list[Task], device: str) -> list[Simulation]:
+    """A run of each method on each task."""
+    return [simulation_of(task, trial.config, device) for trial in group for task in tasks]
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
@@ -64,14 +70,15 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-def measure(data: str, method: str, tasks: list[Task], given: argparse.Namespace) -> float:
+def measure(data: str, group: list[Trial], tasks: list[Task], given: argparse.Namespace) -> float:
     """Print how long a stack takes; returns that of the whole run, in seconds."""
     device = torch.device(given.device)
-    runs = simulations(data, method, tasks, given.device, given.tf32)
+    runs, method = simulations(group, tasks, given.device), ", ".join(trial.method for trial in group)
     engine = stack_runs(runs)
     first, second = (seconds(engine.step, device) for _ in range(2))
     each = seconds(lambda: [engine.step() for _ in range(given.rounds)], device) / given.rounds
-    row = seconds(lambda: runs[0].row(), device)
+    runs[0].row()  # libraries set themselves up in the first
+    row = seconds(lambda: [run.row() for run in runs], device) / len(runs)
     steps = [run.state.cohort.steps for run in runs]
     most = max(s.most for s in steps)
     taken = sum(int(s.per_client.sum()) if s.per_client is not None else 10 * s.most for s in steps)
@@ -89,10 +96,10 @@ def measure(data: str, method: str, tasks: list[Task], given: argparse.Namespace
     return total
 
 
-def profile(data: str, method: str, tasks: list[Task], given: argparse.Namespace) -> None:
+def profile(group: list[Trial], tasks: list[Task], given: argparse.Namespace) -> None:
     """Print which kernels a round of the eager engine spends its time in."""
-    run = simulations(data, method, tasks, given.device, given.tf32)
-    short = [r.replaced(engine="eager", algorithm=replace(r.algorithm, epochs=1)) for r in run]
+    runs = simulations(group, tasks, given.device)
+    short = [r.replaced(engine="eager", algorithm=replace(r.algorithm, epochs=1)) for r in runs]
     engine = stack_runs(short)
     engine.step()
     with torch.profiler.profile() as found:
@@ -116,11 +123,11 @@ def main() -> None:
     total = 0.0
     for data in given.data.split(","):
         tasks = tasks_of(data, given.samples, torch.device(given.device))
-        for method in given.methods.split(","):
+        for group in groups(data, given.methods.split(","), given.tf32):
             if given.profile:
-                profile(data, method, tasks, given)
+                profile(group, tasks, given)
             else:
-                total += measure(data, method, tasks, given)
+                total += measure(data, group, tasks, given)
     print(f"in all {total / 60:.1f} minutes")
 
 

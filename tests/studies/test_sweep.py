@@ -166,6 +166,12 @@ def test_runs_that_only_deal_the_same_data_otherwise_share_a_stack(monkeypatch: 
     for other in others:
         table = {**tables[0], "data": {**tables[0]["data"], **other}}
         assert len(stacks([*trials, Trial("fedavg", (), 0, Config.of(table))])) == 1 + (other != others[0])
+    local = {"name": "momentum"}
+    pulled = [
+        Trial(f"mu {mu}", (), 0, Config.of({**tables[0], "local": {**local, "mu": mu}})) for mu in (0, 1)
+    ]
+    plain = [Trial(f"mu {mu}", (), 0, Config.of({**tables[0], "local": {"mu": mu}})) for mu in (0.0, 0.5)]
+    assert [len(stack) for stack in stacks([*trials, *pulled, *plain])] == [4, 2, 1]
 
     def rows() -> list[list[dict[str, Any]]]:
         found = run_stack(stack, lambda run: {1, 3}, "cpu", quiet=True)

@@ -41,12 +41,12 @@ def task(augment: bool) -> Task:
 def test_minibatches_drawn_at_once_are_those_drawn_step_by_step(epochs: int | None) -> None:
     clients = torch.tensor([2, 0, 1])
     oracle = DataOracle(task(True), clients, Draw.seeded(1).fold(clients), 4, epochs)
-    together = oracle.picks(9, 4, torch.float64)
+    together = oracle.located(oracle.picks(9, 4, torch.float64))
     images = []
     for step in range(9):
         if epochs is not None and step >= 6:  # client 0 has taken its steps
             continue
-        alone, picked = oracle.at(step)._pick(4, torch.float64), together.at(step)
+        alone, picked = oracle.located(oracle.at(step)._pick(4, torch.float64)), together.at(step)
         for mine, other in zip(alone, picked, strict=True):
             assert mine is not None
             assert other is not None

@@ -1,11 +1,17 @@
 """Convolutional networks as matrix products have torch's gradients, those of ties in pooling included."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fedcom import Task
+from fedcom.algorithms import FedAvg
+from fedcom.draws import Draw
 from fedcom.tasks.models import Cnn, Lenet
 from fedcom.tasks.objective import Objective
+from fedcom.tasks.oracle import DataOracle
 from tests.conftest import close
 
 SMALL = nn.Sequential(
@@ -79,3 +85,17 @@ def test_other_modules_are_left_to_autograd(name: str) -> None:
     assert Objective(OTHERS[name]).pooled is None
     assert Objective(SMALL).pooled is not None
     assert Objective(SMALL, loss=nn.CrossEntropyLoss()).pooled is None
+
+
+def test_minibatches_whose_rows_were_found_at_once_are_those_of_each_step() -> None:
+    x, y = torch.rand(20, 1, 8, 8), torch.randint(0, 5, (20,))
+    owners = torch.arange(3).repeat_interleave(torch.tensor([7, 2, 11]))
+    task = Task.from_arrays(Cnn().module((1, 8, 8), 5), x, y, partition=owners, dtype="float64").augmented()
+    clients = torch.tensor([2, 0, 1])
+    oracle = DataOracle.of(task, clients, Draw.seeded(0).fold(clients), FedAvg(epochs=2, batch=4))
+    found = oracle.located(oracle.picks(4, 4, torch.float64))
+    for step in range(4):
+        once = replace(oracle, picked=found.at(step)).some(torch.tensor([1, 2]))
+        each = oracle.at(step).minibatch(4, torch.float64)
+        for mine, other in zip(once.minibatch(4, torch.float64), each, strict=True):
+            assert torch.equal(mine, other[1:])

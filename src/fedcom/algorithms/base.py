@@ -71,6 +71,7 @@ class Round(NamedTuple):
     gamma: float | Tensor = 1.0  # the global rate of this round
     number: float | Tensor = 0.0  # of this round, from 0; a column if the rows are of several runs
     rounds: int = 0  # how many the run has; 0: not known
+    pull: float | Tensor | None = None  # mu of `local`; a column if rows are of runs that differ in it
 
 
 class Stateless(NamedTuple):

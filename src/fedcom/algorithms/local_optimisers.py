@@ -14,7 +14,7 @@ What an optimiser keeps is one vector per moment and client. It begins anew each
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -38,6 +38,7 @@ class LocalStep(NamedTuple):
     number: Tensor  # it is the client's 1st, 2nd, ... with these moments; a column if clients differ
     layout: Layout  # where the tensors of the model lie in the flat vector
     mean: float | Tensor  # eta times the weight of a gradient in the client's steps, on average
+    mu: float | Tensor | None = None  # of FedProx; a column if the rows are of runs that differ in it
 
 
 class Begun(NamedTuple):
@@ -99,6 +100,15 @@ class LocalOptimiser(Optimiser):
         return self == PLAIN_STEPS
 
     @property
+    def shared(self) -> tuple["LocalOptimiser", bool]:
+        """What runs of one stack must have in common: all but mu, and whether steps are plain.
+
+        A class that overrides `taken` may use mu as it likes, so there mu must be the same too.
+        """
+        may_differ = type(self).taken is LocalOptimiser.taken
+        return replace(self, mu=0.0) if may_differ else self, self.plain
+
+    @property
     def in_pieces(self) -> bool:
         """Whether a step may be taken some coordinates at a time."""
         return self.by_coordinate and self.clip is None
@@ -129,8 +139,11 @@ class LocalOptimiser(Optimiser):
         Args:
             start: the server's model.
         """
-        if self.mu:
-            g = g + self.mu * (w - start)
+        mu = self.mu if at.mu is None else at.mu
+        if isinstance(mu, Tensor) and w.is_cuda:  # a pass over the vectors less
+            g = torch.addcmul(g, mu, w - start)
+        elif isinstance(mu, Tensor) or mu:
+            g = g + mu * (w - start)
         if self.clip is not None:
             norm: Tensor = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
             g = g * (self.clip / (norm + _TINY)).clamp(max=1)

@@ -23,8 +23,10 @@ def stack_runs(simulations: Sequence[Simulation]) -> Engine:
         )
     if len({simulation.state.network for simulation in simulations}) > 1:
         raise ConfigError("runs played in step must share one network; play each run by itself")
-    if len({simulation.algorithm.local for simulation in simulations}) > 1:
-        raise ConfigError("runs played in step must share one local optimiser; play each run by itself")
+    if len({simulation.algorithm.local.shared for simulation in simulations}) > 1:
+        raise ConfigError(
+            "runs played in step must share one local optimiser, but for its mu; play each run by itself"
+        )
     task = Task.stacked([simulation.task for simulation in simulations])
     options = replace(first.options, chunk=len(simulations) * first.rules.sampled)
     engine = make_engine(first.engine_name, [run.state for run in simulations], task, options)

@@ -146,7 +146,8 @@ class Rows(NamedTuple):
 
     def at(self, c: int, layout: Layout) -> LocalStep:
         """The facts of step c, from 0 on."""
-        return LocalStep(self.rnd.rate, self.taken + (c + 1), layout, self.mean)  # type: ignore[arg-type]
+        number: Any = self.taken + (c + 1)
+        return LocalStep(self.rnd.rate, number, layout, self.mean, self.rnd.pull)
 
     def some(self, rows: slice | Tensor) -> "Rows":
         """Some of the clients."""
@@ -224,7 +225,7 @@ def _optimised_in_pieces(
         if loop is not None:
             loop(w, piece._replace(values=g), moments, new)
             continue
-        rows = at._replace(eta=_rows(at.eta, piece), number=_rows(at.number, piece))
+        rows = at._replace(**{key: _rows(getattr(at, key), piece) for key in ("eta", "number", "mu")})
         moved, after = returned.optimised(local, g, here, local.taken(cut(w), g, below["w"], here, rows))
         cut(new).copy_(moved)
         for name, x in after.items():
@@ -264,7 +265,7 @@ def _walk(
     kind = type(algorithm)  # an engine may have compiled the methods of the algorithm itself
     lines = ("local_step", "gradient", "direction")
     plain = all(getattr(kind, line) is getattr(Algorithm, line) for line in lines)
-    if not plain or not isinstance(oracle, WalkingOracle):
+    if not plain or not isinstance(oracle, WalkingOracle) or isinstance(rnd.pull, Tensor):
         return None
     w, client, _, down = start
     eta = torch.as_tensor(rnd.rate if begun else rnd.eta, dtype=w.dtype, device=w.device).reshape(1, -1)

@@ -36,7 +36,7 @@ def local_step(corrections: Sequence[Tensor], w: Tensor, rnd: Round) -> Step | N
 
 def optimised_step(local: LocalOptimiser, w: Tensor, at: LocalStep) -> OptimisedStep | None:
     """A loop that takes one piece of a local step by an optimiser, its moments written over; None: none."""
-    if local.mu or not _serve(w, at.eta):
+    if local.mu or isinstance(at.mu, Tensor) or not _serve(w, at.eta):
         return None
     if type(local) is AdamWSteps and _adam_has_bits_of_torch():
         return _adam_step(local, w, at)

@@ -85,7 +85,8 @@ def facts(
     """
     reach = rules.algorithm.local.reach(tau)
     mean = eta if reach == tau else eta * (reach / tau)
-    return Round(mean, tau, eta * reach, share, coin, mu=rules.algorithm.server.kept, rate=eta, **when)
+    kept, pull = rules.algorithm.server.kept, rules.algorithm.local.mu
+    return Round(mean, tau, eta * reach, share, coin, mu=kept, rate=eta, pull=pull, **when)
 
 
 def coin(draw: Draw) -> Tensor:

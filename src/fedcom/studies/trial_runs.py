@@ -1,6 +1,7 @@
 """Play trials: as many at once as fit, shared out among ranks, going on where they were interrupted.
 
-Runs that differ only in rates, seed and how data is dealt have one shape; on a GPU they are one stack.
+Runs that differ only in rates, local.mu, seed and how data is dealt have one shape; on a GPU they are one
+stack.
 """
 
 import hashlib

@@ -19,6 +19,7 @@ from fedcom.config.methods import (
 )
 from fedcom.config.values import parse
 from fedcom.errors import ConfigError, unknown
+from fedcom.runs.given import Given
 
 _SECTIONS = ("algorithm", "server", "local", "uplink", "downlink", "data", "model", "run", "network")
 _STACKED = {  # settings that may differ in one stack
@@ -85,11 +86,13 @@ class Trial:
     @property
     def shape(self) -> str:
         """All settings that runs of one stack must share, as text."""
-        table = self.config.table()
+        table, local = self.config.table(), self.config.algorithm.local.shared
+        table.pop("local", None)
         for section, keys in _STACKED.items():
             table[section] = {k: v for k, v in table.get(section, {}).items() if k not in keys}
         table["data"] = undealt(table.get("data", {}))
-        return json.dumps([self.method, table], default=str)
+        own = self.method if isinstance(self.config, Given) else ""  # two classes may have one name there
+        return json.dumps([own, table, repr(local)], default=str)
 
 
 def undealt(data: Table) -> Table:
@@ -99,8 +102,10 @@ def undealt(data: Table) -> Table:
 
 def stacks(trials: Iterable[T]) -> list[list[T]]:
     """The trials grouped by shape; each group can be computed as one stack."""
-    ordered = sorted(trials, key=lambda t: t.shape)
-    return [list(group) for _, group in itertools.groupby(ordered, key=lambda t: t.shape)]
+    groups: dict[str, list[T]] = {}
+    for trial in trials:
+        groups.setdefault(trial.shape, []).append(trial)
+    return list(groups.values())
 
 
 def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:

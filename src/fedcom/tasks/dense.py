@@ -45,16 +45,22 @@ class Dense:
 
     def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """The gradients of clients' weighted losses; `Objective.gradients` explains the parameters."""
-        # A compiler joins the pieces itself; otherwise each is written straight into the gradient.
-        gradient = None if torch.compiler.is_compiling() else w.new_empty(w.shape)
-        places: Sequence[tuple[Tensor | None, Tensor | None]] = [(None, None)] * len(self.biases)
-        places = places if gradient is None else self.layers(gradient)
-        pieces: list[Tensor] = []
-        for i, (inputs, errors) in enumerate(self.factors(w, x, y, weight)):
-            pieces.append(torch.bmm(errors.mT, inputs, out=places[i][0]).flatten(1))
-            if self.biases[i]:
-                pieces.append(torch.sum(errors, -2, out=places[i][1]))
-        return torch.cat(pieces, -1) if gradient is None else gradient
+        factors = self.factors(w, x, y, weight)
+        if not torch.compiler.is_compiling():
+            gradient = w.new_empty(w.shape)
+            self.write(gradient, factors)
+            return gradient
+        pieces: list[Tensor] = []  # which a compiler joins itself
+        for (inputs, errors), has_bias in zip(factors, self.biases, strict=True):
+            pieces += [torch.bmm(errors.mT, inputs).flatten(1), *([errors.sum(-2)] if has_bias else [])]
+        return torch.cat(pieces, -1)
+
+    def write(self, gradient: Tensor, factors: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Write the gradients of which `factors` gives the factors into their place."""
+        for (matrix, bias), (inputs, errors) in zip(self.layers(gradient), factors, strict=True):
+            torch.bmm(errors.mT, inputs, out=matrix)
+            if bias is not None:
+                torch.sum(errors, -2, out=bias)
 
     def pieces(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Iterator[Piece]:
         """The same gradients in pieces that fit in a processor's cache, the next one in the same memory.
@@ -79,15 +85,16 @@ class Dense:
     def factors(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The inputs and the errors of each layer; the gradient of its matrix is their product."""
         layers, inputs = self.layers(w), [x.flatten(2)]
-        for matrix, bias in layers:
+        for i, (matrix, bias) in enumerate(layers):
             outputs = torch.bmm(inputs[-1], matrix.mT)
             outputs = outputs if bias is None else outputs + bias.unsqueeze(1)
-            inputs.append(outputs.relu())
+            inputs += [outputs.relu()] if i + 1 < len(layers) else []
         hot = torch.arange(outputs.shape[-1], device=y.device) == y.unsqueeze(-1)
-        errors = [(outputs.softmax(-1) - hot.to(w.dtype)) * weight.unsqueeze(-1)]
+        errors = [torch.add(outputs.softmax(-1), hot, alpha=-1) * weight.unsqueeze(-1)]
         for i in range(len(layers) - 1, 0, -1):
-            errors.append(torch.bmm(errors[-1], layers[i][0]) * (inputs[i] > 0))
-        return list(zip(inputs, reversed(errors), strict=False))
+            through = torch.bmm(errors[-1], layers[i][0])
+            errors.append(torch.ops.aten.threshold_backward(through, inputs[i], 0))
+        return list(zip(inputs, reversed(errors), strict=True))
 
     def layers(self, w: Tensor) -> list[tuple[Tensor, Tensor | None]]:
         """The matrices and biases of each layer, stacked: one per client."""

@@ -25,11 +25,12 @@ class Picked(NamedTuple):
     position: Tensor  # where each sample is among its client's
     weight: Tensor  # of each in the mean loss
     change: Tensor | None = None  # how its image is changed, if it is
+    row: Tensor | None = None  # which of the task's samples each is, if that is found already
+    y: Tensor | None = None  # its target, likewise, if that is one number
 
     def at(self, place: int | slice | Tensor) -> "Picked":
         """That of one step, out of several, or of some clients."""
-        change = None if self.change is None else self.change[place]
-        return Picked(self.position[place], self.weight[place], change)
+        return Picked(*(None if x is None else x[place] for x in self))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,11 @@ class DataOracle:
 
     def minibatch(self, b: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """x and y of each client's minibatch of b samples, and the weight of each sample in the mean loss."""
-        position, weight, change = self.picked or self._pick(b, dtype)
-        x, y = self.task.samples(self.clients, position)
+        position, weight, change, row, y = self.picked or self._pick(b, dtype)
+        if row is None:
+            x, y = self.task.samples(self.clients, position)
+        else:
+            x, y = self.task.x_of(row), self.task.y[row] if y is None else y
         if self.task.augment is not None and change is not None:
             x = self.task.augment(x, change)
         return x, y, self.task.objective.balanced(y, weight)
@@ -110,7 +114,7 @@ class DataOracle:
         b = self.batch_size
         if not self.clients.is_cuda or b is None or not self._fits(count, b):
             return [self.at(step) for step in range(count)]
-        picked = self.picks(count, b, dtype)
+        picked = self.located(self.picks(count, b, dtype))
         return [replace(self, picked=picked.at(step)) for step in range(count)]
 
     def _fits(self, count: int, b: int) -> bool:
@@ -118,6 +122,13 @@ class DataOracle:
         if self.epochs is None:
             return count * len(self.clients) * b <= _DRAWN_AT_ONCE
         return len(self.clients) * max(count * b, self.epochs * self.task.longest) <= _ORDERED_AT_ONCE
+
+    def located(self, picked: Picked) -> Picked:
+        """Minibatches with their rows and targets, which each step would find by six small kernels."""
+        if self.task.source is not None:
+            return picked
+        row = self.task.rows(self.clients, picked.position)
+        return picked._replace(row=row, y=self.task.y[row] if self.task.y.dim() == 1 else None)
 
     def picks(self, count: int, b: int, dtype: torch.dtype) -> Picked:
         """The minibatches of b samples of the first local steps."""
@@ -168,7 +179,7 @@ class DataOracle:
         if self.epochs is None:
             rows = gpu.drawn(self.draw, task.sizes[clients], task.offsets[clients], steps, b)
             return rows, torch.full(rows.shape, 1 / b, dtype=dtype, device=rows.device)
-        position, weight, _ = self.picks(steps, b, dtype)
+        position, weight = self.picks(steps, b, dtype)[:2]
         return task.rows(clients, position), weight
 
     def full(self, w: Tensor) -> Tensor:
@@ -264,4 +275,6 @@ class DataOracle:
         return ranks.masked_fill(absent, torch.iinfo(torch.int64).max).argsort(-1)
 
     def _decayed(self, w: Tensor, g: Tensor) -> Tensor:
-        return g + self.weight_decay * w if self.weight_decay else g
+        if not self.weight_decay:
+            return g
+        return torch.add(g, w, alpha=self.weight_decay) if g.is_cuda else g + self.weight_decay * w

@@ -16,6 +16,7 @@ from torch.nn.functional import fold, pad
 from fedcom.tasks.dense import Dense
 from fedcom.vectors import Layout
 
+_PLAIN = torch.contiguous_format
 _SUMMED = 1024  # products that are summed one after the other where a GPU could sum parts of them at once
 
 
@@ -67,27 +68,33 @@ class Convolution(NamedTuple):
         x = x.reshape(clients, parts, some // parts, *x.shape[2:]).permute(0, 1, 4, 7, 8, 2, 3, 5, 6)
         return x.reshape(clients, parts, self.inputs * self.patch**2, -1)
 
-    def filters(self, weight: Tensor) -> Tensor:
-        """The filters at their four places in a patch [clients, 4 * outputs, inputs * patch^2].
+    def filters(self, weight: Tensor, parts: int) -> Tensor:
+        """The filters at their four places in a patch [clients * parts, 4 * outputs, inputs * patch^2].
 
         Args:
             weight: [clients, numbers].
+            parts: how often those of each client are repeated.
         """
-        k = self.size
-        weight = pad(weight.reshape(-1, self.outputs, self.inputs, k, k), (1, 1, 1, 1))
-        places = weight.unfold(3, self.patch, 1).unfold(4, self.patch, 1).flip((3, 4))
-        return places.permute(0, 3, 4, 1, 2, 5, 6).reshape(len(weight), 4 * self.outputs, -1)
+        found = weight.new_zeros(len(weight), parts, 4 * self.outputs * self.inputs * self.patch**2)
+        weight = weight.view(-1, self.outputs, self.inputs, self.size, self.size)
+        self.places(found).copy_(weight[:, None, None, None])
+        return found.reshape(len(weight) * parts, 4 * self.outputs, -1)
 
-    def by_filter(self, products: Tensor) -> Tensor:
-        """The gradient of the weights, out of that of the filters at their four places [clients, numbers]."""
+    def places(self, filters: Tensor) -> Tensor:
+        """The view of what `filters` returns that the weights lie in, four times.
+
+        That is [clients, parts, 2, 2, outputs, inputs, size, size]: the axes of length 2 are the window's,
+        and a step along them also moves a pixel in the patch.
+
+        Args:
+            filters: [clients, parts, numbers], contiguous.
+        """
+        clients, parts, numbers = filters.shape
         k, n = self.size, self.patch
-        places = products.reshape(-1, 2, 2, self.outputs, self.inputs, n, n)
-        some = [
-            places[:, down, right, :, :, down : down + k, right : right + k]
-            for down in (0, 1)
-            for right in (0, 1)
-        ]
-        return (some[0] + some[1] + some[2] + some[3]).flatten(1)
+        right = self.outputs * self.inputs * n**2
+        inner = (2 * right + n, right + 1, self.inputs * n**2, n**2, n, 1)
+        shape = (clients, parts, 2, 2, self.outputs, self.inputs, k, k)
+        return filters.as_strided(shape, (parts * numbers, numbers, *inner))
 
 
 class Seen(NamedTuple):
@@ -96,7 +103,7 @@ class Seen(NamedTuple):
     table: Tensor  # see Convolution.table
     filters: Tensor  # see Convolution.filters
     largest: Tensor  # which of its four places each window has [clients, parts, outputs, samples * windows]
-    passes: Tensor  # whether ReLU let that pass, of the same shape
+    values: Tensor  # of windows after ReLU [clients, parts, outputs, samples, height, width]
     shape: torch.Size  # of the images, before padding
 
 
@@ -140,17 +147,19 @@ class Pooled:
             images, before = _forward(convolution, images, matrix, bias)
             seen.append(before)
         features = images.flatten(1, 2).flatten(2)
-        own = w[:, -self.rest.layout.size :]
-        factors = self.rest.factors(own, features, y, weight)
-        first, shape = self.rest.layers(own)[0][0], images.shape
-        g = torch.bmm(factors[0][1], first).reshape(shape)
-        pieces = list[Tensor]()
-        for (inputs, errors), has_bias in zip(factors, self.rest.biases, strict=True):
-            pieces += [torch.bmm(errors.mT, inputs).flatten(1), *([errors.sum(-2)] if has_bias else [])]
+        own, gradient = slice(-self.rest.layout.size, None), torch.empty_like(w, memory_format=_PLAIN)
+        factors = self.rest.factors(w[:, own], features, y, weight)
+        self.rest.write(gradient[:, own], factors)
+        g = torch.bmm(factors[0][1], self.rest.layers(w[:, own])[0][0]).reshape(images.shape)
+        places = list(self.layout.split(gradient)[: len(self.layout.shapes) - len(self.rest.layout.shapes)])
+        four = torch.arange(4, device=w.device).reshape(4, 1, 1)
         for convolution, before in zip(reversed(self.convolutions), reversed(seen), strict=True):
-            own_pieces, g = _backward(convolution, g, before, needs_more=before is not seen[0])
-            pieces = [*own_pieces, *pieces]
-        return torch.cat(pieces, -1)
+            bias = places.pop() if convolution.bias else None
+            g, errors = _errors(g, before, four)
+            _write(convolution, before, g, errors, places.pop(), bias)
+            if before is not seen[0]:
+                g = _by_images(convolution, before, errors)
+        return gradient
 
 
 def _forward(convolution: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Seen]:
@@ -159,40 +168,50 @@ def _forward(convolution: Convolution, x: Tensor, weight: Tensor, bias: Tensor |
     Args:
         x: the images before, [clients, some, samples, inputs, height, width].
     """
-    table, filters = convolution.table(x), convolution.filters(weight)
+    table = convolution.table(x)
     clients, parts, _, n = table.shape
-    every = filters.unsqueeze(1).expand(-1, parts, -1, -1).flatten(0, 1)
-    products = torch.bmm(every, table.flatten(0, 1)).reshape(clients, parts, 4, convolution.outputs, n)
+    filters = convolution.filters(weight, parts)
+    products = torch.bmm(filters, table.flatten(0, 1)).reshape(clients, parts, 4, convolution.outputs, n)
     values, largest = products.max(2)  # the first of equal ones, as in torch's pooling
-    values = values if bias is None else values + bias.reshape(clients, 1, -1, 1)
+    values = values if bias is None else values.add_(bias.reshape(clients, 1, -1, 1))
     rows, columns = ((n + 2 * convolution.padding - convolution.size + 1) // 2 for n in x.shape[4:])
-    images = values.relu().reshape(clients, parts, convolution.outputs, -1, rows, columns).transpose(2, 3)
-    return images, Seen(table, filters, largest, values > 0, x.shape)
+    values = values.relu_().reshape(clients, parts, convolution.outputs, -1, rows, columns)
+    return values.transpose(2, 3), Seen(table, filters, largest, values, x.shape)
 
 
-def _backward(
-    convolution: Convolution, g: Tensor, before: Seen, needs_more: bool
-) -> tuple[list[Tensor], Tensor]:
-    """The gradients by the weights and bias of a layer, and by the images before it.
+def _errors(g: Tensor, before: Seen, four: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients by what windows pooled before ReLU, and by the products at their four places.
 
     Args:
-        g: the gradient by the images after it.
-        needs_more: whether the latter is asked for; else g is returned.
+        g: the gradient by the images after a layer.
+        four: 0 to 3 [4, 1, 1].
     """
-    table, filters, largest, passes, shape = before
-    clients, parts, patches, n = table.shape
-    g = g.transpose(2, 3).reshape(passes.shape) * passes
-    four = torch.arange(4, device=g.device).reshape(4, 1, 1)
-    errors = torch.where(largest.unsqueeze(2) == four, g.unsqueeze(2), 0.0).reshape(clients * parts, -1, n)
-    products = torch.bmm(errors, table.flatten(0, 1).mT).reshape(clients, parts, -1, patches).sum(1)
-    pieces = [convolution.by_filter(products), *([g.sum((1, 3))] if convolution.bias else [])]
-    if not needs_more:
-        return pieces, g
-    every = filters.unsqueeze(1).expand(-1, parts, -1, -1).flatten(0, 1)
-    samples = shape[1] * shape[2]
-    patched = torch.bmm(every.mT, errors).reshape(clients, parts, patches, samples // parts, -1)
+    largest, values = before.largest, before.values
+    through = torch.empty_like(values)  # in the order of `values`, which g is not in
+    torch.ops.aten.threshold_backward(g.transpose(2, 3), values, 0, grad_input=through)
+    g = through.reshape(largest.shape)
+    return g, ((largest.unsqueeze(2) == four) * g.unsqueeze(2)).flatten(2, 3).flatten(0, 1)
+
+
+def _write(
+    convolution: Convolution, before: Seen, g: Tensor, errors: Tensor, weight: Tensor, bias: Tensor | None
+) -> None:
+    """Write the gradients by the weights and bias of a layer into their places; `_errors` gives g, errors."""
+    table = before.table
+    products = torch.bmm(errors, table.flatten(0, 1).mT).reshape(*table.shape[:2], -1)
+    shaped = weight.view(-1, convolution.outputs, convolution.inputs, convolution.size, convolution.size)
+    torch.sum(convolution.places(products), (1, 2, 3), out=shaped)
+    if bias is not None:
+        torch.sum(g, (1, 3), out=bias)
+
+
+def _by_images(convolution: Convolution, before: Seen, errors: Tensor) -> Tensor:
+    """The gradient by the images before a layer."""
+    clients, parts, patches, _ = before.table.shape
+    samples = before.shape[1] * before.shape[2]
+    patched = torch.bmm(before.filters.mT, errors).reshape(clients, parts, patches, samples // parts, -1)
     patched = patched.transpose(2, 3).reshape(clients * samples, patches, -1)
     # Windows may leave the last row and column of pixels out, and there the gradient is zero.
-    edge, (height, width) = convolution.padding, shape[4:]
+    edge, (height, width) = convolution.padding, before.shape[4:]
     folded = fold(patched, (height + 2 * edge, width + 2 * edge), convolution.patch, stride=2)
-    return pieces, folded[:, :, edge : edge + height, edge : edge + width].reshape(shape)
+    return folded[:, :, edge : edge + height, edge : edge + width].reshape(before.shape)

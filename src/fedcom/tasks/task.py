@@ -328,8 +328,12 @@ class Task:
             x, y = self.source(clients, position.minimum(self.sizes[clients].unsqueeze(-1) - 1))
             return x.to(self.x.dtype), y.to(self.y.dtype)
         rows = self.rows(clients, position)
+        return self.x_of(rows), self.y[rows]
+
+    def x_of(self, rows: Tensor) -> Tensor:
+        """Some rows of x."""
         x = self.x.index_select(0, rows.flatten())  # twice as fast on a CPU as indexing by a table
-        return x.reshape(*rows.shape, *x.shape[1:]), self.y[rows]
+        return x.reshape(*rows.shape, *x.shape[1:])
 
     def targets(self, clients: Tensor, position: Tensor) -> Tensor:
         """y of some clients' samples; `samples` explains the parameters."""

@@ -2,15 +2,23 @@
 
 import platform
 import threading
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedcom import Links, Simulation, Task
 from fedcom.algorithms import ALGORITHMS, FedAvg, FedCOM, FedCOMGATE, FedNova, Scaffold
-from fedcom.algorithms.local_optimisers import AdamWSteps, LocalOptimiser, MomentumSteps, MuonSteps
+from fedcom.algorithms.local_optimisers import (
+    AdamWSteps,
+    LocalOptimiser,
+    LocalStep,
+    MomentumSteps,
+    MuonSteps,
+    PlainSteps,
+)
 from fedcom.algorithms.optimisers import Momentum
 from fedcom.codecs import Auto, Dithered, Int, LowRank, Peaks, RandK, Rotated, TopK
 from fedcom.engines.local.eager import EagerEngine, Rehearsal
@@ -22,6 +30,7 @@ from fedcom.errors import ConfigError, Diverged
 from fedcom.rounds.cohort import Ranking
 from fedcom.rounds.round import play
 from fedcom.tasks.models import Lenet
+from fedcom.vectors import Vectors
 from tests.conftest import after, close, mlp_task, quadratic_task
 
 
@@ -106,6 +115,55 @@ def test_runs_in_step_share_a_local_optimiser(local: LocalOptimiser) -> None:
             assert close(run.client_memory()[name], x, 1e-11)
     with pytest.raises(ConfigError, match="must share one local optimiser"):
         stack_runs([make(0), make(1, MomentumSteps(momentum=0.5))])
+
+
+@dataclass(frozen=True)
+class TwiceMu(MomentumSteps):
+    """Steps that a stranger wrote, with a use of mu of their own."""
+
+    def taken(self, w: Tensor, g: Tensor, start: Tensor, moments: Vectors, at: LocalStep) -> Any:
+        return self.step(w, g + 2 * self.mu * (w - start), moments, at)
+
+
+@pytest.mark.parametrize(
+    ("method", "local", "mus"),
+    [
+        (FedAvg(epochs=2, batch=4, average="models"), MomentumSteps(clip=0.5), (0.0, 0.3, 2.0)),
+        (Scaffold(tau=3, gamma=1.0), AdamWSteps(correction="outside"), (0.3, 0.0, 2.0)),
+        (FedCOMGATE(tau=3, gamma=1.0), PlainSteps(), (0.1, 0.3, 2.0)),
+    ],
+    ids=lambda x: getattr(x, "name", ""),
+)
+def test_runs_in_step_may_differ_in_mu(method: Any, local: LocalOptimiser, mus: tuple[float, ...]) -> None:
+    sizes = [12, 7, 9], [8] * 3, [3, 30, 4]
+
+    def make(seed: int, mu: float) -> Simulation:
+        own = replace(method, local=replace(local, mu=mu))
+        return Simulation(mlp_task(sizes=sizes[seed], seed=seed), own, rounds=3, seed=seed, device="cpu")
+
+    stacked = [make(seed, mu) for seed, mu in enumerate(mus)]
+    engine = stack_runs(stacked)
+    for _ in range(3):
+        engine.step()
+    for seed, run in enumerate(stacked):
+        single, other = make(seed, mus[seed]), make(seed, 1.0)
+        for _ in range(3):
+            single.step()
+            other.step()
+        assert close(run.server.w, single.server.w, 1e-12)
+        assert not close(run.server.w, other.server.w, 1e-4)
+    same = [make(seed, mus[0]) for seed in range(3)]  # where mu is a number for all
+    engine = stack_runs(same)
+    for _ in range(3):
+        engine.step()
+    assert torch.equal(same[0].server.w, stacked[0].server.w)
+
+
+def test_runs_in_step_of_a_stranger_or_of_plain_steps_share_their_mu() -> None:
+    for one, other in ((TwiceMu(mu=0.1), TwiceMu(mu=0.2)), (PlainSteps(), PlainSteps(mu=0.2))):
+        runs = [Simulation(mlp_task(), FedAvg(tau=2, local=x), rounds=1, device="cpu") for x in (one, other)]
+        with pytest.raises(ConfigError, match="but for its mu"):
+            stack_runs(runs)
 
 
 @pytest.mark.parametrize(

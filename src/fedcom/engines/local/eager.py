@@ -80,7 +80,7 @@ class EagerEngine(InOneProcess):
     """Plays rounds of one run, or of several runs of equal shapes in step.
 
     Args:
-        runs: they share a network and differ only in seed, local rate, gamma, data and local steps.
+        runs: they share a network and differ only in seed, local rate, gamma, local.mu, data and local steps.
         task: the clients of all runs, those of the first run first, on the device that computes.
     """
 

@@ -92,7 +92,7 @@ class Stack:
 
     def _facts(self, rounds: Sequence[Round], dtype: torch.dtype, shape: Callable[[Tensor], Tensor]) -> Round:
         names = ["eta", "path", "share", "coin", "alpha", "q", "mu", "rate", "gamma", "number"]
-        names += ["tau"] if len({rnd.tau for rnd in rounds}) > 1 else []
+        names += [name for name in ("tau", "pull") if len({getattr(rnd, name) for rnd in rounds}) > 1]
         found: dict[str, Any] = {
             name: shape(self.numbers([getattr(rnd, name) for rnd in rounds]).to(dtype)) for name in names
         }
