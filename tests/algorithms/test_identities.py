@@ -1,9 +1,15 @@
 """Identities in float64: each compares two methods, or a method with a few plain lines."""
 
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 import pytest
 import torch
+from torch import Tensor
 
 from fedcom import (
+    ALGORITHMS,
     VRLSGD,
     Diana,
     FedAvg,
@@ -18,6 +24,7 @@ from fedcom import (
     Natural,
     Qsgd,
     RandK,
+    Round,
     Scaffold,
     Simulation,
     Task,
@@ -26,7 +33,9 @@ from fedcom import (
 )
 from fedcom.codecs import Codec
 from fedcom.draws import Draw
+from fedcom.errors import ConfigError
 from fedcom.tasks.oracle import DataOracle
+from fedcom.vectors import Vectors
 from tests.conftest import after, close, mlp_task, quadratic_task
 
 RATES = {"eta": 0.05, "tau": 4, "batch": 5}
@@ -183,3 +192,30 @@ def test_each_round_samples_participation_times_clients_anew() -> None:
     assert {len(s) for s in samples} == {3}
     assert len(set(samples)) > 6
     assert set().union(*samples) == set(range(10))
+
+
+def test_a_mean_of_models_is_for_methods_that_use_d_as_it_is() -> None:
+    """What derives from a method that can have it, and sends something else, has it not."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Halved(Scaffold):
+        name: ClassVar[str] = "halved"
+
+        def upload(self, client: Any, down: Vectors, w: Tensor, rnd: Round) -> Vectors:
+            return {name: x / 2 for name, x in super().upload(client, down, w, rnd).items()}
+
+    can = {"local-sgd", "fedavg", "fedpaq", "fedcom", "qsparse", "scaffold"}
+    can |= {"fedavgm", "fedadam", "fedyogi", "fedadagrad"}
+    for name, kind in {**ALGORITHMS, "halved": Halved}.items():
+        refused = pytest.raises(ConfigError, match=f"{name} learns from D per step")
+        with nullcontext() if name in can else refused:
+            kind(average="models")
+
+
+def test_with_equal_steps_a_mean_of_models_is_the_mean() -> None:
+    task = mlp_task()
+    plain, models = (Simulation(task, FedAvg(tau=3, batch=4, average=a)) for a in (None, "models"))
+    for _ in range(3):
+        plain.step()
+        models.step()
+    torch.testing.assert_close(models.server.w, plain.server.w, rtol=1e-12, atol=1e-12)

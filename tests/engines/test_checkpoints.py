@@ -62,9 +62,11 @@ def algorithm(name: str, **changes: Any) -> Any:
 
 
 @cache
-def small_task(dtype: torch.dtype = torch.float32, shift: float = 0.0, width: int = 6) -> Task:
+def small_task(
+    dtype: torch.dtype = torch.float32, shift: float = 0.0, width: int = 6, sizes: tuple[int, ...] = ()
+) -> Task:
     """Three classes among eight clients; the model is drawn from seed 0."""
-    own = mlp_task(CLIENTS)
+    own = mlp_task(CLIENTS, sizes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 3))

@@ -128,7 +128,8 @@ class Algorithm:
         remembers: whether the method itself keeps what the codec dropped; other memories are refused.
         tracks: whether local steps are corrected by what the client kept of earlier rounds.
         averages: whether the direction of a round is a running mean over rounds already.
-        averages_models: whether the method can have average="models".
+        averages_models: whether the method can have average="models"; a class that derives from one that can
+            and has an `upload` of its own must say it again.
         fixed: hyper-parameters that cannot be changed, and their values.
     """
 
@@ -183,10 +184,11 @@ class Algorithm:
         for key, holds in checks.items():
             if not holds:
                 raise ConfigError(f"{key} must be {rules.get(key, '1 or more')}; got {getattr(self, key)}")
-        if self.average == "models" and not self.averages_models:
+        said, sends = (_first(type(self), name) for name in ("averages_models", "upload"))
+        if self.average == "models" and not (self.averages_models and said <= sends):
             raise ConfigError(
                 f"{self.name} learns from D per step, so the mean cannot be of models; leave average out, "
-                "or use fedavg, fedcom or scaffold"
+                "or use fedavg, fedcom, fedadam or scaffold"
             )
         self._check_schedules()
 
@@ -414,6 +416,11 @@ def smaller(a: float | Tensor, b: float | Tensor) -> float | Tensor:
     if isinstance(a, Tensor):
         return a.clamp(max=b)
     return b.clamp(max=a) if isinstance(b, Tensor) else min(a, b)
+
+
+def _first(kind: type, name: str) -> int:
+    """How far up among a class and those it derives from the one is that says what `name` is."""
+    return next(i for i, cls in enumerate(kind.__mro__) if name in vars(cls))
 
 
 def _settled(name: str, rate: float | AutoRate) -> float:

@@ -25,6 +25,7 @@ class FedAvgM(Algorithm):
     server: ServerOptimiser = _MOMENTUM
 
     name: ClassVar[str] = "fedavgm"
+    averages_models: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class FedAdam(Algorithm):
     server: ServerOptimiser = _ADAM
 
     name: ClassVar[str] = "fedadam"
+    averages_models: ClassVar[bool] = True
     fixed: ClassVar[Mapping[str, Any]] = {"gamma": 1.0}
 
 

@@ -38,7 +38,6 @@ class ScaffoldM(Scaffold):
     beta: float = 0.1
 
     name: ClassVar[str] = "scaffold-m"
-    averages_models: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -48,6 +48,16 @@ CASES: dict[str, tuple[str, Links | None, dict[str, Any]]] = {
     ),
     "correlated": ("fedcom", Links(Int(4), correlated=True), {"participation": 0.5}),
     "epochs": ("fedcomgate", Links(Int(4)), {"how": {"epochs": 2, "tau": 10}}),
+    "mean of models": (
+        "fedcom",
+        Links(Int(4)),
+        {"participation": 0.5, "how": {"average": "models", "epochs": 2, "tau": 10}},
+    ),
+    "mean of models, scaffold": (
+        "scaffold",
+        None,
+        {"how": {"average": "models", "epochs": 1, "tau": 10, "weights": "size"}},
+    ),
     "fedavg": ("fedavg", None, {"participation": 0.5}),
     "momentum": ("fedcom", Links(Int(4)), {"participation": 0.5, "how": {"server": "momentum"}}),
     "momentum, catch-up": (
@@ -136,7 +146,9 @@ LONG = (
 def test_real_clients_give_the_bits_of_the_local_engine(
     tmp_path: Path, case: str, dtype: torch.dtype
 ) -> None:
-    task, settings = small_task(dtype), given(case)
+    settings = given(case)
+    unequal = tuple(range(5, 5 + 3 * CLIENTS, 3)) if settings["algorithm"].epochs else ()
+    task = small_task(dtype, sizes=unequal)
     there, here = local(task, settings), None
     rng = random.Random(case)
 
