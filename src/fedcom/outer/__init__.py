@@ -7,7 +7,8 @@ for batch in loader:
 outer.finish()
 """
 
+from fedcom.outer.links import start
 from fedcom.outer.outer import Outer
 from fedcom.outer.store import restore, save
 
-__all__ = ["Outer", "restore", "save"]
+__all__ = ["Outer", "restore", "save", "start"]

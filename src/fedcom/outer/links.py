@@ -1,5 +1,6 @@
 """How workers exchange messages: each sends its own to every other, as bytes of their exact number."""
 
+import os
 import re
 from collections.abc import Sequence
 from datetime import timedelta
@@ -11,6 +12,26 @@ from torch import Tensor
 from fedcom.errors import ConfigError, RankLost
 
 _NUMBER = 8  # bytes of a length, which goes before a message
+
+
+def start(backend: str = "gloo", timeout: float = 1800.0) -> None:
+    """Set torch.distributed up as torchrun says, also after torchrun has started the processes again.
+
+    torch.distributed.init_process_group by itself then finds the addresses of the processes that ended.
+
+    Args:
+        backend: of the groups that the training itself uses.
+        timeout: seconds to wait for another process.
+    """
+    env, wait = os.environ, timedelta(seconds=timeout)
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in env]
+    if missing:
+        raise ConfigError(f"{', '.join(missing)} is not set; start the processes with torchrun")
+    rank, size = int(env["RANK"]), int(env["WORLD_SIZE"])
+    serves = rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    server = dist.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), size, serves, wait)
+    store = dist.PrefixStore(f"fedcom-outer-{env.get('TORCHELASTIC_RESTART_COUNT', 0)}", server)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
 
 
 class Links:

@@ -174,12 +174,8 @@ class Outer:
 
     def state_dict(self) -> dict[str, Any]:
         """All that another process needs to go on with the same bits; waits for what is in flight."""
-        return {
-            "steps": self.steps,
-            "sent": self.sent,
-            "received": self.received,
-            "fragments": [fragment.state_dict() for fragment in self._fragments],
-        }
+        own = [fragment.state_dict() for fragment in self._fragments]  # nothing is in flight after this
+        return {"steps": self.steps, "sent": self.sent, "received": self.received, "fragments": own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; the model's own parameters are the caller's, as with an optimiser."""
