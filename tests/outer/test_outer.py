@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedcom import ConfigError
+from fedcom import ConfigError, Simulation, SparseLoCo, Task, TopK
 from fedcom.errors import StorageError, WireError
 from fedcom.outer import Outer, messages, restore, save, shards
 from fedcom.outer.messages import Header
@@ -75,6 +75,24 @@ def test_a_delay_by_hand() -> None:
     close(flat(net), asked, 1e-12)
     outer.finish()
     close(flat(net), asked, 1e-12)
+
+
+def test_sparseloco_is_the_simulation_s() -> None:
+    """Top-k, a memory that forgets a twentieth each round, and plain outer steps."""
+    x, y, net = torch.ones(1, 4, dtype=torch.float64), torch.tensor([1]), model()
+    task = Task.from_arrays(net, x, y, clients=1, dtype="float64")
+    codec = TopK(ratio=0.2, values="levels", chunk=16)
+    simulation = Simulation(task, SparseLoCo(eta=0.05, tau=EVERY, batch=1), codec, seed=0)
+    outer = Outer(net, codec, every=EVERY, optimiser="sgd", rate=1.0, memory=0.95)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
+    for _ in range(6):
+        simulation.step()
+        for _ in range(EVERY):
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            outer.step()
+        close(flat(net), simulation.server.w, 1e-12)
 
 
 @pytest.mark.parametrize("more", [{}, {"delay": 1}, {"fragments": 3}, {"codec": "topk", "memory": 0.95}])

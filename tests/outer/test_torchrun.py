@@ -68,3 +68,14 @@ def test_a_killed_worker_is_started_again(tmp_path: Path, more: dict[str, Any]) 
     for found, asked in zip(ends, whole, strict=True):
         assert found["same"]
         assert torch.equal(found["end"], asked["end"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "leads"), [("ddp", 2), ("fsdp", 4)])
+def test_sites_of_several_processes(tmp_path: Path, kind: str, leads: int) -> None:
+    """With DDP one process of a site sends all, with FSDP each sends its shards."""
+    ends = torchrun(tmp_path, sites=kind)
+    assert all(found["same"] for found in ends)
+    assert sum(found["sent"] > 0 for found in ends) == leads
+    assert sum(found["size"] for found in ends) == (4 if kind == "ddp" else 2) * 180
+    assert all(found["losses"][-1] < found["losses"][0] / 1.5 for found in ends)

@@ -119,6 +119,33 @@ def outcomes(rank: int) -> dict[str, Any]:
     return found
 
 
+def sites(kind: str) -> dict[str, Any]:
+    """Two sites of two processes each, which share their gradients, or the parameters too."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+    if kind == "ddp":
+        groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        net = nn.parallel.DistributedDataParallel(net, process_group=groups[dist.get_rank() // 2])
+    else:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(net, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "inside"))["inside"])
+    optimizer, outer = torch.optim.AdamW(net.parameters(), lr=1e-2), Outer(net, every=5, per_site=2)
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    x, losses = torch.randn(20, 6, generator=draw), list[float]()
+    for _ in range(40):
+        loss = nn.functional.cross_entropy(net(x), x[:, :4].argmax(1))
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        outer.step()
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in net.parameters()]
+    same = all_same(torch.cat([p.flatten() for p in whole]))
+    return {"same": same, "size": outer.size, "sent": outer.sent, "losses": losses}
+
+
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     start(timeout=60)
@@ -134,6 +161,6 @@ if __name__ == "__main__":
         )
         result: Any = {"end": done[-1], "same": all_same(done[-1])}
     else:
-        result = outcomes(rank)
+        result = sites(given["sites"]) if "sites" in given else outcomes(rank)
     torch.save(result, f"{given['out']}-{rank}.pt")
     dist.destroy_process_group()

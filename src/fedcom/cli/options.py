@@ -125,9 +125,9 @@ _PARAGRAPHS = (
     "local, how clients step along their gradients: name (sgd, momentum, adamw or muon) and its own keys, "
     "such as momentum; clip, weight_decay, mu (of FedProx), keep",
     "uplink, downlink: name and the codec's own keys, such as bits or ratio; memory (of what the codec "
-    "drops: none, error-feedback or, for uplink only, paper); uplink also clip (largest norm of what a "
-    "client sends), budgets (bits for each client) or bandwidths, correlated (spread the dither of a round "
-    "over its clients); downlink also first (how the first model travels: dense or seed)",
+    "drops: none, error-feedback or, for uplink only, decayed-feedback or paper); uplink also clip (largest "
+    "norm of what a client sends), budgets (bits for each client) or bandwidths, correlated (spread the "
+    "dither of a round over its clients); downlink also first (how the first model travels: dense or seed)",
     "run: rounds, participation (share of clients per round), seed, eval_every, dtype, target_accuracy, init "
     "(a model.safetensors to start from), chunk (clients computed at once), engine (eager, graph or "
     "compiled), tf32 (fast matrix products of less precision on a GPU), store (where clients' state is kept: "

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fedcom.errors import ConfigError, RankLost
 
+c10d: Any = dist  # whose stubs do not name its stores
 _NUMBER = 8  # bytes of a length, which goes before a message
 
 
@@ -18,6 +20,7 @@ def start(backend: str = "gloo", timeout: float = 1800.0) -> None:
     """Set torch.distributed up as torchrun says, also after torchrun has started the processes again.
 
     torch.distributed.init_process_group by itself then finds the addresses of the processes that ended.
+    Without torchrun a process is alone, and nothing is set up.
 
     Args:
         backend: of the groups that the training itself uses.
@@ -25,12 +28,14 @@ def start(backend: str = "gloo", timeout: float = 1800.0) -> None:
     """
     env, wait = os.environ, timedelta(seconds=timeout)
     missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in env]
+    if len(missing) == 4:
+        return
     if missing:
         raise ConfigError(f"{', '.join(missing)} is not set; start the processes with torchrun")
     rank, size = int(env["RANK"]), int(env["WORLD_SIZE"])
     serves = rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    server = dist.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), size, serves, wait)
-    store = dist.PrefixStore(f"fedcom-outer-{env.get('TORCHELASTIC_RESTART_COUNT', 0)}", server)
+    server = c10d.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), size, serves, wait)
+    store = c10d.PrefixStore(f"fedcom-outer-{env.get('TORCHELASTIC_RESTART_COUNT', 0)}", server)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
 
 
