@@ -29,8 +29,8 @@ class DataConfig:
     """Which data, and how it is dealt to clients; None: what suits the data set.
 
     Args:
-        path: a file of the user's own, in place of name; see `read_own`. With name = "text" a folder of text, or
-            .jsonl; see `read_texts`.
+        path: a file of the user's own, in place of name; see `read_own`. With name = "text" a folder of text,
+            or .jsonl; see `read_texts`.
         label_column: of its columns or arrays, the one with the labels.
         client_column: of its columns or arrays, the one with the client of each row; of .jsonl, the field.
         text_column: of .jsonl, the field with the text.
@@ -38,7 +38,7 @@ class DataConfig:
         event_column: the one that says whether the event came then (1) or not until then (0).
         normalise: scale each feature by its mean and standard deviation: "client": each client by its own
             training samples, so that nothing is shared; "all": by those of all clients.
-        test: a file with the test set, or the share of rows to hold out; of text the share of each client's lines.
+        test: a file with the test set, or the share of rows to hold out; of text, of each client's lines.
         length: how many tokens a sequence of text has.
         tokenizer: a tokenizer.json that cuts text into tokens; None: they are characters.
         validation: the share of each client's training samples that is held out and scored in place of the

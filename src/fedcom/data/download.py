@@ -69,7 +69,7 @@ def _unpack(archive: Path, source: Source, folder: Path) -> None:
                 continue
             with content:
                 if source.archives[archive.name] is None:
-                    name = known.get(hashlib.file_digest(content, "sha256").hexdigest(), "")
+                    name = known.get(hashlib.sha256(content.read()).hexdigest(), "")
                     content.seek(0)
                 if name:
                     with open(archive.parent / name, "wb") as out:

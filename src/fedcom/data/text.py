@@ -42,7 +42,7 @@ def from_text(
 
     Args:
         texts: of each client, by name; or a pair of texts, to train on and to test on.
-        test: the share of each client's lines, the last ones, to test on, where there is no such pair; 0: none.
+        test: the share of each client's lines, the last ones, to test on, where there is no such pair.
         tokenizer: a tokenizer.json (package tokenizers) to cut the text into tokens; None: characters.
         characters: the vocabulary; None: found.
     """
@@ -99,8 +99,8 @@ def _halves(client: str, text: Any, test: float) -> Halves:
 def read_texts(path: str | Path, text: str | None = None, client: str | None = None) -> dict[str, list[str]]:
     """The documents of each client in a folder of files, in a folder of folders, or in a .jsonl file.
 
-    In a folder each file is a client's, and so are all files of each folder in it, by name. In .jsonl each line
-    is an object with a text and a client.
+    In a folder each file is a client's, and so are all files of each folder in it, by name. In .jsonl each
+    line is an object with a text and a client.
 
     Args:
         text: the name of the field with the text; None: text.
@@ -161,7 +161,6 @@ def _read_lines(path: Path, text: str, client: str) -> dict[str, list[str]]:
 
 def read_text(
     path: str | Path,
-    *,
     text: str | None = None,
     client: str | None = None,
     test: float | str | None = None,

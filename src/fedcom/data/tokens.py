@@ -22,8 +22,8 @@ class Tokens:
     """How text becomes codes, and back.
 
     Args:
-        characters: the vocabulary, if tokens are characters; their codes are 2, 3, ..., padding is 0, and 1 is
-            any other character.
+        characters: the vocabulary, if tokens are characters; their codes are 2, 3, ..., padding is 0, and 1
+            is any other character.
         tokenizer: a tokenizer.json of the package tokenizers, if they are not.
     """
 

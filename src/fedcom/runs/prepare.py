@@ -203,8 +203,7 @@ def _dataset(config: Config, draw: Draw) -> Dataset:
     if isinstance(config.model, OwnData):
         data = config.model.data(c.clients or 20, draw.fold("data"))
     elif c.path is not None and name == TEXT:
-        options = {"text": c.text_column, "client": c.client_column, "test": c.test}
-        data = read_text(c.path, **options, length=c.length, tokenizer=c.tokenizer)
+        data = read_text(c.path, c.text_column, c.client_column, c.test, c.length, c.tokenizer)
     elif c.path is not None:
         data = read_own(
             c.path, c.label_column, c.client_column, c.test, draw.fold("test"), c.time_column, c.event_column

@@ -5,6 +5,7 @@ They are written in plain tensor operations, so that the models of many clients 
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import torch
@@ -16,7 +17,7 @@ from fedcom.tasks.model import Model
 
 
 class GruLayer(nn.Module):
-    """Gated recurrent units, as torch.nn.GRU defines them; torch's own has no rule for several models at once.
+    """Gated recurrent units, as torch.nn.GRU defines them; torch.vmap cannot take several of torch's own.
 
     Args:
         fan_in: how many numbers come in at each place.
@@ -72,7 +73,8 @@ class TransformerLayer(nn.Module):
         later = places.unsqueeze(0) > places.unsqueeze(1)
         scores = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).masked_fill(later, -math.inf)
         x = x + self.join((scores.softmax(-1) @ v).transpose(-2, -3).flatten(-2))
-        return x + self.narrow(F.gelu(self.widen(self.after(x))))
+        wide: Tensor = self.narrow(F.gelu(self.widen(self.after(x))))
+        return x + wide
 
 
 def turned(x: Tensor) -> Tensor:
@@ -159,7 +161,7 @@ class Gru(Model):
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         _length(self.name, shape)
         widths = [self.embed, *[self.hidden] * self.layers]
-        layers: list[nn.Module] = [GruLayer(*pair) for pair in zip(widths, widths[1:], strict=False)]
+        layers: list[nn.Module] = [GruLayer(*pair) for pair in pairwise(widths)]
         return TextModule(classes, self.embed, layers, self.hidden)
 
 

@@ -1,4 +1,4 @@
-"""How good a model is on some samples: losses, accuracy, the scores of a regression or of text, own metrics."""
+"""How good a model is on some samples: losses, accuracy, scores of a regression or of text, own metrics."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

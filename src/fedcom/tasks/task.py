@@ -200,8 +200,9 @@ class Task:
                 or DataLoader, as (x, y), as pairs, or as a mapping or table such as {"x": ..., "label": ...}.
             y: whole numbers 0..C-1 are classes, one per sample, or one per token [samples, T] with -100 in
                 padding, of which the module makes outputs [samples, T, C]; floats make it a regression, or
-                with a binary cross-entropy of torch's are answers of yes (1) or no (0). With a loss of your own, whole numbers of any
-                shape and sign; there is an accuracy if the outputs have one score per class.
+                with a binary cross-entropy of torch's are answers of yes (1) or no (0). With a loss of your
+                own, whole numbers of any shape and sign; there is an accuracy if the outputs have one score
+                per class.
             test_x: test samples, with test_y or in one of the other forms; None: no test set.
             clients: how many; None: one per author or part, if the partition says so.
             partition: "iid", "classes", "labels", "dirichlet", "dirichlet-capped" or "natural"; a function of
@@ -389,8 +390,9 @@ class Task:
         With a test set test_loss; with classes or answers of yes or no test_accuracy and
         worst_client_accuracy, the mean over the worst tenth of clients; else with a test set test_r2 and
         test_rmse, or with Cox's loss test_c_index. Of text test_perplexity, test_bits_per_character if tokens
-        are characters, and worst_client_perplexity, the mean over the worst tenth of clients' own tests. If it is known whose the test samples are, client_mean,
-        client_worst and client_spread: of the accuracy (C-index, r2) over clients' own test samples.
+        are characters, and worst_client_perplexity, the mean over the worst tenth of clients. If it is known
+        whose the test samples are, client_mean, client_worst and client_spread: of the accuracy (C-index, r2)
+        over clients' own test samples.
 
         Args:
             w: the model.
