@@ -24,6 +24,7 @@ _STUDIES = (
         "frontier-fashion-mnist",
         "frontier-cifar-10",
         "optimisers",
+        "language",
         "niid-bench-mnist",
         "niid-bench-fashion-mnist",
         "niid-bench-cifar-10",

@@ -88,7 +88,8 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
         except ConfigError as error:
             print(f"fedcom: {panel.name}: {error}", file=sys.stderr)
             continue
-        head, tuning = PANEL_HEAD.format(name), facts(data, NEAR, CONFIRMED)
+        score = "perplexity" if "perplexity" in best[label] else "accuracy"
+        head, tuning = PANEL_HEAD.format(name), facts(data, NEAR, CONFIRMED, score)
         path.write_text(text(head, tuning, best), encoding="utf-8")
     return path
 
@@ -116,9 +117,9 @@ def _runner(folder: Path, device: str, quiet: bool) -> RunTrials:
     return lambda trials: sweep.run_missing(trials, folder / "results.jsonl", LAST, device, quiet, tasks)
 
 
-def facts(data: str, grid: Mapping[str, Sequence[float]], seeds: int) -> Table:
+def facts(data: str, grid: Mapping[str, Sequence[float]], seeds: int, score: str = "accuracy") -> Table:
     """How rates were tuned, for their file."""
-    by = f"accuracy on held-out samples, the mean of the last {LAST} evaluations; the best on {seeds} seeds"
+    by = f"{score} on held-out samples, the mean of the last {LAST} evaluations; the best on {seeds} seeds"
     return {"data": data, "seed": SEED, "chosen_by": by, **{key: list(own) for key, own in grid.items()}}
 
 
@@ -133,7 +134,8 @@ def text(head: str, tuning: Table, best: Mapping[str, Mapping[str, Any]]) -> str
     sections: Table = {"tuning": tuning}
     for method, found in best.items():
         name = toml_key(method)
-        how = {"accuracy": found["accuracy"], "edges": list(found["edges"]), "note": found["note"]}
+        score = {key: found.get(key) for key in ("accuracy", "perplexity")}
+        how = {**score, "edges": list(found["edges"]), "note": found["note"]}
         rates = {
             key.removeprefix("server."): found[key] for key in ("eta", "gamma", "server.rate") if key in found
         }
