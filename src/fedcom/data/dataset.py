@@ -249,10 +249,10 @@ def _pair(x: Any, y: Any, x_name: str, y_name: str, any_targets: bool) -> tuple[
     if len(samples) != len(labels):
         raise DataError(f"{x_name} has {len(samples)} samples but {y_name} has {len(labels)} labels")
     if not labels.is_floating_point() and not any_targets:
-        if labels.dim() > 2:
+        if labels.dim() > 2 or (labels.dim() == 2 and labels.shape != samples.shape[:2]):
             raise DataError(
                 f"{y_name} has shape {list(labels.shape)}; class labels are one number per sample, or one "
-                "per token [samples, T]; others need a loss of your own"
+                f"per token [samples, T] if {x_name} has T tokens; others need a loss of your own"
             )
         known = labels if labels.dim() == 1 else labels[labels != IGNORED]
         if len(known) and known.min() < 0:

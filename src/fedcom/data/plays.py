@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 
 from fedcom.data.files import Found
 from fedcom.errors import DataError
@@ -71,18 +70,18 @@ def speeches(text: str) -> list[Speech]:
 
 def _names(blocks: list[list[str]]) -> set[str]:
     """The names in a play: those in capitals, or if most are not in capitals also the others."""
-    alone = Counter(block[0].strip() for block in blocks if len(block) > 1)
-    loud = Counter({line: n for line, n in alone.items() if _LOUD.fullmatch(line)})
-    plain = Counter({line: n for line, n in alone.items() if line not in loud and _PLAIN.fullmatch(line)})
-    kept = loud if loud.total() >= plain.total() else loud + plain
-    before = Counter(name for block in blocks for name in _named_before(block))
-    kept += Counter({name: n for name, n in before.items() if name.isupper()})
-    return {_tidy(name) for name, n in kept.items() if n >= _SEEN}
-
-
-def _named_before(block: list[str]) -> Iterator[str]:
-    if found := _BEFORE.match(block[0].strip()):
-        yield found[1]
+    loud, plain, before = Counter[str](), Counter[str](), Counter[str]()
+    for block in blocks:
+        line = block[0].strip()
+        named = _BEFORE.match(line)
+        if len(block) > 1 and _LOUD.fullmatch(line):
+            loud[_tidy(line)] += 1
+        elif len(block) > 1 and _PLAIN.fullmatch(line):
+            plain[_tidy(line)] += 1
+        elif named and named[1].isupper():
+            before[_tidy(named[1])] += 1
+    kept = loud + before + (plain if plain.total() > loud.total() else Counter())
+    return {name for name, n in kept.items() if n >= _SEEN}
 
 
 def _heading(block: list[str], names: set[str]) -> tuple[str, list[str]]:

@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,14 +13,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedcom.data import Dataset, Partition, Population, check_parts, from_arrays, indices, split
-from fedcom.data.tokens import Tokens
+from fedcom.data import (
+    Dataset,
+    Partition,
+    Population,
+    Tokens,
+    check_parts,
+    from_arrays,
+    from_text,
+    indices,
+    split,
+)
+from fedcom.data.text import LENGTH, TEST
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.formats import html_table
 from fedcom.tasks import scores as scoring
 from fedcom.tasks.augment import DEFAULT, Augment
 from fedcom.tasks.losses import Loss, Terms, token_cross_entropy
+from fedcom.tasks.model import Model
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.scores import Marks, Metric, Numbers, numbers, shares
 from fedcom.tasks.suitable import check_kind, initialised
@@ -245,6 +257,33 @@ class Task:
             alpha=alpha,
         )
         return cls.build(Objective(initialised(module, data.x), loss, dtype, model_seed), data, parts)
+
+    @classmethod
+    def from_text(
+        cls,
+        model: Model | Callable[[int], nn.Module],
+        texts: Mapping[str, str | tuple[str, str]],
+        *,
+        test: float = TEST,
+        length: int = LENGTH,
+        tokenizer: str | Path | None = None,
+        dtype: torch.dtype | str = torch.float32,
+        seed: int = 0,
+    ) -> "Task":
+        """A task from clients' texts, to predict the next character or token; `from_text` explains the rest.
+
+        Args:
+            model: such as fedcom.Gru() or fedcom.Transformer(), or a function of the size of the vocabulary
+                that makes a module.
+            seed: from which the parameters are drawn.
+        """
+        data = from_text(texts, test=test, length=length, tokenizer=tokenizer)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made = model.module((length,), data.classes) if isinstance(model, Model) else model(data.classes)
+        check_kind(made)
+        parts = split("natural", data.y, data.groups, None, Draw.seeded(seed))
+        return cls.build(Objective(made, None, dtype, seed), data, parts)
 
     @classmethod
     def stacked(cls, tasks: Sequence["Task"]) -> "Task":
