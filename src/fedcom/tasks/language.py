@@ -34,12 +34,13 @@ class GruLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The state after each place [samples, T, width]."""
         moved = self.inputs(x)  # of all places at once
-        h, states = torch.zeros_like(moved[:, 0, : moved.shape[-1] // 3]), list[Tensor]()
-        for place in moved.unbind(1):
-            reset, update, new = place.chunk(3, -1)
-            own_reset, own_update, own_new = self.state(h).chunk(3, -1)
-            z = torch.sigmoid(update + own_update)
-            n = torch.tanh(new + torch.sigmoid(reset + own_reset) * own_new)
+        width = moved.shape[-1] // 3
+        h, states, parts = torch.zeros_like(moved[:, 0, :width]), list[Tensor](), (2 * width, width)
+        gates, new = (part.unbind(1) for part in moved.split(parts, -1))
+        for gate, x_new in zip(gates, new, strict=True):
+            h_gate, h_new = self.state(h).split(parts, -1)
+            r, z = torch.sigmoid(gate + h_gate).chunk(2, -1)  # reset, update
+            n = torch.tanh(x_new + r * h_new)
             h = n + z * (h - n)
             states.append(h)
         return torch.stack(states, 1)
