@@ -29,7 +29,7 @@ GRIDS = {
 }
 # The grid around a method's rates on which its codecs are tuned: factors of eta and gamma.
 NEAR = {"eta": (0.5, 1.0, 2.0), "gamma": (0.5, 1.0, 2.0)}
-DEFAULTS = {"eta": 0.1, "gamma": 1.0}
+DEFAULTS = {"eta": 0.1, "gamma": 1.0}  # unless the config shares rates among its methods
 # Where the search begins if an optimiser decides more than the method does.
 WITH_MOMENTUM = {"eta": 0.1, "gamma": 8.0}
 LOCAL_ETA = {"momentum": 0.02, "adamw": 0.001}
@@ -82,7 +82,8 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
     for label in (label for label in panel.methods if label not in known):
         method, keys = panel.table["methods"][label].get("name", label), method_keys(panel.table, label)
         own = {key: values for key, values in NEAR.items() if key in keys}
-        grid = _first_grid(settings(label), {**DEFAULTS, **method_rates(data, method)}, own)
+        shared = {key: rate for key, rate in panel.table.get("algorithm", {}).items() if key in DEFAULTS}
+        grid = _first_grid(settings(label), {**DEFAULTS, **shared, **method_rates(data, method)}, own)
         try:
             best[label] = tune_one(held_out(panel.table, SEED), label, grid, CONFIRMED, run)
         except ConfigError as error:
