@@ -9,10 +9,10 @@ from fedcom.errors import DataError
 LEAST = 1000  # characters that a role must speak to be a client
 # What the plays are written in, in the order of their codes.
 CHARACTERS = "\n !\"&'(),-./0123456789:;?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]_abcdefghijklmnopqrstuvwxyz{}"
-_DIRECTION = re.compile(r"\[[^\[\]]{0,600}\]")
+_DIRECTION = re.compile(r"[\[{][^\[\]{}]{0,2000}[\]}]|\[.*$", re.MULTILINE)  # some are not closed
 _BEGIN = re.compile(r"^\s*(?:THE |The )?(?:ACT|Act|PROLOGUE|Prologue|INDUCTION|Induction)\b", re.MULTILINE)
 _PLACE = re.compile(r"(?:THE )?(?:ACT|SCENE)\b", re.IGNORECASE)
-_LOUD = re.compile(r"[A-Z][A-Z' .-]*(?: (?:and|of|the) [A-Z' .-]+)*[.:]?")  # a name in capitals
+_LOUD = re.compile(r"(?:[0-9] )?[A-Z][A-Z' .,&-]*(?: (?:and|of|the) [A-Z' .,-]+)*[.:]?")  # a name in capitals
 _PLAIN = re.compile(r"(?:[A-Z][A-Za-z']*[ .]*){1,3}[.:]")  # a name as in "First Clown."
 _BEFORE = re.compile(r"([A-Z][A-Za-z']+(?: [A-Z0-9][A-Za-z']*){0,3})[.:]\s+(\S.*)")  # a name, then speech
 _SEEN = 2  # how often a name must stand before speeches in a play to be taken for one
@@ -69,13 +69,16 @@ def speeches(text: str) -> list[Speech]:
 
 
 def _names(blocks: list[list[str]]) -> set[str]:
-    """The names in a play: those in capitals, or if most are not in capitals also the others."""
+    """The names in a play: those in capitals, or if most are not in capitals also the others.
+
+    What may be no name must stand before several speeches.
+    """
     loud, plain, before = Counter[str](), Counter[str](), Counter[str]()
     for block in blocks:
         line = block[0].strip()
         named = _BEFORE.match(line)
         if len(block) > 1 and _LOUD.fullmatch(line):
-            loud[_tidy(line)] += 1
+            loud[_tidy(line)] += _SEEN if line.endswith(".") else 1
         elif len(block) > 1 and _PLAIN.fullmatch(line):
             plain[_tidy(line)] += 1
         elif named and named[1].isupper():
@@ -87,7 +90,8 @@ def _names(blocks: list[list[str]]) -> set[str]:
 def _heading(block: list[str], names: set[str]) -> tuple[str, list[str]]:
     """The speaker that the first line of a paragraph names, "" if none, and what else that line says."""
     line = block[0].strip()
-    if len(block) > 1 and _tidy(line) in names and (_LOUD.fullmatch(line) or _PLAIN.fullmatch(line)):
+    alone = _LOUD.fullmatch(line) or (len(block) > 1 and _PLAIN.fullmatch(line))
+    if alone and _tidy(line) in names:
         return _tidy(line), []
     found = _BEFORE.match(line)
     if found and _tidy(found[1]) in names:

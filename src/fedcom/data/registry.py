@@ -161,7 +161,7 @@ def _brca(request: Request) -> Dataset:
 
 
 def _shakespeare(request: Request) -> Dataset:
-    """Shakespeare's plays by role: 630 clients, 83 characters, the end of each role for testing."""
+    """Shakespeare's plays by role: 633 clients, 83 characters, the end of each role for testing."""
     roles = roles_of(locate("shakespeare", request.root))
     known = CHARACTERS if request.tokenizer is None else None
     length = request.length or LENGTH

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedcom.formats import MB
 from fedcom.reports.looks import COLOURS
-from fedcom.reproduce.drawing import Chart, PlotAxes, series
+from fedcom.reproduce.drawing import Chart, PlotAxes, PlotPoint, series
 from fedcom.reproduce.panels import Panel, Scale, package_data, settings
 from fedcom.reproduce.results import Stat, StudyResults, Verdict
 from fedcom.reproduce.study import Study, panel
@@ -16,7 +16,7 @@ LINES: dict[str, list[str]] = _TOLD["lines"]  # a method's labels, from 32 bits 
 PAIRS: dict[str, str] = _TOLD["pairs"]  # uncompressed labels, and the same methods at a tenth of a bit
 QUICK: dict[str, Any] = _TOLD["quick"]
 KEY, NEAR, TIMES = "test_perplexity", 0.01, 300  # how far above a perplexity, with how many times fewer bytes
-UP, DOWN = "uplink_bytes", "downlink_bytes"
+BASE, UP, DOWN = "fedavg", "uplink_bytes", "downlink_bytes"
 
 
 def plan(scale: Scale) -> list[Panel]:
@@ -62,14 +62,16 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
     points = {name: [_point(results, p.name, label) for label in labels] for name, labels in own.items()}
     hues = {name: COLOURS[settings(labels[0])["name"]] for name, labels in LINES.items()}
     drawn = {name: there for name, there in points.items() if there}
-    axis = PlotAxes("bytes up per client, all rounds (MB)", "test perplexity", log=True, every=True)
-    title, note = "Perplexity by bytes up", "each line from 32 bits per number down to 0.03"
+    axis = PlotAxes("bits up per number and round", "test perplexity", log=True, every=True)
+    title, note = "Perplexity by bits up", "SCAFFOLD sends two vectors; the others one"
     return [partial(series, points=drawn, title=title, note=note, axis=axis, colours=hues)]
 
 
-def _point(results: StudyResults, name: str, label: str) -> tuple[float, float, float]:
-    score = perplexity(results, name, label)
-    return results.sent(name, label, UP).mean / MB, score.mean, score.spread
+def _point(results: StudyResults, name: str, label: str) -> PlotPoint:
+    """The bits per number that a label sends up, as many as it takes beside the 32 of FedAvg; its score."""
+    score, sent = perplexity(results, name, label), results.sent(name, label, UP).mean
+    bits = 32 * sent / (results.sent(name, BASE, UP).mean or math.inf)
+    return float(f"{bits or 32:.2g}"), score.mean, score.spread
 
 
 def judge(results: StudyResults, p: Panel) -> list[Verdict]:
