@@ -7,7 +7,7 @@ from typing import Any
 from fedcom.formats import MB
 from fedcom.reports.looks import COLOURS
 from fedcom.reproduce.drawing import Chart, PlotAxes, PlotPoint, series
-from fedcom.reproduce.panels import Panel, Scale, package_data, settings
+from fedcom.reproduce.panels import Panel, Scale, package_data
 from fedcom.reproduce.results import Stat, StudyResults, Verdict
 from fedcom.reproduce.study import Study, panel
 
@@ -60,7 +60,7 @@ def table(results: StudyResults, name: str) -> list[dict[str, Any]]:
 def charts(results: StudyResults, p: Panel) -> list[Chart]:
     own = {name: [label for label in labels if label in p.methods] for name, labels in LINES.items()}
     points = {name: [_point(results, p.name, label) for label in labels] for name, labels in own.items()}
-    hues = {name: COLOURS[settings(labels[0])["name"]] for name, labels in LINES.items()}
+    hues = dict(zip(LINES, (COLOURS[method] for method in _TOLD["colours"]), strict=True))
     drawn = {name: there for name, there in points.items() if there}
     axis = PlotAxes("bits up per number and round", "test perplexity", log=True, every=True)
     title, note = "Perplexity by bits up", "SCAFFOLD sends two vectors; the others one"
