@@ -88,7 +88,9 @@ from fedcom.data import (
     Population,
     Request,
     SplitRequest,
+    Tokens,
     from_arrays,
+    from_text,
     load,
     split,
 )
@@ -141,8 +143,13 @@ from fedcom.studies.workflow import (
     compare,
     sweep,
 )
+from fedcom.tasks.language import (
+    Gru,
+    Transformer,
+)
 from fedcom.tasks.losses import (
     batch_loss,
+    token_cross_entropy,
 )
 from fedcom.tasks.model import (
     Model,
@@ -221,6 +228,7 @@ __all__ = [
     "FedYogi",
     "FedcomError",
     "Field",
+    "Gru",
     "Identity",
     "Int",
     "Layout",
@@ -272,7 +280,9 @@ __all__ = [
     "Task",
     "TensorBoard",
     "TernGrad",
+    "Tokens",
     "TopK",
+    "Transformer",
     "VRDiana",
     "Vectors",
     "WandB",
@@ -284,10 +294,12 @@ __all__ = [
     "concordance_index",
     "cox",
     "from_arrays",
+    "from_text",
     "load",
     "plot",
     "record",
     "report",
     "split",
     "sweep",
+    "token_cross_entropy",
 ]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.data.forms import unpacked
+from fedcom.data.tokens import IGNORED, Tokens
 from fedcom.errors import ConfigError, DataError, unknown
 
 _NAMES = "OSUT"  # numpy's kinds of objects and texts
@@ -32,6 +33,7 @@ class Dataset:
         survival: whether a target is a time and whether the event came then (1) or not until then (0).
         pixels: of images the mean, the standard deviation and the largest of their pixels in the training
             set; x is pixels minus the mean, over the deviation. None: no images, or not known.
+        tokens: of text, what the numbers in x and y stand for: y [samples, T] is the next token of each of x.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Dataset:
     test_groups: Tensor | None = None
     survival: bool = False
     pixels: tuple[float, float, float] | None = None
+    tokens: Tokens | None = None
 
     def in_unit_range(self) -> "Dataset":
         """The same images with pixels from 0 to 1."""
@@ -132,6 +135,8 @@ def normalised(data: Dataset, by: str) -> Dataset:
     """
     if by not in ("client", "all"):
         raise unknown("way to normalise", by, ("client", "all"))
+    if data.tokens is not None:
+        raise ConfigError("data.normalise is for features, and text has none; leave it out")
     groups, test_groups = data.groups, data.test_groups
     if by == "all":
         groups, test_groups = torch.zeros(len(data.x)).long(), torch.zeros(len(data.test_x)).long()
@@ -172,7 +177,8 @@ def from_arrays(
     Args:
         x: training samples, along the first axis; or, without y, samples and targets as a torch Dataset or
             DataLoader, as (x, y), as pairs, or as a mapping or table such as {"x": ..., "label": ...}.
-        y: whole numbers 0..C-1 are classes; floats make it a regression (classes=0).
+        y: whole numbers 0..C-1 are classes, one per sample or, for text, one per token [samples, T] with -100
+            in padding; floats make it a regression (classes=0).
         test_x: test samples, with test_y or in one of the other forms; None: no test set.
         groups: the author of each training sample, as whole numbers or names, which are renumbered 0..G-1 in
             increasing order; None: not known.
@@ -194,7 +200,8 @@ def from_arrays(
         train, test = ((half[0], _lifetimes(half[1])) for half in (train, test))
     ids = None if groups is None else _groups(groups, len(train[0]))
     test_ids = None if test_groups is None else _test_groups(groups, test_groups, len(test[0]))
-    classes = 0 if survival else _classes(y, ignored)
+    tokens = y.dim() == 2 and not any_targets
+    classes = 0 if survival else _classes(y, IGNORED if tokens and ignored is None else ignored, tokens)
     return Dataset(name, *train, *test, classes, ids, test_ids, survival)
 
 
@@ -208,9 +215,9 @@ def _lifetimes(y: Tensor) -> Tensor:
     return y if y.is_floating_point() else y.to(torch.get_default_dtype())
 
 
-def _classes(y: Tensor, ignored: int | None) -> int:
+def _classes(y: Tensor, ignored: int | None, tokens: bool) -> int:
     """How many classes there are; 0 if these are no classes."""
-    if y.is_floating_point() or y.dim() != 1:
+    if y.is_floating_point() or (y.dim() != 1 and not tokens):
         return 0
     y = y if ignored is None else y[y != ignored]
     return int(y.max()) + 1 if len(y) and int(y.min()) >= 0 else 0
@@ -242,14 +249,15 @@ def _pair(x: Any, y: Any, x_name: str, y_name: str, any_targets: bool) -> tuple[
     if len(samples) != len(labels):
         raise DataError(f"{x_name} has {len(samples)} samples but {y_name} has {len(labels)} labels")
     if not labels.is_floating_point() and not any_targets:
-        if labels.dim() != 1:
+        if labels.dim() > 2 or (labels.dim() == 2 and labels.shape != samples.shape[:2]):
             raise DataError(
-                f"{y_name} has shape {list(labels.shape)}; class labels are one number per sample, "
-                "others need a loss of your own"
+                f"{y_name} has shape {list(labels.shape)}; class labels are one number per sample, or one "
+                f"per token [samples, T] if {x_name} has T tokens; others need a loss of your own"
             )
-        if len(labels) and labels.min() < 0:
+        known = labels if labels.dim() == 1 else labels[labels != IGNORED]
+        if len(known) and known.min() < 0:
             raise DataError(
-                f"{y_name} has the label {int(labels.min())}; labels are 0, 1, 2, ...; renumber them"
+                f"{y_name} has the label {int(known.min())}; labels are 0, 1, 2, ...; renumber them"
             )
     return samples, labels
 

@@ -9,10 +9,12 @@ import torch
 from torch.nn.functional import mse_loss
 
 from fedcom.config import Config, DataConfig, RunConfig, RunSettings
+from fedcom.config.sections import TEXT
 from fedcom.data import DATASETS, PARTITIONS, Dataset, load, split
 from fedcom.data.dataset import normalised
 from fedcom.data.own_files import read_own
 from fedcom.data.synthetic import LAID_OUT, Synthetic
+from fedcom.data.text import read_text
 from fedcom.draws import Draw
 from fedcom.engines.ranks.ranks import here
 from fedcom.engines.remote.terms import Terms
@@ -200,6 +202,8 @@ def _dataset(config: Config, draw: Draw) -> Dataset:
     c, name = config.data, data_name(config)
     if isinstance(config.model, OwnData):
         data = config.model.data(c.clients or 20, draw.fold("data"))
+    elif c.path is not None and name == TEXT:
+        data = read_text(c.path, c.text_column, c.client_column, c.test, c.length, c.tokenizer)
     elif c.path is not None:
         data = read_own(
             c.path, c.label_column, c.client_column, c.test, draw.fold("test"), c.time_column, c.event_column
@@ -207,7 +211,17 @@ def _dataset(config: Config, draw: Draw) -> Dataset:
         data = data if c.normalise is None else normalised(data, c.normalise)
     else:
         seed, by = config.run.seed, c.normalise
-        data = load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=seed, normalise=by)
+        data = load(
+            name,
+            c.root,
+            clients=c.clients,
+            alpha=c.alpha,
+            beta=c.beta,
+            seed=seed,
+            normalise=by,
+            length=c.length,
+            tokenizer=c.tokenizer,
+        )
     return data if c.pixels is None else data.in_unit_range()
 
 
@@ -218,7 +232,9 @@ def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:
     clients = data.clients
     if clients is None and partition != "natural":
         clients = 20 if name == "digits" or data.path else 100
-    return replace(data, name=None if data.path else name, partition=partition, clients=clients)
+    return replace(
+        data, name=None if data.path and name != TEXT else name, partition=partition, clients=clients
+    )
 
 
 def _objective(config: Config, data: Dataset) -> Objective:

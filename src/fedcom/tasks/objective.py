@@ -180,7 +180,7 @@ class Objective:
                 f"the module cannot take one sample of shape {list(x.shape[1:])}: {told(error)}; change the "
                 f"module or the shape of x{swapped}"
             ) from error
-        scores = outputs.shape[1] if outputs.dim() == 2 else 0
+        scores = self._scores(outputs, y[:1], classes)
         if (self.loss is None or self.terms.each) and not scores >= classes:
             raise ConfigError(
                 f"labels go up to {classes - 1}, but of one sample the module makes {list(outputs.shape)}; "
@@ -197,6 +197,19 @@ class Objective:
         if not y.is_floating_point():
             self._check_mean(x[:8], y[:8])
         return classes if scores >= classes and self.terms.threshold is None else 0
+
+    def _scores(self, outputs: Tensor, y: Tensor, classes: int) -> int:
+        """How many classes a module's outputs have scores for; 0 if they are no scores of classes."""
+        if not self.terms.tokens:
+            return outputs.shape[1] if outputs.dim() == 2 else 0
+        if outputs.shape[:-1] != y.shape or outputs.shape[-1] < classes:
+            shape = [*y.shape, classes]
+            raise ConfigError(
+                f"y has one class per token, up to {classes - 1}, but of one sample the module makes "
+                f"{list(outputs.shape)}; it must return {shape}, one score per token and class, as "
+                "model.name=gru does; if a sample has one class, give y of shape [samples]"
+            )
+        return outputs.shape[-1]
 
     @torch.no_grad()
     def _check_mean(self, x: Tensor, y: Tensor) -> None:
