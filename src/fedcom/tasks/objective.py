@@ -5,7 +5,8 @@ import re
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from contextlib import nullcontext
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.func import functional_call, grad, vmap
 from fedcom.errors import ConfigError, DataError
 from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
+from fedcom.tasks.dropout import Masks, has_dropout
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
 from fedcom.tasks.pooled import Pooled
 from fedcom.tasks.suitable import check_module, copied, dtype_of, inputs, told
@@ -48,6 +50,7 @@ class Objective:
         start: the module's parameters as a flat vector.
         dense: the module as a fully connected network; None: it is none, or has a loss of its own.
         pooled: the same as a convolutional network with max-pooling, which a GPU computes by matrix products.
+        drops: whether it drops something in training; found by `rehearse` if only its forward says so.
         same_in_any_stack: whether, on a CPU, a client's gradient has the same bits in any stack of clients.
     """
 
@@ -71,6 +74,7 @@ class Objective:
         self.start = flatten(module, dtype)
         self.dense = Dense.of(module, self.layout) if loss is None else None
         self.pooled = Pooled.of(module, self.layout) if loss is None else None
+        self.drops = has_dropout(self.module)
         self._gradients = self.dense.gradients if self.dense else vmap(grad(self._weighted_loss))
         self.same_in_any_stack = self.dense is not None
 
@@ -89,17 +93,21 @@ class Objective:
         return _finite(y)
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
-        """The module's outputs for a batch, with parameters w."""
-        return self._call(self._module_of_this_thread(), w, x)
+        """The module's outputs for a batch, with parameters w; nothing is dropped."""
+        if not self.drops:
+            return self._call(self._module_of_this_thread(), w, x)
+        with Masks(None):
+            return self._call(self._module_of_this_thread("evaluated"), w, x)
 
     def _call(self, module: nn.Module, w: Tensor, x: Tensor) -> Tensor:
         return _tensor_of(functional_call(module, self.layout.tensors(w), (x,)))
 
-    def _module_of_this_thread(self) -> nn.Module:
+    def _module_of_this_thread(self, use: Literal["trained", "evaluated"] = "trained") -> nn.Module:
         """A copy: a call sets the parameters for a while, and Ctrl-C may come before they are put back."""
-        if not hasattr(self._local, "module"):
-            self._local.module = copy.deepcopy(self.module)
-        return cast(nn.Module, self._local.module)
+        if not hasattr(self._local, use):
+            twin = copy.deepcopy(self.module)
+            setattr(self._local, use, twin if use == "trained" else twin.eval())
+        return cast(nn.Module, getattr(self._local, use))
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each sample of a batch, times the weight of its class; 0 if its target is ignored."""
@@ -129,7 +137,7 @@ class Objective:
             share = (weight * mass.to(weight.dtype)).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
         return weight / torch.where(share > 0, share, 1.0)
 
-    def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None) -> Tensor:
         """The gradient of each client's weighted sum of losses, one row per client.
 
         Args:
@@ -137,25 +145,29 @@ class Objective:
             x: the samples of each client [clients, samples, ...].
             y: their targets [clients, samples, ...].
             weight: of each sample [clients, samples].
+            key: of each client, from which it draws what it drops [clients]; None: nothing is dropped.
         """
+        more = () if key is None else (key,)
         if torch.compiler.is_compiling():
-            return cast(Tensor, self._gradients(w, x, y, weight))
+            return cast(Tensor, self._gradients(w, x, y, weight, *more))
         if self.pooled is not None and w.is_cuda:
             return self.pooled.gradients(w, x, y, weight)
         try:
-            return cast(Tensor, self._gradients(w, x, y, weight))
+            return cast(Tensor, self._gradients(w, x, y, weight, *more))
         except RuntimeError as error:
             if said := translated(error):
                 raise said from error
             raise
 
-    def pieces(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Iterator[Piece]:
+    def pieces(
+        self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None
+    ) -> Iterator[Piece]:
         """The same gradients in pieces, each to be used before the next is asked for.
 
         They do not depend on what is written to w meanwhile.
         """
         if self.dense is None:
-            yield Piece(slice(None), slice(None), self.gradients(w, x, y, weight))
+            yield Piece(slice(None), slice(None), self.gradients(w, x, y, weight, key))
         else:
             yield from self.dense.pieces(w, x, y, weight)
 
@@ -173,6 +185,9 @@ class Objective:
         if self.loss is None:
             _check_classes(x, y, classes)
         try:
+            with Masks(None) as masks:
+                self._call(self._module_of_this_thread(), self.start, x[:1])
+            self.drops = self.drops or masks.calls > 0
             outputs = self.outputs(self.start, x[:1])
         except _MISFITS as error:
             swapped = "; are x and y swapped?" if x.dim() == 1 < y.dim() else ""
@@ -217,7 +232,9 @@ class Objective:
                 stacklevel=5,
             )
 
-    def curvatures(self, w: Tensor, v: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def curvatures(
+        self, w: Tensor, v: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None
+    ) -> Tensor:
         """The Hessian of each client's weighted sum of losses times a vector, one row per client.
 
         Args:
@@ -225,23 +242,27 @@ class Objective:
         """
         with torch.enable_grad():  # torch.func.grad would do, but it imports the compiler: two seconds
             w = w.detach().requires_grad_()
-            loss = vmap(self._weighted_loss)(w, x, y, weight).sum()
+            more = () if key is None else (key,)
+            loss = vmap(self._weighted_loss)(w, x, y, weight, *more).sum()
             (g,) = torch.autograd.grad(loss, w, create_graph=True)
             if not g.requires_grad:  # the loss is linear
                 return torch.zeros_like(g)
             (product,) = torch.autograd.grad((g * v).sum(), w)
         return product
 
-    def _weighted_loss(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def _weighted_loss(
+        self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None
+    ) -> Tensor:
         module = self._unfolded if torch.compiler.is_compiling() else self._module_of_this_thread()
-        outputs = self._call(module, w, x)
+        with Masks(key) if self.drops else nullcontext():
+            outputs = self._call(module, w, x)
         if self.terms.of_batch:
             return self.whole(outputs, y, weight)
         return (self.losses(outputs, y) * weight).sum()
 
-    def __reduce__(self) -> tuple[type["Objective"], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew: what belongs to a thread stays here."""
-        return Objective, (self.module, self.loss, self.layout.dtype, self.seed)
+        return Objective, (self.module, self.loss, self.layout.dtype, self.seed), {"drops": self.drops}
 
     def to(self, device: torch.device) -> "Objective":
         """The same objective with all its tensors on a device."""
@@ -249,7 +270,7 @@ class Objective:
             return self
         module = copy.deepcopy(self.module).to(device)
         there = Objective(module, self.loss, self.layout.dtype, self.seed)
-        there.start = self.start.to(device)
+        there.start, there.drops = self.start.to(device), self.drops
         return there
 
 
@@ -298,7 +319,8 @@ _VMAP = {  # how torch's own messages begin or what only they say, and what is m
     r"vmap: .*calling \.item\(\)": _VALUES,
     r"vmap: .*\(self, \*extra_args\) is not possible": _IN_PLACE,
     r"output with shape \[.*\] doesn't match the broadcast shape \[": _IN_PLACE,
-    r"vmap: called random operation": "draws random numbers, so no run could be repeated; leave them out",
+    r"vmap: (called random operation|.*rrelu_with_noise)": "draws random numbers, so no run could be "
+    "repeated; leave them out, or use torch's dropout, whose masks are drawn from the run's seed",
     r"vmap: .*dynamic shape": "makes tensors whose shape depends on values, as nonzero and x[mask] do; use "
     "torch.where",
 }

@@ -76,11 +76,6 @@ def check_module(module: Any) -> None:
         where = f"{type(part).__name__} at {name or 'the top'!r}"
         if isinstance(part, _NormBase) and (part.training or part.running_mean is None):
             _check_norm(part, where)
-        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 and part.training:
-            raise ConfigError(
-                f"{where} draws from a global generator, so no run could be repeated; "
-                "set p=0, call module.eval() first, or use weight_decay"
-            )
     if _lazy(module):
         raise ConfigError("the module has lazy layers; call it once on a sample, as in module(x[:1])")
     if not any(p.requires_grad for p in module.parameters()):

@@ -15,6 +15,7 @@ from fedcom.engines.state.parking import HostParking, Parking, leave_in_place
 from fedcom.engines.state.stores import ClientStore, PrefetchedStore, SparseStore, Storage
 from fedcom.errors import ConfigError
 from fedcom.rounds.rules import Rules
+from fedcom.tasks.dropout import Masks
 from fedcom.tasks.task import Task
 
 _COPIES = 10  # flat vectors alive at once per client: model, gradient, state, message and intermediate ones
@@ -137,6 +138,6 @@ def _activations(task: Task) -> int:
     whole = copy.deepcopy(task.objective.module).cpu()  # a GPU would load kernels for this alone
     for module in whole.modules():
         module.register_forward_hook(count)
-    with torch.no_grad():
+    with torch.no_grad(), Masks(None):
         whole(task.x[:1].cpu())
     return sum(counts)
