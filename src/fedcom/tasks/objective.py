@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from fedcom.data.inputs import Inputs
 from fedcom.errors import ConfigError, DataError
 from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
 from fedcom.tasks.dropout import Masks, has_dropout
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
 from fedcom.tasks.pooled import Pooled
-from fedcom.tasks.suitable import check_module, copied, dtype_of, inputs, told
+from fedcom.tasks.suitable import check_module, copied, dtype_of, embeds, inputs, told
 from fedcom.tasks.survival import cox
 from fedcom.vectors import Layout, Piece, flatten
 
@@ -36,7 +37,8 @@ class Objective:
     Args:
         module: any module without batch statistics in training or active dropout; its trainable parameters
             are the model. It is copied, not changed, and stays in the mode it is in, train() or eval(). If it
-            returns a mapping, "logits" is used, or else its only value; of a tuple, the first item.
+            returns a mapping or an object with "logits", those are used, or else its only value; of a tuple,
+            the first item.
         loss: loss(outputs, targets) of a batch, as in torch.nn.functional; for a batch of one sample it must
             be that sample's loss, except that weight and ignore_index of torch's losses of classes are
             understood. Or a loss of whole batches, see `batch_loss`. None: cross-entropy.
@@ -51,6 +53,7 @@ class Objective:
         dense: the module as a fully connected network; None: it is none, or has a loss of its own.
         pooled: the same as a convolutional network with max-pooling, which a GPU computes by matrix products.
         drops: whether it drops something in training; found by `rehearse` if only its forward says so.
+        several: how the inputs of the module lie in the rows of x, if it takes several.
         same_in_any_stack: whether, on a CPU, a client's gradient has the same bits in any stack of clients.
     """
 
@@ -74,7 +77,8 @@ class Objective:
         self.start = flatten(module, dtype)
         self.dense = Dense.of(module, self.layout) if loss is None else None
         self.pooled = Pooled.of(module, self.layout) if loss is None else None
-        self.drops = has_dropout(self.module)
+        self.drops, self.several = has_dropout(self.module), cast(Inputs | None, None)
+        self._embeds = embeds(self.module)
         self._gradients = self.dense.gradients if self.dense else vmap(grad(self._weighted_loss))
         self.same_in_any_stack = self.dense is not None
 
@@ -85,7 +89,30 @@ class Objective:
 
     def inputs(self, x: Tensor) -> Tensor:
         """Samples in the model's dtype; whole numbers stay whole if the module has an embedding."""
-        return _finite(inputs(self.module, x, self.layout.dtype))
+        found = _finite(inputs(self.module, x, self.layout.dtype))
+        if self.several and any(self.several.whole) and not torch.equal(*map(self._whole, (x, found))):
+            raise DataError(f"an input has whole numbers beyond those of {found.dtype}; give dtype='float64'")
+        return found
+
+    def _whole(self, x: Tensor) -> Tensor:
+        """The inputs of whole numbers, of a module that takes several."""
+        assert self.several is not None
+        args, named = self.several.apart(x, keeps=True)
+        return torch.cat(
+            [part.flatten() for part in (*args, *named.values()) if not part.is_floating_point()]
+        )
+
+    def taking(self, several: Inputs | None) -> "Objective":
+        """The same objective for a module of several inputs.
+
+        Args:
+            several: how they lie in the rows of x; None: there is one.
+        """
+        if several == self.several:
+            return self
+        twin = copy.copy(self)
+        twin.several = several
+        return twin
 
     def targets(self, y: Tensor) -> Tensor:
         """Floating-point targets, and answers of yes or no, in the model's dtype; classes as they are."""
@@ -100,7 +127,8 @@ class Objective:
             return self._call(self._module_of_this_thread("evaluated"), w, x)
 
     def _call(self, module: nn.Module, w: Tensor, x: Tensor) -> Tensor:
-        return _tensor_of(functional_call(module, self.layout.tensors(w), (x,)))
+        args, named = ((x,), {}) if self.several is None else self.several.apart(x, self._embeds)
+        return _tensor_of(functional_call(module, self.layout.tensors(w), args, named))
 
     def _module_of_this_thread(self, use: Literal["trained", "evaluated"] = "trained") -> nn.Module:
         """A copy: a call sets the parameters for a while, and Ctrl-C may come before they are put back."""
@@ -185,14 +213,12 @@ class Objective:
         if self.loss is None:
             _check_classes(x, y, classes)
         try:
-            with Masks(None) as masks:
-                self._call(self._module_of_this_thread(), self.start, x[:1])
-            self.drops = self.drops or masks.calls > 0
+            self.look_for_dropout(x[:1])
             outputs = self.outputs(self.start, x[:1])
         except _MISFITS as error:
             swapped = "; are x and y swapped?" if x.dim() == 1 < y.dim() else ""
             raise ConfigError(
-                f"the module cannot take one sample of shape {list(x.shape[1:])}: {told(error)}; change the "
+                f"the module cannot take one sample of {_shape(x, self.several)}: {told(error)}; change the "
                 f"module or the shape of x{swapped}"
             ) from error
         scores = outputs.shape[1] if outputs.dim() == 2 else 0
@@ -212,6 +238,12 @@ class Objective:
         if not y.is_floating_point():
             self._check_mean(x[:8], y[:8])
         return classes if scores >= classes and self.terms.threshold is None else 0
+
+    def look_for_dropout(self, x: Tensor) -> None:
+        """Set `drops` by a call of the module on some samples."""
+        with Masks(None) as masks:
+            self._call(self._module_of_this_thread(), self.start, x)
+        self.drops = self.drops or masks.calls > 0
 
     @torch.no_grad()
     def _check_mean(self, x: Tensor, y: Tensor) -> None:
@@ -262,7 +294,11 @@ class Objective:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew: what belongs to a thread stays here."""
-        return Objective, (self.module, self.loss, self.layout.dtype, self.seed), {"drops": self.drops}
+        return Objective, (self.module, self.loss, self.layout.dtype, self.seed), self._found()
+
+    def _found(self) -> dict[str, Any]:
+        """What was found out about the module with the data."""
+        return {"drops": self.drops, "several": self.several}
 
     def to(self, device: torch.device) -> "Objective":
         """The same objective with all its tensors on a device."""
@@ -270,7 +306,8 @@ class Objective:
             return self
         module = copy.deepcopy(self.module).to(device)
         there = Objective(module, self.loss, self.layout.dtype, self.seed)
-        there.start, there.drops = self.start.to(device), self.drops
+        there.start = self.start.to(device)
+        vars(there).update(self._found())
         return there
 
 
@@ -278,6 +315,11 @@ def _finite(x: Tensor) -> Tensor:
     if not torch.isfinite(x).all():
         raise DataError(f"the data holds NaN, infinity or a number beyond {x.dtype}; scale it")
     return x
+
+
+def _shape(x: Tensor, several: Inputs | None) -> str:
+    """The shape of a sample, for errors."""
+    return f"shape {list(x.shape[1:])}" if several is None else f"the inputs {several}"
 
 
 def _check_classes(x: Tensor, y: Tensor, classes: int) -> None:
@@ -301,13 +343,16 @@ def _tensor_of(outputs: Any) -> Tensor:
     found = outputs
     if isinstance(found, Mapping):
         found = found.get("logits", next(iter(found.values())) if len(found) == 1 else None)
-    elif isinstance(found, tuple | list) and found:
+    elif isinstance(found, tuple | list) and found and not hasattr(found, "logits"):
         found = found[0]
+    elif not isinstance(found, Tensor):
+        held = vars(found) if hasattr(found, "__dict__") else {}
+        found = getattr(found, "logits", next(iter(held.values())) if len(held) == 1 else None)
     if not isinstance(found, Tensor):
         keys = f" with the keys {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
         raise ConfigError(
-            f"the module returns a {type(outputs).__name__}{keys}; it must return a tensor, a mapping with "
-            '"logits" or one value only, or a tuple that begins with a tensor'
+            f"the module returns a {type(outputs).__name__}{keys}; it must return a tensor, a mapping or "
+            'an object with "logits" or one value only, or a tuple that begins with a tensor'
         )
     return found
 

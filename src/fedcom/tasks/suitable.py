@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
 
+from fedcom.data.inputs import Inputs
 from fedcom.errors import ConfigError, nearest
 from fedcom.imports import in_brackets, place_in_own_code
 
@@ -27,18 +28,20 @@ def copied(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     return twin
 
 
-def initialised(module: M, x: Tensor) -> M:
+def initialised(module: M, x: Tensor, several: Inputs | None = None) -> M:
     """A module whose lazy layers have seen a sample, as a copy; any other module as it is.
 
     Args:
         x: samples, the first of which is shown to the module.
+        several: how its inputs lie in x, if it takes several.
     """
     if not isinstance(module, nn.Module) or not _lazy(module):
         return module
     module = copy.deepcopy(module)
     try:
         with torch.no_grad():
-            module(inputs(module, x[:1], next(module.parameters()).dtype))
+            args, named = arguments(module, x[:1], next(module.parameters()).dtype, several)
+            module(*args, **named)
     except Exception as error:
         raise ConfigError(
             f"the module has lazy layers and cannot take one sample of shape {list(x.shape[1:])}: "
@@ -49,8 +52,24 @@ def initialised(module: M, x: Tensor) -> M:
 
 def inputs(module: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     """Samples in a dtype; whole numbers stay whole if the module has an embedding."""
-    embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
-    return x if embeds and not x.is_floating_point() else x.to(dtype)
+    return x if embeds(module) and not x.is_floating_point() else x.to(dtype)
+
+
+def embeds(module: nn.Module) -> bool:
+    """Whether a module looks whole numbers up in a table."""
+    return any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
+
+
+def arguments(
+    module: nn.Module, x: Tensor, dtype: torch.dtype, several: Inputs | None
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """What a module is called with for some samples: arguments by position, and by name.
+
+    Args:
+        several: how its inputs lie in x, if it takes several.
+    """
+    x = inputs(module, x, dtype)
+    return ((x,), {}) if several is None else several.apart(x, embeds(module))
 
 
 def check_kind(module: Any) -> None:

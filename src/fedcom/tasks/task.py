@@ -119,7 +119,7 @@ class Task:
         parts = indices(parts, len(data.y))
         check_parts(parts, len(data.y))
         sizes = torch.tensor([len(part) for part in parts])
-        order, objective = torch.cat(parts), objective.to(data.x.device)
+        order, objective = torch.cat(parts), objective.taking(data.inputs).to(data.x.device)
         x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
         classes = objective.rehearse(x, y, data.classes)
@@ -186,8 +186,10 @@ class Task:
 
         Args:
             module: its trainable parameters are the model; it is copied, not changed.
-            x: training samples, along the first axis; or, without y, samples and targets as a torch Dataset
-                or DataLoader, as (x, y), as pairs, or as a mapping or table such as {"x": ..., "label": ...}.
+            x: training samples, along the first axis; for a module of several inputs a tuple of such arrays,
+                or a mapping of its arguments, as {"input_ids": ..., "attention_mask": ...}; or, without y,
+                samples and targets as a torch Dataset or DataLoader, as (x, y), as pairs, or as a mapping or
+                table such as {"x": ..., "label": ...}.
             y: whole numbers 0..C-1 are classes; floats make it a regression, or with a binary cross-entropy
                 of torch's are answers of yes (1) or no (0). With a loss of your own, whole numbers of any
                 shape and sign; there is an accuracy if the outputs have one score per class.
@@ -232,7 +234,9 @@ class Task:
             classes_per_client=classes_per_client,
             alpha=alpha,
         )
-        return cls.build(Objective(initialised(module, data.x), loss, dtype, model_seed), data, parts)
+        return cls.build(
+            Objective(initialised(module, data.x, data.inputs), loss, dtype, model_seed), data, parts
+        )
 
     @classmethod
     def stacked(cls, tasks: Sequence["Task"]) -> "Task":

@@ -16,6 +16,7 @@ from fedcom.engines.state.stores import ClientStore, PrefetchedStore, SparseStor
 from fedcom.errors import ConfigError
 from fedcom.rounds.rules import Rules
 from fedcom.tasks.dropout import Masks
+from fedcom.tasks.suitable import arguments
 from fedcom.tasks.task import Task
 
 _COPIES = 10  # flat vectors alive at once per client: model, gradient, state, message and intermediate ones
@@ -139,5 +140,6 @@ def _activations(task: Task) -> int:
     for module in whole.modules():
         module.register_forward_hook(count)
     with torch.no_grad(), Masks(None):
-        whole(task.x[:1].cpu())
+        args, named = arguments(whole, task.x[:1].cpu(), task.x.dtype, task.objective.several)
+        whole(*args, **named)
     return sum(counts)
