@@ -28,7 +28,9 @@ class Inputs:
     def of(cls, tensors: Sequence[Tensor], names: Sequence[str] | None) -> "Inputs":
         """Those of some tensors, whose first axis is the samples."""
         shapes = tuple(tuple(x.shape[1:]) for x in tensors)
-        return cls(names and tuple(names), shapes, tuple(not x.is_floating_point() for x in tensors))
+        return cls(
+            None if names is None else tuple(names), shapes, tuple(not x.is_floating_point() for x in tensors)
+        )
 
     def __str__(self) -> str:
         names = self.names or [f"input {i + 1}" for i in range(len(self.shapes))]

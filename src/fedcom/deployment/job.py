@@ -128,7 +128,9 @@ class Job:
 
     def _task(self, client: int | None, data: Dataset | None) -> Task:
         """The task of one client, or with None that of the server, whose data is the test set."""
-        objective = objective_of(self.config.run, self.parts.model, self._loss)
+        objective = objective_of(
+            self.config.run, self.parts.model, self._loss, getattr(self.parts, "batch_norm", None)
+        )
         objective = objective if data is None else objective.taking(data.inputs)
         sizes, classes = self._sizes(), 0 if data is None else data.classes
         x = torch.zeros(0) if data is None else objective.inputs(data.x)

@@ -22,7 +22,7 @@ from fedcom.draws import Draw
 from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
 from fedcom.rounds.local import Start, local_work
-from fedcom.rounds.rules import Rules, ServerSide
+from fedcom.rounds.rules import OWN, Rules, ServerSide
 from fedcom.traffic.channel import SEED_BYTES, Channel, Inbox
 from fedcom.vectors import Layout, Vectors
 
@@ -167,8 +167,10 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     state = algorithm.begin(given.state, given.down, given.oracle, rnd)
     state = returned.stepped(algorithm, "begin", given.state, state)
     w = given.down["w"].expand(len(given.clients), -1)
-    start = Start(w, state, rules.moments_in(given.memory), given.down)
-    meant, moments = local_work(algorithm, start, given.oracle, given.steps, rnd, rules.layout)
+    kept = rules.moments_in(given.memory)
+    start = Start(w, state, kept, given.down, given.memory.get(OWN), rules.statistics)
+    layout = rules.whole or rules.layout
+    meant, moments, own = local_work(algorithm, start, given.oracle, given.steps, rnd, layout)
     meant = returned.uploaded(algorithm, w, meant)
     memory, sent, clipped, errors, uplink = {}, {}, {}, [], rules.uplink_of(given.clients)
     for name, x in meant.items():
@@ -187,7 +189,9 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     sent |= {name: _send_number(_NUMBER + name, x, channel, given.draw) for name, x in numbers.items()}
     return Work(
         state,
-        (memory if rules.uplink.remembers else {}) | rules.moments_kept(moments),
+        (memory if rules.uplink.remembers else {})
+        | rules.moments_kept(moments)
+        | ({} if own is None else {OWN: own}),
         meant if algorithm.uses_meant else {},
         sent,
         q,

@@ -4,8 +4,7 @@ import copy
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -18,11 +17,13 @@ from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
 from fedcom.tasks.dropout import Masks, has_dropout
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
+from fedcom.tasks.norms import STATISTICS, Choice, check_norms, converted, counting, norms, write
 from fedcom.tasks.pooled import Pooled
 from fedcom.tasks.suitable import check_module, copied, dtype_of, embeds, inputs, told
 from fedcom.tasks.survival import cox
-from fedcom.vectors import Layout, Piece, flatten
+from fedcom.vectors import Layout, Piece
 
+_AFFINE = ("weight", "bias")
 # What torch raises on tensors that do not fit; any other error is a bug of the module's or the loss's own.
 _MISFITS = (RuntimeError, ValueError, TypeError, IndexError)
 
@@ -35,8 +36,9 @@ class Objective:
     """Losses, outputs and per-client gradients of a module at any flat vector of its parameters.
 
     Args:
-        module: any module without batch statistics in training or active dropout; its trainable parameters
-            are the model. It is copied, not changed, and stays in the mode it is in, train() or eval(). If it
+        module: any module whose outputs depend on its parameters and inputs alone, but for torch's dropout;
+            its trainable parameters are the model. It is copied, not changed, and stays in the mode it is in,
+            train() or eval(); if it drops or has BatchNorm, it is evaluated as after eval(). If it
             returns a mapping or an object with "logits", those are used, or else its only value; of a tuple,
             the first item.
         loss: loss(outputs, targets) of a batch, as in torch.nn.functional; for a batch of one sample it must
@@ -45,11 +47,18 @@ class Objective:
         dtype: of parameters and data, or its name.
         seed: from which the module's parameters were drawn, so that it can travel in their place; None: they
             cannot be drawn again.
+        batch_norm: what becomes of the statistics of BatchNorm layers in training. "frozen": they stay as
+            they are; "averaged": they are part of the model; "own": they and the layers' parameters stay with
+            each client (FedBN). None: such layers are refused.
 
     Attributes:
         terms: what is known of the loss.
-        layout: of the parameters in the flat vector.
+        layout: of the parameters in the flat vector, statistics that are averaged last.
         start: the module's parameters as a flat vector.
+        whole_layout: of those and of what stays with each client.
+        own: what stays with each client, as the module has it, statistics last; None: nothing does.
+        statistics: how many coordinates are statistics.
+        computed: the module as it is computed.
         dense: the module as a fully connected network; None: it is none, or has a loss of its own.
         pooled: the same as a convolutional network with max-pooling, which a GPU computes by matrix products.
         drops: whether it drops something in training; found by `rehearse` if only its forward says so.
@@ -63,24 +72,64 @@ class Objective:
         loss: Loss | None = None,
         dtype: torch.dtype | str = torch.float32,
         seed: int | None = None,
+        batch_norm: Choice | None = None,
     ) -> None:
         check_module(module)
+        check_norms(module, batch_norm)
         dtype = dtype_of(dtype)
         if seed is not None and not 0 <= seed < 2**64:
             raise ConfigError(f"the seed of a model must be from 0 to 2^64 - 1; got {seed}")
         self.module = copied(module, dtype)
-        self._local, self._unfolded = threading.local(), unfolded(self.module)
+        self.batch_norm, self.computed = batch_norm, converted(self.module, batch_norm)
+        self._local, self._unfolded = threading.local(), unfolded(self.computed)
         device = next(self.module.parameters()).device
         self.loss, self.seed = placed(loss, dtype, device), seed
         self.terms = Terms.of(self.loss)
-        self.layout = Layout.of(module, dtype)
-        self.start = flatten(module, dtype)
+        self._lay_out(dtype)
         self.dense = Dense.of(module, self.layout) if loss is None else None
         self.pooled = Pooled.of(module, self.layout) if loss is None else None
         self.drops, self.several = has_dropout(self.module), cast(Inputs | None, None)
         self._embeds = embeds(self.module)
         self._gradients = self.dense.gradients if self.dense else vmap(grad(self._weighted_loss))
         self.same_in_any_stack = self.dense is not None
+
+    def _lay_out(self, dtype: torch.dtype) -> None:
+        """Set where each tensor lies: what is shared, what each client keeps, and statistics last."""
+        parameters = {name: p.detach() for name, p in self.computed.named_parameters() if p.requires_grad}
+        layers = norms(self.computed)
+        last = [name for name in parameters if name in _inside(layers, STATISTICS)]
+        own = [] if self.batch_norm != "own" else [n for n in parameters if n in _inside(layers, _AFFINE)]
+        shared = [name for name in parameters if name not in (*own, *last)]
+        sent = shared if self.batch_norm == "own" else [*shared, *last]
+        if not sent:
+            raise ConfigError("all parameters are BatchNorm's, which clients keep; choose another batch_norm")
+        kept = [*own, *last] if self.batch_norm == "own" else []
+        self.layout, self.whole_layout = (
+            Layout(tuple(names), tuple(tuple(parameters[name].shape) for name in names), dtype)
+            for names in (sent, [*sent, *kept])
+        )
+        parts = [parameters[name].reshape(-1) for name in self.whole_layout.names]
+        self._sent, self._lacks = self.layout.size, self.whole_layout.size - self.layout.size
+        start = torch.cat(parts).to(dtype)
+        self.start = start[: self._sent].clone() if kept else start
+        self.own = start[self._sent :].clone() if kept else None
+        self.statistics = sum(parameters[name].numel() for name in last)
+
+    def statistics_in(self, w: Tensor) -> int:
+        """How many of the last coordinates of w are statistics; w may be without what clients keep."""
+        return self.statistics if self.own is None or w.shape[-1] > self._sent else 0
+
+    def complete(self, w: Tensor) -> Tensor:
+        """w with what stays with each client, as the module has it, if w is without."""
+        if self.own is None or w.shape[-1] > self._sent:
+            return w
+        return torch.cat((w, self.own.expand(*w.shape[:-1], -1)), -1)
+
+    def loaded(self, w: Tensor) -> nn.Module:
+        """A copy of the user's module with parameters w."""
+        module, names = copy.deepcopy(self.module), _inside(norms(self.computed), STATISTICS)
+        write(module, self.whole_layout.tensors(self.complete(w)), names)
+        return module
 
     @property
     def survival(self) -> bool:
@@ -90,11 +139,15 @@ class Objective:
     def inputs(self, x: Tensor) -> Tensor:
         """Samples in the model's dtype; whole numbers stay whole if the module has an embedding."""
         found = _finite(inputs(self.module, x, self.layout.dtype))
-        if self.several and any(self.several.whole) and not torch.equal(*map(self._whole, (x, found))):
+        if (
+            self.several
+            and any(self.several.whole)
+            and not torch.equal(*map(self._whole_numbers, (x, found)))
+        ):
             raise DataError(f"an input has whole numbers beyond those of {found.dtype}; give dtype='float64'")
         return found
 
-    def _whole(self, x: Tensor) -> Tensor:
+    def _whole_numbers(self, x: Tensor) -> Tensor:
         """The inputs of whole numbers, of a module that takes several."""
         assert self.several is not None
         args, named = self.several.apart(x, keeps=True)
@@ -121,19 +174,20 @@ class Objective:
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
         """The module's outputs for a batch, with parameters w; nothing is dropped."""
-        if not self.drops:
+        if not self.drops and self.batch_norm is None:
             return self._call(self._module_of_this_thread(), w, x)
+        w = self.complete(w)
         with Masks(None):
             return self._call(self._module_of_this_thread("evaluated"), w, x)
 
     def _call(self, module: nn.Module, w: Tensor, x: Tensor) -> Tensor:
         args, named = ((x,), {}) if self.several is None else self.several.apart(x, self._embeds)
-        return _tensor_of(functional_call(module, self.layout.tensors(w), args, named))
+        return _tensor_of(functional_call(module, self.whole_layout.tensors(w), args, named))
 
     def _module_of_this_thread(self, use: Literal["trained", "evaluated"] = "trained") -> nn.Module:
         """A copy: a call sets the parameters for a while, and Ctrl-C may come before they are put back."""
         if not hasattr(self._local, use):
-            twin = copy.deepcopy(self.module)
+            twin = copy.deepcopy(self.computed)
             setattr(self._local, use, twin if use == "trained" else twin.eval())
         return cast(nn.Module, getattr(self._local, use))
 
@@ -169,13 +223,16 @@ class Objective:
         """The gradient of each client's weighted sum of losses, one row per client.
 
         Args:
-            w: the parameters of each client, one row per client.
+            w: the parameters of each client, one row per client; with or without what stays with the client,
+                and so is the gradient.
             x: the samples of each client [clients, samples, ...].
             y: their targets [clients, samples, ...].
             weight: of each sample [clients, samples].
             key: of each client, from which it draws what it drops [clients]; None: nothing is dropped.
         """
         more = () if key is None else (key,)
+        if self._lacks and w.shape[-1] == self._sent:
+            return self.gradients(self.complete(w), x, y, weight, key)[..., : self._sent]
         if torch.compiler.is_compiling():
             return cast(Tensor, self._gradients(w, x, y, weight, *more))
         if self.pooled is not None and w.is_cuda:
@@ -242,7 +299,7 @@ class Objective:
     def look_for_dropout(self, x: Tensor) -> None:
         """Set `drops` by a call of the module on some samples."""
         with Masks(None) as masks:
-            self._call(self._module_of_this_thread(), self.start, x)
+            self._call(self._module_of_this_thread(), self.complete(self.start), x)
         self.drops = self.drops or masks.calls > 0
 
     @torch.no_grad()
@@ -272,6 +329,9 @@ class Objective:
         Args:
             v: the vector of each client, one row per client; `gradients` explains the others.
         """
+        if self._lacks and w.shape[-1] == self._sent:
+            v = torch.nn.functional.pad(v, (0, self._lacks))
+            return self.curvatures(self.complete(w), v, x, y, weight, key)[..., : self._sent]
         with torch.enable_grad():  # torch.func.grad would do, but it imports the compiler: two seconds
             w = w.detach().requires_grad_()
             more = () if key is None else (key,)
@@ -286,15 +346,32 @@ class Objective:
         self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None
     ) -> Tensor:
         module = self._unfolded if torch.compiler.is_compiling() else self._module_of_this_thread()
-        with Masks(key) if self.drops else nullcontext():
-            outputs = self._call(module, w, x)
-        if self.terms.of_batch:
-            return self.whole(outputs, y, weight)
-        return (self.losses(outputs, y) * weight).sum()
+        if self.statistics:
+            with counting(module, weight) as gaps:
+                outputs = self._trained(module, w, x, key)
+        else:
+            outputs, gaps = self._trained(module, w, x, key), []
+        loss = (
+            self.whole(outputs, y, weight)
+            if self.terms.of_batch
+            else (self.losses(outputs, y) * weight).sum()
+        )
+        return sum(gaps, loss) if gaps else loss
+
+    def _trained(self, module: nn.Module, w: Tensor, x: Tensor, key: Tensor | None) -> Tensor:
+        """The outputs of a step of training."""
+        if not self.drops:
+            return self._call(module, w, x)
+        with Masks(key):
+            return self._call(module, w, x)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew: what belongs to a thread stays here."""
-        return Objective, (self.module, self.loss, self.layout.dtype, self.seed), self._found()
+        return (
+            Objective,
+            (self.module, self.loss, self.layout.dtype, self.seed, self.batch_norm),
+            self._found(),
+        )
 
     def _found(self) -> dict[str, Any]:
         """What was found out about the module with the data."""
@@ -305,7 +382,7 @@ class Objective:
         if self.start.device == device:
             return self
         module = copy.deepcopy(self.module).to(device)
-        there = Objective(module, self.loss, self.layout.dtype, self.seed)
+        there = Objective(module, self.loss, self.layout.dtype, self.seed, self.batch_norm)
         there.start = self.start.to(device)
         vars(there).update(self._found())
         return there
@@ -315,6 +392,11 @@ def _finite(x: Tensor) -> Tensor:
     if not torch.isfinite(x).all():
         raise DataError(f"the data holds NaN, infinity or a number beyond {x.dtype}; scale it")
     return x
+
+
+def _inside(layers: Mapping[str, nn.Module], names: Sequence[str]) -> list[str]:
+    """The full names of some tensors of each layer."""
+    return [f"{layer}.{name}".removeprefix(".") for layer in layers for name in names]
 
 
 def _shape(x: Tensor, several: Inputs | None) -> str:

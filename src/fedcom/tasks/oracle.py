@@ -219,9 +219,10 @@ class DataOracle:
     def _everything(self, w: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The positions of all samples of the clients, and their weights, some per client at a time.
 
-        If the loss is one of whole batches, all at a time.
+        If the loss or BatchNorm is one of whole batches, all at a time.
         """
-        block = self.task.longest if self.task.objective.terms.of_batch else _FULL_BLOCK
+        objective = self.task.objective
+        block = self.task.longest if objective.terms.of_batch or objective.statistics else _FULL_BLOCK
         for positions in torch.split(torch.arange(self.task.longest, device=w.device), block):
             position = positions.expand(len(w), -1)
             yield position, (position < self._sizes).to(w.dtype) / self._sizes
@@ -289,4 +290,9 @@ class DataOracle:
     def _decayed(self, w: Tensor, g: Tensor) -> Tensor:
         if not self.weight_decay:
             return g
+        if last := self.task.objective.statistics_in(g):  # they are no weights
+            return torch.cat((self._decayed_all(w, g)[..., :-last], g[..., -last:]), -1)
+        return self._decayed_all(w, g)
+
+    def _decayed_all(self, w: Tensor, g: Tensor) -> Tensor:
         return torch.add(g, w, alpha=self.weight_decay) if g.is_cuda else g + self.weight_decay * w

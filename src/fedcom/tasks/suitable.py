@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
 
 from fedcom.data.inputs import Inputs
@@ -38,10 +37,14 @@ def initialised(module: M, x: Tensor, several: Inputs | None = None) -> M:
     if not isinstance(module, nn.Module) or not _lazy(module):
         return module
     module = copy.deepcopy(module)
+    modes = {part: part.training for part in module.modules()}
     try:
+        module.eval()  # BatchNorm takes no single sample in training
         with torch.no_grad():
             args, named = arguments(module, x[:1], next(module.parameters()).dtype, several)
             module(*args, **named)
+        for part, mode in modes.items():
+            part.training = mode
     except Exception as error:
         raise ConfigError(
             f"the module has lazy layers and cannot take one sample of shape {list(x.shape[1:])}: "
@@ -89,12 +92,8 @@ def check_kind(module: Any) -> None:
 
 
 def check_module(module: Any) -> None:
-    """Refuse what is no module, and modules whose output depends on more than parameters and input."""
+    """Refuse what is no module, and modules that have nothing to train."""
     check_kind(module)
-    for name, part in module.named_modules():
-        where = f"{type(part).__name__} at {name or 'the top'!r}"
-        if isinstance(part, _NormBase) and (part.training or part.running_mean is None):
-            _check_norm(part, where)
     if _lazy(module):
         raise ConfigError("the module has lazy layers; call it once on a sample, as in module(x[:1])")
     if not any(p.requires_grad for p in module.parameters()):
@@ -125,15 +124,3 @@ def told(error: Exception) -> str:
 
 def _lazy(module: nn.Module) -> bool:
     return any(is_lazy(x) for x in (*module.parameters(), *module.buffers()))
-
-
-def _check_norm(part: _NormBase, where: str) -> None:
-    """Refuse a layer that normalises by the statistics of a batch."""
-    instead = f"torch.nn.GroupNorm(groups, {part.num_features})"
-    if part.track_running_stats:
-        raise ConfigError(
-            f"{where} keeps batch statistics, which clients cannot average; use {instead} instead, or call "
-            "module.eval() first to keep the statistics as they are"
-        )
-    if isinstance(part, _BatchNorm):
-        raise ConfigError(f"{where} mixes the samples of a batch; use {instead} instead")

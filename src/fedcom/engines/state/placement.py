@@ -136,7 +136,7 @@ def _activations(task: Task) -> int:
         if isinstance(output, Tensor) and isinstance(module, nn.Conv2d):  # the table of patches, if compiled
             counts.append(output.numel() // module.out_channels * module.weight[0].numel())
 
-    whole = copy.deepcopy(task.objective.module).cpu()  # a GPU would load kernels for this alone
+    whole = copy.deepcopy(task.objective.computed).cpu()  # a GPU would load kernels for this alone
     for module in whole.modules():
         module.register_forward_hook(count)
     with torch.no_grad(), Masks(None):
