@@ -96,13 +96,12 @@ def _work_apart(
         )
         within = Start(w, client, start.moments, {**down, "w": w})
     w, moments = _steps_of(algorithm, within, oracle, steps, rnd, layout, start.statistics)
-    moved = w[..., :d]
-    if start.statistics and own is None and steps.per_client is not None and algorithm.average is None:
-        # What is sent is scaled to tau steps, which would carry statistics beyond those of the batches.
-        first, last = start.w[..., -start.statistics :], w[..., -start.statistics :]
-        share = rnd.path / (rnd.tau * rnd.eta)
-        moved = torch.cat((w[..., : -start.statistics], first + share * (last - first)), -1)
-    meant = algorithm.upload(start.client, start.down, moved, rnd)
+    meant = algorithm.upload(start.client, start.down, w[..., :d], rnd)
+    if start.statistics and own is None and steps.per_client is not None:
+        # D is scaled to tau steps, which would carry statistics beyond those of the batches.
+        nominal = rnd._replace(path=rnd.tau * rnd.eta)
+        exact, last = algorithm.upload(start.client, start.down, w, nominal), start.statistics
+        meant = {n: torch.cat((x[..., :-last], exact[n][..., -last:]), -1) for n, x in meant.items()}
     return meant, moments, None if own is None else w[..., d:]
 
 

@@ -98,7 +98,19 @@ class Rules:
             )
         codecs = [codec for codec, _ in self.links.uplinks(torch.arange(self.clients))]
         for codec in (*codecs, self.links.downlink):
-            codec.variance(self.layout)  # raises now, before round 0, if the codec cannot serve this model
+            codec.variance(
+                self.compressed
+            )  # raises now, before round 0, if the codec cannot serve this model
+
+    @cached_property
+    def compressed(self) -> Layout:
+        """The layout of what goes through lossy codecs: all but statistics, which travel as they are."""
+        sent, n = self.layout, len(self.layout.names)
+        left = 0 if self.own is not None else self.statistics
+        while left > 0:
+            n -= 1
+            left -= sent.sizes[n]
+        return sent if n == len(sent.names) else Layout(sent.names[:n], sent.shapes[:n], sent.dtype)
 
     def units(self, vector: str, rnd: Round) -> Units:
         """The units of an uploaded vector."""
@@ -107,7 +119,7 @@ class Rules:
     @cached_property
     def uplink(self) -> Pipeline:
         """The stages around what clients send."""
-        return stages.uplink(self.links, memory_of(self.algorithm, self.links), self.layout, self.clients)
+        return stages.uplink(self.links, memory_of(self.algorithm, self.links), self.compressed, self.clients)
 
     def uplink_of(self, clients: Tensor) -> Pipeline:
         """The stages around what some clients send: each contracts by what its own codec needs."""
@@ -121,14 +133,14 @@ class Rules:
         """The share of x that a message of each client carries, by the promise of its codec."""
         kept = torch.empty(self.clients, dtype=torch.float64)
         for codec, rows in self.links.uplinks(torch.arange(self.clients)):
-            kept[rows] = codec.kept(self.layout)
+            kept[rows] = codec.kept(self.compressed)
         return kept
 
     @cached_property
     def downlink(self) -> Pipeline:
         """The stages around the mean that the server sends."""
         memory = self.links.downlink_memory or default_downlink_memory(self.algorithm, self.links.downlink)
-        return stages.downlink(self.links, memory, self.layout, self.clients)
+        return stages.downlink(self.links, memory, self.compressed, self.clients)
 
     @property
     def first_seed(self) -> int | None:
@@ -240,8 +252,8 @@ class Rules:
             state = state._replace(w=w)
         last = self.statistics if self.own is None else 0
         if last and names(algorithm, "server_step", "server_direction"):  # they become the clients' mean
-            direction = algorithm.server_direction(before, mean, rnd) if direction is None else direction
-            averaged = before.w[..., -last:] - rnd.eta * direction[..., -last:]
+            went = algorithm.mean_direction(before, mean, rnd)
+            averaged = before.w[..., -last:] - rnd.eta * went[..., -last:]
             state = state._replace(w=torch.cat((state.w[..., :-last], averaged), -1))
         return side._replace(state=state, moments=moments)
 

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from fedcom.errors import ConfigError
 
 Choice = Literal["frozen", "averaged", "own"]
-UNIT = 0.01  # of a statistic in the flat vector, where it must not drown the parameters in a codec's scale
+UNIT = 1e-3  # of a statistic in the flat vector, whose norm it must not dominate
 STATISTICS = ("running_mean", "running_var")
 _OTHERS = "choose batch_norm: frozen, averaged or own; or use torch.nn.GroupNorm(groups, {}) instead"
 
