@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -80,7 +80,7 @@ class Rules:
     sampled: int
     measure: Measure = relative_error
     seed: int | None = None
-    own: Tensor | None = None
+    own: Tensor | None = field(default=None, compare=False)
     statistics: int = 0
     whole: Layout | None = None
 

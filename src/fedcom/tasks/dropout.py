@@ -29,7 +29,9 @@ def has_dropout(module: nn.Module) -> bool:
 def _share(part: nn.Module) -> float:
     if isinstance(part, nn.modules.dropout._DropoutNd):
         return part.p
-    return part.dropout if isinstance(part, nn.MultiheadAttention | nn.RNNBase) else 0.0
+    if isinstance(part, nn.RNNBase):
+        return part.dropout if part.num_layers > 1 else 0.0
+    return part.dropout if isinstance(part, nn.MultiheadAttention) else 0.0
 
 
 class Masks(TorchFunctionMode):
@@ -154,7 +156,10 @@ def _attention(
         scores = scores.masked_fill(~attn_mask, -torch.inf)
     elif attn_mask is not None:
         scores = scores + attn_mask
-    return masks.dropped(scores.softmax(-1), _checked(dropout_p)) @ value
+    shares = scores.softmax(-1)
+    if attn_mask is not None:  # as in torch, a query that may look nowhere gets zeros
+        shares = shares.masked_fill(scores.isneginf().all(-1, keepdim=True), 0.0)
+    return masks.dropped(shares, _checked(dropout_p)) @ value
 
 
 def _recurrent(masks: Masks, func: Any, input: Tensor, *args: Any) -> Any:

@@ -132,7 +132,8 @@ def norms(module: nn.Module) -> dict[str, Norm]:
 @contextmanager
 def counting(module: nn.Module, weight: Tensor) -> Iterator[list[Tensor]]:
     """Let samples of weight 0 not count in a call; fills the list with the losses of the statistics."""
-    found, layers = list[Tensor](), norms(module).values()
+    found: list[Tensor] = []
+    layers = [part for part in module.modules() if isinstance(part, Norm)]
     for layer in layers:
         layer.counts, layer.gaps = (weight > 0).to(weight.dtype), found
     try:
