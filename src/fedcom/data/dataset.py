@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.data.forms import unpacked
+from fedcom.data.inputs import Inputs, arrays
 from fedcom.data.tokens import IGNORED, Tokens
 from fedcom.errors import ConfigError, DataError, unknown
 
@@ -34,6 +35,7 @@ class Dataset:
         pixels: of images the mean, the standard deviation and the largest of their pixels in the training
             set; x is pixels minus the mean, over the deviation. None: no images, or not known.
         tokens: of text, what the numbers in x and y stand for: y [samples, T] is the next token of each of x.
+        inputs: how the inputs of a module that takes several lie in the rows of x; None: it takes one.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Dataset:
     survival: bool = False
     pixels: tuple[float, float, float] | None = None
     tokens: Tokens | None = None
+    inputs: Inputs | None = None
 
     def in_unit_range(self) -> "Dataset":
         """The same images with pixels from 0 to 1."""
@@ -175,8 +178,9 @@ def from_arrays(
     """A data set of the user's numpy arrays, tensors or torch Datasets, copied and checked, not normalised.
 
     Args:
-        x: training samples, along the first axis; or, without y, samples and targets as a torch Dataset or
-            DataLoader, as (x, y), as pairs, or as a mapping or table such as {"x": ..., "label": ...}.
+        x: training samples, along the first axis; for a module of several inputs a tuple of such arrays, or
+            a mapping of its arguments; or, without y, samples and targets as a torch Dataset or DataLoader,
+            as (x, y), as pairs, or as a mapping or table such as {"x": ..., "label": ...}.
         y: whole numbers 0..C-1 are classes, one per sample or, for text, one per token [samples, T] with -100
             in padding; floats make it a regression (classes=0).
         test_x: test samples, with test_y or in one of the other forms; None: no test set.
@@ -191,6 +195,13 @@ def from_arrays(
     test_x, test_y = unpacked(test_x, test_y, "test_x")
     if y is None:
         raise DataError("y is missing; give one target per sample of x, or a torch Dataset or pairs as x")
+    x, inputs = _joined(x, y, "x")
+    test_x, test_inputs = _joined(test_x, test_y, "test_x")
+    if test_x is not None and inputs != test_inputs:
+        raise DataError(
+            f"test samples differ in kind: x is {inputs or 'one array'}, test_x is "
+            f"{test_inputs or 'one array'}; make them alike"
+        )
     train = _pair(x, y, "x", "y", any_targets)
     test = _test_pair(test_x, test_y, train, any_targets)
     if not len(train[0]):
@@ -202,7 +213,24 @@ def from_arrays(
     test_ids = None if test_groups is None else _test_groups(groups, test_groups, len(test[0]))
     tokens = y.dim() == 2 and not any_targets
     classes = 0 if survival else _classes(y, IGNORED if tokens and ignored is None else ignored, tokens)
-    return Dataset(name, *train, *test, classes, ids, test_ids, survival)
+    return Dataset(name, *train, *test, classes, ids, test_ids, survival, inputs=inputs)
+
+
+def _joined(x: Any, y: Any, name: str) -> tuple[Any, Inputs | None]:
+    """Several inputs of a module as one table, and how they lie in it; one array as it is."""
+    samples = len(y) if hasattr(y, "__len__") else -1
+    if (found := arrays(x, samples)) is None:
+        return x, None
+    tensors = [
+        _tensor(part, f"{name}[{key!r}]")
+        for key, part in zip(found[1] or range(len(x)), found[0], strict=True)
+    ]
+    if not tensors:
+        raise DataError(f"{name} is empty; give the module's arguments by name")
+    if len({len(tensor) for tensor in tensors}) > 1:
+        raise DataError(f"{name} has {', '.join(str(len(t)) for t in tensors)} samples; inputs go together")
+    inputs = Inputs.of(tensors, found[1])
+    return inputs.table(tensors), inputs
 
 
 def _lifetimes(y: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from fedcom.rounds.cohort import sample_size
 from fedcom.rounds.rules import Measure, check, relative_error
 from fedcom.tasks.losses import Loss
 from fedcom.tasks.models import OwnData
+from fedcom.tasks.norms import Choice
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.suitable import copied, initialised
 from fedcom.tasks.survival import cox
@@ -245,25 +246,28 @@ def _objective(config: Config, data: Dataset) -> Objective:
         return initialised(config.model.module(tuple(data.x.shape[1:]), outputs), data.x)
 
     usual = None if data.classes else cox if data.survival else mse_loss
-    return objective_of(config.run, make, config.model.loss() or usual)
+    return objective_of(config.run, make, config.model.loss() or usual, config.model.norms())
 
 
-def objective_of(run: RunConfig, make: Callable[[], torch.nn.Module], loss: Loss | None) -> Objective:
+def objective_of(
+    run: RunConfig, make: Callable[[], torch.nn.Module], loss: Loss | None, batch_norm: Choice | None = None
+) -> Objective:
     """A model and its loss; parameters are drawn from run.seed or read from run.init.
 
     Args:
         make: makes the model.
         loss: None: cross-entropy.
+        batch_norm: see `Objective`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         module = make()
     dtype: torch.dtype = getattr(torch, run.dtype)
     if run.init is None:
-        return Objective(module, loss, dtype, run.seed)
+        return Objective(module, loss, dtype, run.seed, batch_norm)
     module = copied(module, dtype)
     _load(module, Path(run.init))
-    return Objective(module, loss, dtype)
+    return Objective(module, loss, dtype, batch_norm=batch_norm)
 
 
 def _load(module: torch.nn.Module, path: Path) -> None:

@@ -1,18 +1,25 @@
 """What a model is to the command line: settings, and a function that makes the module."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import nn
 
 from fedcom import settings
 from fedcom.tasks.losses import Loss
+from fedcom.tasks.norms import Choice
 
 
 @dataclass(frozen=True)
 class Model(ABC):
-    """Makes a module; its settings are the fields of the dataclass."""
+    """Makes a module; its settings are the fields of the dataclass.
+
+    Args:
+        batch_norm: what becomes of the statistics of BatchNorm layers: frozen, averaged or own.
+    """
+
+    batch_norm: Choice | None = field(default=None, kw_only=True)
 
     name: ClassVar[str]
 
@@ -27,6 +34,10 @@ class Model(ABC):
             shape: of one sample.
             classes: how many outputs there are.
         """
+
+    def norms(self) -> Choice | None:
+        """The setting `batch_norm`, unless a module of the user's has an argument of that name."""
+        return self.batch_norm
 
     def loss(self) -> Loss | None:
         """The loss of (outputs, targets); None: cross-entropy."""

@@ -30,6 +30,8 @@ def similarity(task: Task, w: Tensor, clients: int = 20) -> Tensor:
         clients: how many, at most.
     """
     picked = chosen_clients(task, w.numel(), clients).to(w.device)
-    oracles = (DataOracle(task, client, Draw.seeded(0), None) for client in torch.split(picked, 1))
+    oracles = (
+        DataOracle(task, client, Draw.seeded(0).fold(client), None) for client in torch.split(picked, 1)
+    )
     g = torch.cat([normalize(oracle.full(w.reshape(1, -1)), dim=-1) for oracle in oracles])
     return (g @ g.T).clamp(-1, 1)

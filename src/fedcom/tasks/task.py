@@ -32,6 +32,7 @@ from fedcom.tasks import scores as scoring
 from fedcom.tasks.augment import DEFAULT, Augment
 from fedcom.tasks.losses import Loss, Terms, token_cross_entropy
 from fedcom.tasks.model import Model
+from fedcom.tasks.norms import Choice
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.scores import Marks, Metric, Numbers, numbers, shares
 from fedcom.tasks.suitable import check_kind, initialised
@@ -139,7 +140,7 @@ class Task:
         parts = indices(parts, len(data.y))
         check_parts(parts, len(data.y))
         sizes = torch.tensor([len(part) for part in parts])
-        order, objective = torch.cat(parts), objective.to(data.x.device)
+        order, objective = torch.cat(parts), objective.taking(data.inputs).to(data.x.device)
         x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
         classes = objective.rehearse(x, y, data.classes)
@@ -203,13 +204,16 @@ class Task:
         dtype: torch.dtype | str = torch.float32,
         seed: int = 0,
         model_seed: int | None = None,
+        batch_norm: Choice | None = None,
     ) -> "Task":
         """A task from a module and arrays (numpy or torch), split among clients by a partition.
 
         Args:
             module: its trainable parameters are the model; it is copied, not changed.
-            x: training samples, along the first axis; or, without y, samples and targets as a torch Dataset
-                or DataLoader, as (x, y), as pairs, or as a mapping or table such as {"x": ..., "label": ...}.
+            x: training samples, along the first axis; for a module of several inputs a tuple of such arrays,
+                or a mapping of its arguments, as {"input_ids": ..., "attention_mask": ...}; or, without y,
+                samples and targets as a torch Dataset or DataLoader, as (x, y), as pairs, or as a mapping or
+                table such as {"x": ..., "label": ...}.
             y: whole numbers 0..C-1 are classes, one per sample, or one per token [samples, T] with -100 in
                 padding, of which the module makes outputs [samples, T, C]; floats make it a regression, or
                 with a binary cross-entropy of torch's are answers of yes (1) or no (0). With a loss of your
@@ -230,6 +234,8 @@ class Task:
             dtype: of parameters and data, or its name.
             seed: of the partition.
             model_seed: from which the module's parameters were drawn, for `Links(first="seed")`.
+            batch_norm: what becomes of BatchNorm's statistics: "frozen" as they are, "averaged" with the
+                model, or "own" to each client, with the layers' parameters (docs/decisions/layers.md).
         """
         check_kind(module)
         terms = Terms.of(loss)
@@ -256,7 +262,8 @@ class Task:
             classes_per_client=classes_per_client,
             alpha=alpha,
         )
-        return cls.build(Objective(initialised(module, data.x), loss, dtype, model_seed), data, parts)
+        module = initialised(module, data.x, data.inputs)
+        return cls.build(Objective(module, loss, dtype, model_seed, batch_norm), data, parts)
 
     @classmethod
     def from_text(
@@ -423,6 +430,7 @@ class Task:
         p: Tensor,
         metrics: Mapping[str, Metric] | None = None,
         scored: Scored | None = None,
+        own: Tensor | None = None,
     ) -> Scores:
         """The scores of one model: train_loss, and what else the data allows.
 
@@ -438,12 +446,14 @@ class Task:
             p: the weights of all clients in the train loss.
             metrics: the user's own, on the test set.
             scored: the training samples, if they were scored elsewhere.
+            own: what stays with each of the clients on which a model is evaluated, one row per client. Its
+                samples are scored with it; test samples of nobody with the mean. None: as the module has it.
         """
         regression = not self.answers and self.test_y.is_floating_point()
         keep = regression or bool(metrics)
-        test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep)
+        test = self._marked(w, self.test_x, self.test_y, self.test_sizes or (), own, keep)
         has_test = len(self.test_y) > 0
-        train_loss, worst = self._train_scores(w, p, scored)
+        train_loss, worst = self._train_scores(w, p, scored, own)
         return {
             "train_loss": train_loss,
             "test_loss": test.loss() if has_test else None,
@@ -463,12 +473,14 @@ class Task:
         worst = worst[: max(1, round(0.1 * len(worst)))]
         return scores | ({"worst_client_perplexity": float(np.mean(worst))} if worst else {})
 
-    def _train_scores(self, w: Tensor, p: Tensor, scored: Scored | None) -> tuple[float, float | None]:
+    def _train_scores(
+        self, w: Tensor, p: Tensor, scored: Scored | None, own: Tensor | None
+    ) -> tuple[float, float | None]:
         """The train loss, and if there are right answers the mean accuracy of the worst tenth of clients."""
         if self.blind:
             return math.nan, None
         losses, hits = (
-            np.add.reduceat(marks, self._starts) for marks in scored or self._score(w, slice(None))
+            np.add.reduceat(marks, self._starts) for marks in scored or self._score(w, slice(None), own)
         )
         masses, counts = self._counts
         p = p.double().cpu()
@@ -494,16 +506,46 @@ class Task:
         first = size * block - (0 if self.held is None else int(self.sizes[: self.held.start].sum()))
         return self._score(w, slice(first, first + size))
 
-    def _score(self, w: Tensor, rows: slice) -> Scored:
-        """Score some of the training samples."""
-        marks = Marks(self.objective, w, self.x[rows], self.y[rows], self.classes)
+    def _marked(
+        self, w: Tensor, x: Tensor, y: Tensor, sizes: Sequence[int], own: Tensor | None, keep: bool = False
+    ) -> Marks:
+        """What a model, and what clients keep of their own, make of samples.
+
+        Args:
+            sizes: how many are each client's, those of the first client first; the others are nobody's.
+            own: see `evaluate`.
+        """
+        if own is None:
+            return Marks(self.objective, w, x, y, self.classes, keep)
+        rows = [*own[: len(sizes)], own.mean(0)]
+        parts = [*sizes, len(y) - sum(sizes)]
+        samples = zip(rows, torch.split(x, parts), torch.split(y, parts), strict=True)
+        found = [
+            Marks(self.objective, torch.cat((w, row.to(w))), xs, ys, self.classes, keep)
+            for row, xs, ys in samples
+            if len(ys)
+        ]
+        whole = Marks(self.objective, w, x[:0], y[:0], self.classes, keep)
+        whole.y, kept = y, [one.outputs for one in found]
+        whole.outputs = torch.cat(kept) if kept else y[:0]
+        whole.losses, whole.hits = (
+            np.concatenate([np.zeros(0), *(getattr(one, name) for one in found)])
+            for name in ("losses", "hits")
+        )
+        return whole
+
+    def _score(self, w: Tensor, rows: slice, own: Tensor | None = None) -> Scored:
+        """Score some of the training samples; all, if clients have something of their own."""
+        marks = self._marked(w, self.x[rows], self.y[rows], self.shown_sizes.tolist(), own)
         if not self.objective.terms.of_batch:
             return marks.losses, marks.hits
         sizes = self.shown_sizes.tolist()
         losses = [marks.loss(slice(i, i + n)) for i, n in zip(self._starts, sizes, strict=True)]
         return np.repeat(losses, sizes), marks.hits
 
-    def evaluate_clients(self, w: Tensor, metrics: Mapping[str, Metric] | None = None) -> list[Scores]:
+    def evaluate_clients(
+        self, w: Tensor, metrics: Mapping[str, Metric] | None = None, own: Tensor | None = None
+    ) -> list[Scores]:
         """The scores of one model on the training data of each client on which models are evaluated.
 
         And the score on its own test samples, if it is known which are its own.
@@ -511,8 +553,9 @@ class Task:
         Args:
             w: the model.
             metrics: the user's own.
+            own: see `evaluate`.
         """
-        marks = Marks(self.objective, w, self.x, self.y, self.classes, keep=bool(metrics))
+        marks = self._marked(w, self.x, self.y, self.shown_sizes.tolist(), own, keep=bool(metrics))
         numbers = range(self.clients) if self.shown is None else self.shown.tolist()
         found = []
         for client, start, size in zip(numbers, self._starts, self.shown_sizes.tolist(), strict=True):
@@ -522,7 +565,7 @@ class Task:
             found.append({"client": client, "samples": size, **scores})
         if self.test_sizes is not None:
             keep = not self.objective.terms.tokens  # outputs of text are many
-            test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep)
+            test = self._marked(w, self.test_x, self.test_y, self.test_sizes, own, keep=keep)
             for row, size, score in zip(found, self.test_sizes, test.by_client(self.test_sizes), strict=True):
                 row |= {"test_samples": size, f"test_{test.score_name}": score}
             if self.objective.terms.tokens:
@@ -544,18 +587,21 @@ class Task:
         share = self.shown_sizes.numpy()
         return share.cumsum() - share
 
-    def details(self, w: Tensor) -> Details:
+    def details(self, w: Tensor, own: Tensor | None = None) -> Details:
         """The accuracy of one model on each client and on each class; for tasks with classes.
 
         Of text there is no table by class.
+
+        Args:
+            own: see `evaluate`.
         """
         accuracy = list[float | None]()
         if not self.blind:  # else clients' samples are elsewhere
-            hits = np.add.reduceat(self._score(w, slice(None))[1], self._starts)
+            hits = np.add.reduceat(self._score(w, slice(None), own)[1], self._starts)
             accuracy = [float(h / n) if n else None for h, n in zip(hits, self._counts[1], strict=True)]
         if self.objective.terms.tokens:
             return Details(accuracy, [])
-        test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep=True)
+        test = self._marked(w, self.test_x, self.test_y, self.test_sizes or (), own, keep=True)
         confusion = torch.zeros(self.classes, self.classes + 1, dtype=torch.int64)
         if len(self.test_x):
             taken_for = test.outputs.argmax(-1).clamp(max=self.classes).cpu()
