@@ -124,6 +124,8 @@ def test_two_rounds_are_those_of_torchs_own_layers(choice: str, how: str) -> Non
     if choice == "own":  # the test samples are nobody's
         for name in own:
             server.state_dict()[name].copy_(torch.stack([c.state_dict()[name] for c in clients]).mean(0))
+    for mine, theirs in zip(state(simulation.module(), names), state(server, names), strict=True):
+        assert close(mine, theirs, 1e-11)
     with torch.no_grad():
         assert row["test_loss"] == pytest.approx(
             float(F.cross_entropy(server.eval()(X[:7]), Y[:7])), rel=1e-10
@@ -148,8 +150,7 @@ def test_statistics_become_the_clients_mean_whatever_the_method(name: str) -> No
 def test_every_engine_gives_the_same(tmp_path: Path) -> None:
     for choice, algorithm in (
         ("averaged", FedCOMGATE(eta=0.05, epochs=1, batch=4)),
-        ("own", FedCOMGATE(eta=0.05, tau=2, batch="full")),
-        ("own", FedCOM(eta=0.05, tau=2, batch=4, local=AdamWSteps(keep=True))),
+        ("own", FedCOM(eta=0.05, tau=1, batch="full", local=AdamWSteps(keep=True))),
     ):
         of, folder = task(choice), tmp_path / f"{choice}-{algorithm.name}"
         given: dict[str, Any] = {"links": Links(Int(6)), "participation": 0.7, "seed": 2}
@@ -157,7 +158,7 @@ def test_every_engine_gives_the_same(tmp_path: Path) -> None:
         def begun(
             given: Any = given, of: Task = of, algorithm: Any = algorithm, **changes: Any
         ) -> Simulation:
-            return Simulation(of, algorithm, rounds=3, device="cpu", **{**given, **changes})
+            return Simulation(of, algorithm, rounds=2, device="cpu", **{**given, **changes})
 
         whole = begun()
         whole.run()
@@ -166,7 +167,7 @@ def test_every_engine_gives_the_same(tmp_path: Path) -> None:
             assert close(other.server.w, whole.server.w)
         stacked = [begun(), begun(seed=3)]
         engine = stack_runs(stacked)
-        for _ in range(3):
+        for _ in range(2):
             engine.step()
         assert close(stacked[0].server.w, whole.server.w)
         saved, again = begun(), begun()
@@ -179,8 +180,8 @@ def test_every_engine_gives_the_same(tmp_path: Path) -> None:
         assert all(torch.equal(kept[name], x) for name, x in same.items())
         assert ("own" in same) == (choice == "own")
         alone = begun(chunk=1, links=Links(Int(6), encode=True))
-        there, _ = deployed(of, {"algorithm": algorithm, "rounds": 3, **given}, folder / "remote")
-        for _ in range(3):
+        there, _ = deployed(of, {"algorithm": algorithm, "rounds": 2, **given}, folder / "remote")
+        for _ in range(2):
             alone.step()
             there.step()
         assert torch.equal(alone.server.w, there.server.w)
@@ -192,26 +193,21 @@ def test_what_clients_own_is_never_sent() -> None:
         simulation = Simulation(task(choice), FedAvg(eta=0.05, tau=1, batch=4), rounds=1, device="cpu")
         simulation.run()
         sent[choice] = simulation.ledger.total("uplink") / len(SIZES)
-        before, after = (state(module, STATISTICS) for module in (net().double(), simulation.module()))
+        sent_model = task(choice).objective.loaded(simulation.server.w)
+        before, after = (state(module, STATISTICS) for module in (net().double(), sent_model))
         moved = [not torch.equal(a, b) for a, b in zip(before, after, strict=True)]
         assert all(moved) if choice == "averaged" else not any(moved)
         affine = ["1.weight", "5.bias"]
-        changed = zip(state(net().double(), affine), state(simulation.module(), affine), strict=True)
+        changed = zip(state(net().double(), affine), state(sent_model, affine), strict=True)
         assert all(not torch.equal(a, b) for a, b in changed) == (choice != "own")
     assert sent["averaged"] - sent["frozen"] == sent["frozen"] - sent["own"] == 8 * 2 * 7
 
 
-@pytest.mark.parametrize("codec", [Rotated(0.5), TopK(0.05), Int(2)], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("codec", [Rotated(0.5), TopK(0.05)], ids=lambda codec: codec.name)
 def test_codecs_leave_statistics_with_which_a_model_can_be_evaluated(codec: Any) -> None:
     links = Links(codec, uplink_memory="error-feedback" if isinstance(codec, TopK) else None)
-    simulation = Simulation(
-        task("averaged"),
-        FedCOM(eta=0.1, tau=4, batch=4, gamma=1.0),
-        links,
-        rounds=30,
-        eval_every=30,
-        device="cpu",
-    )
+    algorithm = FedCOM(eta=0.2, tau=2, batch=6, gamma=1.0)
+    simulation = Simulation(task("averaged"), algorithm, links, rounds=12, eval_every=12, device="cpu")
     first, last = simulation.run()
     assert last["train_loss"] < first["train_loss"]
     assert simulation.ledger.as_dict()["uplink"]["vectors"]["D statistics"]  # type: ignore[index]
@@ -245,7 +241,7 @@ def test_a_resnet_trains(choice: str) -> None:
     module = resnet((lambda n: nn.GroupNorm(2, n)) if grouped else nn.BatchNorm2d)
     of = Task.from_arrays(module, X, Y, clients=3, batch_norm=None if grouped else choice)  # type: ignore[arg-type]
     run = Simulation(
-        of, FedCOMGATE(eta=0.02, gamma=1.0, tau=4, batch=6), rounds=4, eval_every=4, device="cpu"
+        of, FedCOMGATE(eta=0.05, gamma=1.0, tau=2, batch=6), rounds=3, eval_every=3, device="cpu"
     )
     first, last = run.run()
     assert last["train_loss"] < first["train_loss"]

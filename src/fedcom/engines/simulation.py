@@ -404,14 +404,16 @@ class Simulation:
 
         Args:
             best: those of the best model among the evaluated ones instead; `best` says which one that is.
-            client: whose own parameters it has, if some stay with clients; None: as the task's module has
-                them.
+            client: whose own parameters it has, if some stay with clients; None: the mean of the clients' as
+                they stand.
         """
         if best and self.best.w is None:
             raise ConfigError("no model has been evaluated yet; play the run first")
         w = self.best.w if best and self.best.w is not None else self.server.w
         if client is not None and self.rules.own is not None:
             w = torch.cat((w, self.client_memory(torch.tensor([client]))[OWN][0].to(w)))
+        elif (own := self.own()) is not None:
+            w = torch.cat((w, own.mean(0).to(w)))
         return self.task.objective.loaded(w)
 
     def save(

@@ -90,11 +90,8 @@ def _work_apart(
             return pad(x, (0, own.shape[-1])) if x.shape[-1] == d else x
 
         w = torch.cat((start.w, own), -1)
-        client, down = (
-            type(start.client)(*map(behind, start.client)),
-            {name: behind(x) for name, x in start.down.items()},
-        )
-        within = Start(w, client, start.moments, {**down, "w": w})
+        down = {name: behind(x) for name, x in start.down.items()}
+        within = Start(w, type(start.client)(*map(behind, start.client)), start.moments, {**down, "w": w})
     w, moments = _steps_of(algorithm, within, oracle, steps, rnd, layout, start.statistics)
     meant = algorithm.upload(start.client, start.down, w[..., :d], rnd)
     if start.statistics and own is None and steps.per_client is not None:
@@ -145,6 +142,7 @@ class _WithoutStatistics:
         self.oracle, self.count, self.moves = oracle, count, cast(Tensor | None, None)
 
     def at(self, step: int) -> Oracle:
+        """The same at another local step."""
         return _WithoutStatistics(self.oracle.at(step), self.count)
 
     def batch(self, w: Tensor) -> Tensor:
@@ -281,9 +279,7 @@ def _cut(x: Any, rows: slice | Tensor) -> Any:
     return x[rows] if isinstance(x, Tensor) and x.dim() > 1 else x
 
 
-Step = Callable[
-    [Rows, Oracle, int], Rows
-]  # clients, their oracle and the number of a step, to those after it
+Step = Callable[[Rows, Oracle, int], Rows]  # of clients, their oracle and a step's number, to them after it
 
 
 def _stepped(rows: Rows, oracle: Oracle, steps: Steps, step: Step) -> tuple[Tensor, Vectors]:

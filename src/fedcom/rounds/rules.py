@@ -98,9 +98,7 @@ class Rules:
             )
         codecs = [codec for codec, _ in self.links.uplinks(torch.arange(self.clients))]
         for codec in (*codecs, self.links.downlink):
-            codec.variance(
-                self.compressed
-            )  # raises now, before round 0, if the codec cannot serve this model
+            codec.variance(self.compressed)  # raises now, before round 0, if it cannot serve this model
 
     @cached_property
     def compressed(self) -> Layout:

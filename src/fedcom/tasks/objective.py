@@ -139,11 +139,8 @@ class Objective:
     def inputs(self, x: Tensor) -> Tensor:
         """Samples in the model's dtype; whole numbers stay whole if the module has an embedding."""
         found = _finite(inputs(self.module, x, self.layout.dtype))
-        if (
-            self.several
-            and any(self.several.whole)
-            and not torch.equal(*map(self._whole_numbers, (x, found)))
-        ):
+        mixed = self.several is not None and any(self.several.whole)
+        if mixed and not torch.equal(self._whole_numbers(x), self._whole_numbers(found)):
             raise DataError(f"an input has whole numbers beyond those of {found.dtype}; give dtype='float64'")
         return found
 
@@ -364,12 +361,11 @@ class Objective:
                 outputs = self._trained(module, w, x, key)
         else:
             outputs, gaps = self._trained(module, w, x, key), []
-        loss = (
-            self.whole(outputs, y, weight)
-            if self.terms.of_batch
-            else (self.losses(outputs, y) * weight).sum()
-        )
-        return sum(gaps, loss) if gaps else loss
+        if self.terms.of_batch:
+            loss = self.whole(outputs, y, weight)
+        else:
+            loss = (self.losses(outputs, y) * weight).sum()
+        return sum(gaps, loss)
 
     def _trained(self, module: nn.Module, w: Tensor, x: Tensor, key: Tensor | None) -> Tensor:
         """The outputs of a step of training."""

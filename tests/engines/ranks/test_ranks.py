@@ -34,7 +34,7 @@ SMALL = ["model.hidden=8", f"run.rounds={ROUNDS}", f"run.eval_every={ROUNDS // 2
 
 
 def normed(batch_norm: str) -> list[str]:
-    """A model that drops and has BatchNorm, in `make chaos`: it needs torch's compiler, which loads slowly."""
+    """A model that drops and has BatchNorm, in `make chaos`; torch takes seconds to load for it."""
     return ["model.name=tests.engines.ranks.nets:Net", f"model.batch_norm={batch_norm}"] if CHAOS else []
 
 
