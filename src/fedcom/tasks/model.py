@@ -1,18 +1,25 @@
 """What a model is to the command line: settings, and a function that makes the module."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import nn
 
 from fedcom import settings
+from fedcom.tasks.adapters import Adapter
 from fedcom.tasks.losses import Loss
 
 
 @dataclass(frozen=True)
 class Model(ABC):
-    """Makes a module; its settings are the fields of the dataclass."""
+    """Makes a module; its settings are the fields of the dataclass.
+
+    Args:
+        adapter: of the module, which is frozen then; or its name. None: all parameters are trained.
+    """
+
+    adapter: Adapter | None = field(default=None, kw_only=True)
 
     name: ClassVar[str]
 

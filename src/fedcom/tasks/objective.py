@@ -1,6 +1,5 @@
 """A module and its loss as functions of one flat vector of parameters."""
 
-import copy
 import re
 import threading
 import warnings
@@ -16,7 +15,7 @@ from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
 from fedcom.tasks.pooled import Pooled
-from fedcom.tasks.suitable import check_module, copied, dtype_of, inputs, told
+from fedcom.tasks.suitable import check_module, copied, dtype_of, inputs, sharing, told
 from fedcom.tasks.survival import cox
 from fedcom.vectors import Layout, Piece, flatten
 
@@ -93,12 +92,13 @@ class Objective:
         return self._call(self._module_of_this_thread(), w, x)
 
     def _call(self, module: nn.Module, w: Tensor, x: Tensor) -> Tensor:
-        return _tensor_of(functional_call(module, self.layout.tensors(w), (x,)))
+        found = _tensor_of(functional_call(module, self.layout.tensors(w), (x,)))
+        return found.to(w.dtype) if found.dtype in (torch.float16, torch.bfloat16) else found
 
     def _module_of_this_thread(self) -> nn.Module:
         """A copy: a call sets the parameters for a while, and Ctrl-C may come before they are put back."""
         if not hasattr(self._local, "module"):
-            self._local.module = copy.deepcopy(self.module)
+            self._local.module = sharing(self.module)
         return cast(nn.Module, self._local.module)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -247,7 +247,7 @@ class Objective:
         """The same objective with all its tensors on a device."""
         if self.start.device == device:
             return self
-        module = copy.deepcopy(self.module).to(device)
+        module = sharing(self.module).to(device)
         there = Objective(module, self.loss, self.layout.dtype, self.seed)
         there.start = self.start.to(device)
         return there
