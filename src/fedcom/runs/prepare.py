@@ -226,7 +226,9 @@ def _objective(config: Config, data: Dataset) -> Objective:
 
     def make() -> torch.nn.Module:
         outputs = data.classes or (1 if data.survival else data.y[:1].numel())
-        return initialised(config.model.module(tuple(data.x.shape[1:]), outputs), data.x)
+        module = initialised(config.model.module(tuple(data.x.shape[1:]), outputs), data.x)
+        adapter = config.model.adapter
+        return module if adapter is None else adapter.on(module, config.run.seed)
 
     usual = None if data.classes else cox if data.survival else mse_loss
     return objective_of(config.run, make, config.model.loss() or usual)
