@@ -133,7 +133,9 @@ class Simulation:
         if transport == "bytes" and ranks.size > 1:
             links = replace(links, encode=True)
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
-        rules = Rules(algorithm, links, layout, cohort.clients, cohort.sampled, measure, task.objective.seed)
+        seed_of_model, turns = task.objective.seed, task.objective.turns
+        m, n = cohort.clients, cohort.sampled
+        rules = Rules(algorithm, links, layout, m, n, measure, seed_of_model, turns)
         speeds: Any = Network.preset(network) if isinstance(network, str) else network
         speeds = convert(speeds, Network | None, "network")
         draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)

@@ -22,6 +22,7 @@ from fedcom.draws import Draw
 from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
 from fedcom.rounds.local import Start, local_work
+from fedcom.rounds.part import Part
 from fedcom.rounds.rules import Rules, ServerSide
 from fedcom.traffic.channel import SEED_BYTES, Channel, Inbox
 from fedcom.vectors import Layout, Vectors
@@ -163,6 +164,8 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     Args:
         channel: the uplink.
     """
+    if rules.part is not None:
+        return _part_work(rules.alone, rules.part, given, channel)
     algorithm, rnd = rules.algorithm, _own_path(rules, given)
     state = algorithm.begin(given.state, given.down, given.oracle, rnd)
     state = returned.stepped(algorithm, "begin", given.state, state)
@@ -194,6 +197,17 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     )
 
 
+def _part_work(rules: Rules, part: Part, given: Assignment, channel: Channel) -> Work:
+    """The same of a part of the model; what clients keep has the length of the whole model again."""
+    state, memory, down = (part.of(x) for x in (given.state, given.memory, given.down))
+    oracle = part.oracle(given.oracle, given.down["w"])
+    inner = given._replace(state=state, memory=memory, down=down, oracle=oracle)
+    work = client_work(rules, inner, channel)
+    return work._replace(
+        state=part.into(given.state, work.state), memory=part.into(given.memory, work.memory)
+    )
+
+
 class Senders(NamedTuple):
     """What the server knows of some clients whose messages it hears."""
 
@@ -209,6 +223,8 @@ def server_hears(rules: Rules, senders: Senders, w: Tensor, inbox: Inbox) -> tup
     Args:
         w: the model; only its shape and dtype matter.
     """
+    if rules.part is not None:
+        return server_hears(rules.alone, senders, rules.part.of(w), inbox)
     clients, rnd = senders.clients, _own_path(rules, senders)
     sent, blank, uplink = {}, w.expand(len(clients), -1), rules.uplink_of(clients)
     for name in rules.algorithm.uploads:
@@ -365,6 +381,10 @@ def server_work(
         draw: the round's key.
         receivers: how many hear each message; None: all clients of the round.
     """
+    if (part := rules.part) is not None:
+        inner = part.of(server_side)
+        answer = server_work(rules.alone, inner, mean, q, rnd, channel, draw, receivers)
+        return answer._replace(server_side=part.into(server_side, answer.server_side))
     algorithm, (state, memory, _), heard, q_down = rules.algorithm, server_side, mean, None
     receivers = receivers or rules.sampled
     if rules.sends_mean_down:
@@ -398,6 +418,7 @@ def client_hears(rules: Rules, rnd: Round, w: Tensor, inbox: Inbox, draw: Draw) 
         draw: that round's key.
     """
     mean: Vectors = {}
+    w = w if rules.part is None else rules.part.of(w)
     for name in rules.algorithm.uploads if rules.sends_mean_down else ():
         decoded = inbox.send(name, w, rules.layout, rules.links.downlink, _mean_key(rules, draw, name))
         mean[name] = rules.downlink.hear(decoded, rules.units(name, rnd))
@@ -447,6 +468,10 @@ def client_finish(rules: Rules, work: Work, answer: Answer, in_place: bool = Fal
     Args:
         in_place: whether the state may be written over the one before.
     """
+    if (part := rules.part) is not None:
+        inner = work._replace(state=part.of(work.state), memory=part.of(work.memory))
+        state, memory = client_finish(rules.alone, inner, answer, in_place)
+        return part.into(work.state, state), part.into(work.memory, memory)
     algorithm, rnd = rules.algorithm, answer.rnd
     state = loops.client_step(algorithm, work.state, work.sent, answer.mean, rnd) if in_place else None
     if state is None:
@@ -474,12 +499,14 @@ def norms(rules: Rules, sent: Vectors, rnd: Round) -> dict[str, float]:
 
 def shortened(rules: Rules, work: Work, factors: Mapping[str, float], rnd: Round) -> Work:
     """Clients' work once they know that the server multiplied what it heard of them by some factors."""
-    unheard = rules.uplink.unheard
+    unheard, kept = rules.uplink.unheard, work.memory if rules.part is None else rules.part.of(work.memory)
     memory = {
-        name: unheard(work.memory[name], (1 - factors[name]) * sent, rules.units(name, rnd))
+        name: unheard(kept[name], (1 - factors[name]) * sent, rules.units(name, rnd))
         for name, sent in work.sent.items()
-        if name in work.memory
+        if name in kept
     }
+    if rules.part is not None:
+        memory = rules.part.into({name: work.memory[name] for name in memory}, memory)
     return work._replace(sent=scaled(work.sent, factors), memory=work.memory | memory)
 
 

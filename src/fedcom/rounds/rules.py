@@ -16,6 +16,7 @@ from fedcom.codecs import Codec
 from fedcom.errors import ConfigError
 from fedcom.rounds import loops, returned, stages
 from fedcom.rounds.local import STEPS
+from fedcom.rounds.part import Part
 from fedcom.rounds.stages import Pipeline, Units
 from fedcom.traffic.links import DefaultUplink, DownlinkMemory, Links, Memory
 from fedcom.vectors import Layout, Vectors, apart, handfuls
@@ -67,6 +68,10 @@ class Rules:
         sampled: n, how many take part in a round.
         measure: how far what was heard is from what was meant; clients send it where damping needs it.
         seed: from which the first model was drawn; None: it cannot be drawn again.
+        turns: the names of the tensors that are trained and sent in the first round, the second and so on,
+            from the beginning again after the last; empty: all in every round.
+        part: what is trained and sent in the round that these rules are for; None: the whole model.
+        repeats: whether clients repeat the server's step; None: as method and links have it.
     """
 
     algorithm: Algorithm
@@ -76,6 +81,9 @@ class Rules:
     sampled: int
     measure: Measure = relative_error
     seed: int | None = None
+    turns: tuple[tuple[str, ...], ...] = ()
+    part: Part | None = None
+    repeats: bool | None = None
 
     def __post_init__(self) -> None:
         check(self.algorithm, self.links, self.clients, self.sampled)
@@ -86,7 +94,24 @@ class Rules:
             )
         codecs = [codec for codec, _ in self.links.uplinks(torch.arange(self.clients))]
         for codec in (*codecs, self.links.downlink):
-            codec.variance(self.layout)  # raises now, before round 0, if the codec cannot serve this model
+            for turn in self.by_turn or (self,):
+                codec.variance(turn.layout)  # raises now, before round 0, if it cannot serve this model
+
+    @cached_property
+    def by_turn(self) -> tuple["Rules", ...]:
+        """The rules of each turn; empty without turns."""
+        parts = [Part(self.layout, names) for names in self.turns]
+        of_turn = {"turns": (), "repeats": self.clients_repeat_step}
+        return tuple(replace(self, layout=part.layout, part=part, **of_turn) for part in parts)
+
+    def at(self, round_index: int) -> "Rules":
+        """The rules of a round; they differ from these if parts of the model are trained in turn."""
+        return self.by_turn[round_index % len(self.turns)] if self.turns else self
+
+    @cached_property
+    def alone(self) -> "Rules":
+        """The same rules for a model that is nothing but the part."""
+        return replace(self, part=None)
 
     def units(self, vector: str, rnd: Round) -> Units:
         """The units of an uploaded vector."""
@@ -136,11 +161,15 @@ class Rules:
     @property
     def clients_repeat_step(self) -> bool:
         """Whether clients repeat the server's step themselves, so that only the mean goes down."""
+        if self.repeats is not None:
+            return self.repeats
         if self.algorithm.option is not None:
             return self.algorithm.option == "I"
+        if self.turns:
+            return True  # means are shorter than the model
         if self.sampled == self.clients:
             return self.algorithm.needs_mean
-        return not self.links.downlink.lossless  # means are then shorter than the model
+        return not self.links.downlink.lossless  # the same
 
     @property
     def catches_up(self) -> bool:
@@ -218,6 +247,8 @@ class Rules:
         Args:
             mean: of what the server heard, as clients hear it.
         """
+        if self.part is not None:
+            return self.part.into(side, self.alone.server_step(self.part.of(side), mean, rnd))
         algorithm, before = self.algorithm.at_gamma(rnd.gamma), side.state
         direction = returned.direction(algorithm, before, mean, rnd) if side.moments else None
         state = returned.stepped(algorithm, "server_step", before, algorithm.server_step(before, mean, rnd))
@@ -233,6 +264,7 @@ class Rules:
         Args:
             w: the model; only its shape, dtype and device matter.
         """
+        w = w if self.part is None else self.part.of(w)
         vectors = {name: torch.zeros_like(w) for name in self.algorithm.uploads}
         return {**vectors, **{name: w.new_zeros(1) for name in self.algorithm.numbers}}
 

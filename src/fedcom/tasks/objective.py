@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedcom.errors import ConfigError, DataError
+from fedcom.tasks.adapters import TURNS
 from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
@@ -45,6 +46,7 @@ class Objective:
         terms: what is known of the loss.
         layout: of the parameters in the flat vector.
         start: the module's parameters as a flat vector.
+        turns: the names of the parameters that are trained in each of some rounds, in turn; empty: all are.
         dense: the module as a fully connected network; None: it is none, or has a loss of its own.
         pooled: the same as a convolutional network with max-pooling, which a GPU computes by matrix products.
         same_in_any_stack: whether, on a CPU, a client's gradient has the same bits in any stack of clients.
@@ -68,6 +70,7 @@ class Objective:
         self.terms = Terms.of(self.loss)
         self.layout = Layout.of(module, dtype)
         self.start = flatten(module, dtype)
+        self.turns: tuple[tuple[str, ...], ...] = getattr(module, TURNS, ())
         self.dense = Dense.of(module, self.layout) if loss is None else None
         self.pooled = Pooled.of(module, self.layout) if loss is None else None
         self._gradients = self.dense.gradients if self.dense else vmap(grad(self._weighted_loss))

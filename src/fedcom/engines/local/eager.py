@@ -261,7 +261,7 @@ class EagerEngine(InOneProcess):
             who.rnd,
             who.draw,
         )
-        return Done(rows, client_work(rules, given, channel), bills, mail or [])
+        return Done(rows, client_work(rules.at(self.round), given, channel), bills, mail or [])
 
     def senders(self, begun: Sequence[Begun], rows: slice) -> Senders:
         """What is known to all of the clients of some rows."""
@@ -327,7 +327,8 @@ class EagerEngine(InOneProcess):
         """What the server of one run makes of the round."""
         run = self.runs[i]
         mean, q = collected
-        return server_work(run.rules, run.server_side, mean, q, begun.rnd, self._downlink(i), begun.draw)
+        rules, side = run.rules.at(self.round), run.server_side
+        return server_work(rules, side, mean, q, begun.rnd, self._downlink(i), begun.draw)
 
     def finish(self, answers: Sequence[Answer]) -> None:
         """Update what clients keep, then what servers keep, of which clients may hold views until then."""
@@ -358,7 +359,7 @@ class EagerEngine(InOneProcess):
 
     def finished(self, answers: Sequence[Answer], work: Work) -> tuple[Any, Vectors]:
         """The state and memory of some rows after the round; the state may be written over the one before."""
-        finish = partial(client_finish, self.runs[0].rules, in_place=True)
+        finish = partial(client_finish, self.runs[0].rules.at(self.round), in_place=True)
         return self.stack.finished(finish, work, answers)
 
     def _strata_of_round(self) -> Strata:

@@ -219,7 +219,7 @@ class RankedEngine(EagerEngine):
     def _by_reduce(self, own: Own) -> Parcel:
         """torch.distributed adds the ranks' sums, in an order of its own."""
         found, w = self._passed_on(own, adds=False), self.runs[0].server.w
-        for name, zeros in self.runs[0].rules.blank_mean(w).items():
+        for name, zeros in self.runs[0].rules.at(self.round).blank_mean(w).items():
             found.tensors[f"{_MEAN}{name}"] = self.ranks.sum(own.sums.get(name, zeros))
         return found
 
@@ -274,7 +274,7 @@ class RankedEngine(EagerEngine):
 
     def _hear(self, mean: Mean, begun: Begun, row: int, box: Mail) -> None:
         """Add what one client's messages say to the mean."""
-        rules, w, rows = self.runs[0].rules, self.runs[0].server.w, slice(row, row + 1)
+        rules, w, rows = self.runs[0].rules.at(self.round), self.runs[0].server.w, slice(row, row + 1)
         inbox = Inbox("uplink", [], encode=True, mail=[list(box)])
         sent, _ = server_hears(rules, self.senders([begun], rows), w, inbox)
         mean.add(begun.p[rows], sent)

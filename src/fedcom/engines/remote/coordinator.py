@@ -266,7 +266,14 @@ class Coordinator:
         bill, mail = Ledger(run.rules.clients), Mail()
         channel = downlink(bill, mail)
         answer = server_work(
-            run.rules, run.server_side, now.mean.vectors, q, rnd, channel, now.draw, receivers=1
+            run.rules.at(self.round),
+            run.server_side,
+            now.mean.vectors,
+            q,
+            rnd,
+            channel,
+            now.draw,
+            receivers=1,
         )
         run.server_side = answer.server_side
         self.calls.keep(End(Told(self.round, float(share), mail), bill))

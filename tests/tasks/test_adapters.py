@@ -1,0 +1,1 @@
+"""Adapters: what is trained, sent, kept and shared; each way of training them by hand."""
