@@ -138,6 +138,11 @@ from fedcom.studies.workflow import (
     compare,
     sweep,
 )
+from fedcom.tasks.adapters import (
+    Adapter,
+    lora,
+    merged,
+)
 from fedcom.tasks.losses import (
     batch_loss,
 )
@@ -186,6 +191,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamWSteps",
+    "Adapter",
     "Algorithm",
     "Auto",
     "Codec",
@@ -279,6 +285,8 @@ __all__ = [
     "cox",
     "from_arrays",
     "load",
+    "lora",
+    "merged",
     "plot",
     "record",
     "report",

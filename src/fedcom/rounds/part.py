@@ -37,7 +37,11 @@ class Part:
     @cached_property
     def layout(self) -> Layout:
         """The layout of the part, its tensors in the order of the model's."""
-        kept = [(name, s) for name, s in zip(self.whole.names, self.whole.shapes, strict=True) if name in self.names]
+        kept = [
+            (name, s)
+            for name, s in zip(self.whole.names, self.whole.shapes, strict=True)
+            if name in self.names
+        ]
         return Layout(tuple(name for name, _ in kept), tuple(s for _, s in kept), self.whole.dtype)
 
     @cached_property
@@ -53,7 +57,8 @@ class Part:
 
     def of(self, held: Held) -> Held:
         """The part of a vector, or of all vectors in a dictionary or named tuple; what is none stays."""
-        return _mapped(held, self._taken)
+        found: Held = _mapped(held, self._taken)
+        return found
 
     def _taken(self, x: Tensor) -> Tensor:
         if x.shape[-1:] != (self.whole.size,):
@@ -62,7 +67,8 @@ class Part:
 
     def into(self, held: Held, new: Held) -> Held:
         """What is held, with a new part."""
-        return _mapped(held, self._put, new)
+        found: Held = _mapped(held, self._put, new)
+        return found
 
     def _put(self, x: Tensor, new: Tensor) -> Tensor:
         if x.shape[-1:] != (self.whole.size,):
@@ -97,11 +103,13 @@ class PartOracle:
 
     def batch(self, w: Tensor) -> Tensor:
         """The minibatch gradient at w."""
-        return self.part.of(self.inner.batch(self._whole(w)))
+        g: Tensor = self.inner.batch(self._whole(w))
+        return self.part.of(g)
 
     def full(self, w: Tensor) -> Tensor:
         """The gradient of the client's whole loss at w."""
-        return self.part.of(self.inner.full(self._whole(w)))
+        g: Tensor = self.inner.full(self._whole(w))
+        return self.part.of(g)
 
     def _whole(self, w: Tensor) -> Tensor:
         return self.part.into(self.w.expand(*w.shape[:-1], -1), w)

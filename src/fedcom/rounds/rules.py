@@ -101,8 +101,8 @@ class Rules:
     def by_turn(self) -> tuple["Rules", ...]:
         """The rules of each turn; empty without turns."""
         parts = [Part(self.layout, names) for names in self.turns]
-        of_turn = {"turns": (), "repeats": self.clients_repeat_step}
-        return tuple(replace(self, layout=part.layout, part=part, **of_turn) for part in parts)
+        turn = replace(self, turns=(), repeats=self.clients_repeat_step) if parts else self
+        return tuple(replace(turn, layout=part.layout, part=part) for part in parts)
 
     def at(self, round_index: int) -> "Rules":
         """The rules of a round; they differ from these if parts of the model are trained in turn."""

@@ -21,6 +21,7 @@ from fedcom.errors import ConfigError, DataError
 from fedcom.registry import short_name
 from fedcom.rounds.cohort import sample_size
 from fedcom.rounds.rules import Measure, check, relative_error
+from fedcom.tasks.adapters import Adapter, load_kept
 from fedcom.tasks.losses import Loss
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.objective import Objective
@@ -228,7 +229,7 @@ def _objective(config: Config, data: Dataset) -> Objective:
         outputs = data.classes or (1 if data.survival else data.y[:1].numel())
         module = initialised(config.model.module(tuple(data.x.shape[1:]), outputs), data.x)
         adapter = config.model.adapter
-        return module if adapter is None else adapter.on(module, config.run.seed)
+        return adapter.on(module, config.run.seed) if isinstance(adapter, Adapter) else module
 
     usual = None if data.classes else cox if data.survival else mse_loss
     return objective_of(config.run, make, config.model.loss() or usual)
@@ -259,6 +260,6 @@ def _load(module: torch.nn.Module, path: Path) -> None:
     if not path.is_file():
         raise DataError(f"no model file {path}; `fedcom run` leaves one as model.safetensors")
     try:
-        module.load_state_dict(load_file(path))
+        load_kept(module, load_file(path))
     except Exception as error:
         raise DataError(f"{path} does not hold this model: {' '.join(str(error).split())}") from None

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +65,7 @@ class Adapter:
     @classmethod
     def choices(cls) -> str:
         """The names there are, in words."""
-        return " or ".join(map(repr, settings.get_args(Kind)))
+        return " or ".join(map(repr, get_args(Kind)))
 
     def on(self, module: nn.Module, seed: int = 0) -> nn.Module:
         """A copy of a module with adapters; see `lora`."""
@@ -101,7 +101,7 @@ def lora(
         rank: the columns of B and the rows of A.
         alpha: adapters count alpha / rank times.
         layers: names of linear layers, embeddings and convolutions, or patterns such as layers.3.*; each
-            stands for all names that end so. None: q_proj and v_proj, or every linear layer if there are none.
+            stands for all names that end so. None: q_proj and v_proj, or all linear layers if there are none.
         also: the same for other parameters that are trained beside the adapters.
         seed: from which A is drawn.
         method: "lora", "ffa" or "rolora"; `Adapter` explains them.
@@ -118,7 +118,7 @@ class Adapted(nn.Module):
 
     lora_A: nn.Parameter
     lora_B: nn.Parameter
-    weight: nn.Parameter
+    weight: Tensor
     scale: float
 
     def low_rank(self, x: Tensor) -> Tensor:
@@ -193,10 +193,28 @@ def adapted_layers(module: nn.Module) -> Iterator[tuple[str, Adapted]]:
     return ((name, part) for name, part in module.named_modules() if isinstance(part, Adapted))
 
 
+def kept(module: nn.Module) -> dict[str, Tensor]:
+    """What a run's folder keeps of a module: all of its state, or without the base if it has adapters."""
+    state: dict[str, Tensor] = module.state_dict()
+    if next(adapted_layers(module), None) is None:
+        return state
+    named = dict(module.named_parameters())
+    return {key: x for key, x in state.items() if ".lora_" in f".{key}" or _trained(named.get(key))}
+
+
+def _trained(parameter: nn.Parameter | None) -> bool:
+    return parameter is not None and parameter.requires_grad
+
+
+def load_kept(module: nn.Module, state: dict[str, Tensor]) -> None:
+    """Load what `kept` returned; a RuntimeError if the names or shapes are others."""
+    module.load_state_dict(state, strict={*state} != {*kept(module)})
+
+
 def merged(module: nn.Module) -> nn.Module:
     """A copy of a module without adapters: each is added to the weight of its layer."""
     twin = sharing(module)
-    for name, layer in list(adapted_layers(twin)):
+    for _, layer in list(adapted_layers(twin)):
         plain = next(kind for kind, other in _KINDS.items() if type(layer) is other)
         total = layer.weight.detach().double() + layer.product().double()
         layer.weight = nn.Parameter(total.to(layer.weight.dtype), requires_grad=False)

@@ -1,4 +1,4 @@
-"""Llama-shaped language models in plain torch, with Hugging Face's names of parameters, read from a folder."""
+"""Llama-shaped language models in plain torch, with Hugging Face's names, read from a folder."""
 
 import json
 import math
@@ -173,14 +173,15 @@ class _Decoder(nn.Module):
 def _frequencies(shape: Shape, device: torch.device, dtype: torch.dtype) -> Tensor:
     """How far each pair of coordinates turns from one position to the next."""
     even = torch.arange(0, shape.head_dim, 2, device=device, dtype=dtype)
-    turn = shape.rope_theta ** (-even / shape.head_dim)
+    turn: Tensor = 1 / torch.pow(shape.rope_theta, even / shape.head_dim)
     if not shape.rope:
         return turn
     rope = dict(shape.rope)
     low, high, factor = (rope[key] for key in ("low_freq_factor", "high_freq_factor", "factor"))
     fit = rope["original_max_position_embeddings"] * turn / (2 * math.pi)  # how many times it turns round
     share = ((fit - low) / (high - low)).clamp(0, 1)
-    return (1 - share) * turn / factor + share * turn
+    mixed: Tensor = (1 - share) * turn / factor + share * turn
+    return mixed
 
 
 class LlamaModule(nn.Module):
@@ -227,9 +228,13 @@ def read(folder: str | Path, dtype: torch.dtype | None = None) -> LlamaModule:
     if shape.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
         weights["lm_head.weight"] = weights.get("model.embed_tokens.weight", torch.empty(0))
-    weights = {key: x for key, x in weights.items() if not key.endswith("rotary_emb.inv_freq")}
+    weights = {
+        key: x if dtype is None else x.to(dtype)
+        for key, x in weights.items()
+        if not key.endswith("rotary_emb.inv_freq")
+    }
     try:
-        module.load_state_dict({key: x if dtype is None else x.to(dtype) for key, x in weights.items()}, assign=True)
+        module.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         raise DataError(f"{folder} does not hold this model: {' '.join(str(error).split())[:300]}") from None
     if shape.tie_word_embeddings:

@@ -73,7 +73,7 @@ def _halves(x: Tensor, heads: int) -> Tensor:
 
 
 class Tokenizer:
-    """Text to tokens and back, by the tokenizer.bin of llama2.c: pairs are joined, those of best score first."""
+    """Text to tokens and back, by a tokenizer.bin of llama2.c: pairs are joined, the best first."""
 
     def __init__(self, path: Path) -> None:
         data, place = path.read_bytes(), 4

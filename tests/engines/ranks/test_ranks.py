@@ -43,7 +43,7 @@ METHODS = {
     "fedgate": ["server.name=nesterov", "server.momentum=0.5", "run.store=disk", "local.name=momentum"],
     "fedcom": [
         *("uplink.name=int", "downlink.name=rotated", "downlink.bits=2", "algorithm.option=I"),
-        *("server.name=adam", "run.participation=0.35"),
+        *("server.name=adam", "run.participation=0.35", "adapter.name=rolora", "adapter.rank=2"),
     ],
 }
 

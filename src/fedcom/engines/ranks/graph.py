@@ -34,9 +34,9 @@ class Recorded(NamedTuple):
 class RankedGraphEngine(RankedEngine):
     """Records what is done before the exchange and what is done after it, and replays both.
 
-    A recording is of some rows, and of the part of the model that is trained. Where clients are sampled, a rank's clients have other rows from round to
-    round: each range of rows is recorded when it comes for the second time, as long as there is room, since
-    libraries set themselves up in the first. Others are played.
+    A recording is of some rows, and of the part of the model that is trained. Where clients are sampled, a
+    rank's clients have other rows from round to round: each range of rows is recorded when it comes for the
+    second time, as long as there is room, since libraries set themselves up in the first. Others are played.
 
     Attributes:
         refused: why rounds cannot be recorded; None if they can, or it was not tried yet.
