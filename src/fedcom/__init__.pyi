@@ -143,6 +143,17 @@ from fedcom.tasks.adapters import (
     lora,
     merged,
 )
+from fedcom.tasks.export import (
+    save_merged,
+    save_peft,
+)
+from fedcom.tasks.generate import (
+    generate,
+    tokenizer_in,
+)
+from fedcom.tasks.llama import (
+    llama,
+)
 from fedcom.tasks.losses import (
     batch_loss,
 )
@@ -284,12 +295,17 @@ __all__ = [
     "concordance_index",
     "cox",
     "from_arrays",
+    "generate",
+    "llama",
     "load",
     "lora",
     "merged",
     "plot",
     "record",
     "report",
+    "save_merged",
+    "save_peft",
     "split",
     "sweep",
+    "tokenizer_in",
 ]

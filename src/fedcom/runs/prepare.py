@@ -235,6 +235,14 @@ def _objective(config: Config, data: Dataset) -> Objective:
     return objective_of(config.run, make, config.model.loss() or usual)
 
 
+def module_of(config: Config) -> torch.nn.Module:
+    """The module that a config describes, with its adapters and the parameters of run.init."""
+    if config.model.needs_data:
+        return build_task(config)[0].objective.module
+    nothing = torch.zeros(0, 1)
+    return _objective(config, Dataset("nothing", nothing, nothing, nothing, nothing, classes=1)).module
+
+
 def objective_of(run: RunConfig, make: Callable[[], torch.nn.Module], loss: Loss | None) -> Objective:
     """A model and its loss; parameters are drawn from run.seed or read from run.init.
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from fedcom.errors import ConfigError, DataError
 from fedcom.tasks import llama2c
+from fedcom.tasks.generate import Tokenizer, tokenizer_in
 from fedcom.tasks.model import Model
 
 _WEIGHTS = "model.safetensors"
@@ -40,6 +41,7 @@ class Shape:
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
+    max_position_embeddings: int = 2048
     rope: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
@@ -187,7 +189,7 @@ def _frequencies(shape: Shape, device: torch.device, dtype: torch.dtype) -> Tens
 class LlamaModule(nn.Module):
     """A Llama-shaped model: tokens [samples, positions] to scores of the next one [..., vocabulary].
 
-    Parameters are drawn from torch's generator; `read` gives those of a folder.
+    Parameters are drawn from torch's generator; `llama` gives those of a folder.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -206,7 +208,7 @@ class LlamaModule(nn.Module):
         return y
 
 
-def read(folder: str | Path, dtype: torch.dtype | None = None) -> LlamaModule:
+def llama(folder: str | Path, dtype: torch.dtype | None = None) -> LlamaModule:
     """The model in a folder: config.json and safetensors in Hugging Face's form, or a file of llama2.c.
 
     Args:
@@ -279,8 +281,12 @@ class Llama(Model):
     dtype: Literal["file", "float32", "bfloat16", "float16", "float64"] = "file"
 
     name: ClassVar[str] = "llama"
+    needs_data: ClassVar[bool] = False
+
+    def tokenizer(self) -> Tokenizer:
+        return tokenizer_in(self.path or "")
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         if self.path is None:
             raise ConfigError("model llama needs the folder of its weights; set model.path=FOLDER")
-        return read(self.path, None if self.dtype == "file" else getattr(torch, self.dtype))
+        return llama(self.path, None if self.dtype == "file" else getattr(torch, self.dtype))

@@ -11,6 +11,8 @@ from torch import Tensor
 from fedcom.errors import DataError
 
 _HEADER = struct.Struct("<7i")
+_BYTE = b"<0x%02X>"  # the word of a single byte
+_BYTES = {_BYTE % byte: bytes([byte]) for byte in range(256)}
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -61,8 +63,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "num_key_value_heads": shared,
         "rms_norm_eps": 1e-5,
         "tie_word_embeddings": tied,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
+        "max_position_embeddings": length,
     }
     return config, found
 
@@ -74,6 +75,8 @@ def _halves(x: Tensor, heads: int) -> Tensor:
 
 class Tokenizer:
     """Text to tokens and back, by a tokenizer.bin of llama2.c: pairs are joined, the best first."""
+
+    ends = frozenset({1, 2})
 
     def __init__(self, path: Path) -> None:
         data, place = path.read_bytes(), 4
@@ -93,7 +96,7 @@ class Tokenizer:
         found, known = [1], self._number
         for letter in f" {text}" if text else "":
             raw = letter.encode()
-            found += [known[raw]] if raw in known else [byte + 3 for byte in raw]
+            found += [known[raw]] if raw in known else [known.get(_BYTE % byte, 0) for byte in raw]
         while True:
             pairs = [
                 (self._scores[both], -i, both)
@@ -107,6 +110,7 @@ class Tokenizer:
 
     def decode(self, tokens: list[int]) -> str:
         """The text of some tokens."""
-        raw = b"".join(bytes([t - 3]) if 3 <= t < 259 else self._words[t] for t in tokens if t > 2)
+        words = [self._words[t] for t in tokens if t > 2]
+        raw = b"".join(_BYTES.get(word, word) for word in words)
         text = raw.decode(errors="replace")
         return text[1:] if tokens[:1] == [1] else text

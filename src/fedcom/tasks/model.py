@@ -8,6 +8,7 @@ from torch import nn
 
 from fedcom import settings
 from fedcom.tasks.adapters import Adapter
+from fedcom.tasks.generate import Tokenizer
 from fedcom.tasks.losses import Loss
 
 
@@ -22,6 +23,7 @@ class Model(ABC):
     adapter: Adapter | None = field(default=None, kw_only=True)
 
     name: ClassVar[str]
+    needs_data: ClassVar[bool] = True  # must the shape of samples be known to make the module?
 
     def __post_init__(self) -> None:
         settings.check(self)
@@ -34,6 +36,10 @@ class Model(ABC):
             shape: of one sample.
             classes: how many outputs there are.
         """
+
+    def tokenizer(self) -> Tokenizer | None:
+        """What turns text into the module's inputs; None: it is no language model, or has none of its own."""
+        return None
 
     def loss(self) -> Loss | None:
         """The loss of (outputs, targets); None: cross-entropy."""
