@@ -1,4 +1,4 @@
-"""Adapters of a language model, many clients at once: memory, and tokens per second beside a loop over clients.
+"""Adapters of a language model, many clients at once: memory, and tokens per second beside a loop.
 
     python benchmarks/adapters.py --device cuda --path FOLDER        the two lines of docs/benchmarks.md
 
@@ -120,7 +120,8 @@ def main() -> None:
     adapters = one.nbytes
     least = base + given.clients * (adapters + activations)
     print(
-        f"base {base / 1e6:.0f} MB, adapters {adapters / 1e6:.2f} MB, one client's activations {activations / 1e9:.3f} GB"
+        f"base {base / 1e6:.0f} MB, adapters {adapters / 1e6:.2f} MB, "
+        f"activations of one client {activations / 1e9:.3f} GB"
     )
     method = FedAvg(eta=ETA, tau=given.steps, batch=given.batch, decay=1)
     chunk = given.chunk or given.clients
@@ -144,7 +145,8 @@ def main() -> None:
     stacked = tokens / meter.seconds(run.step, given.rounds)
     alone_rate = tokens / meter.seconds(lambda: looped(module, here, given.steps), max(1, given.rounds // 2))
     print(
-        f"tokens per second: {stacked:,.0f} stacked, {alone_rate:,.0f} in a loop: {stacked / alone_rate:.2f} times"
+        f"tokens per second: {stacked:,.0f} stacked, {alone_rate:,.0f} in a loop: "
+        f"{stacked / alone_rate:.2f} times"
     )
 
 

@@ -19,15 +19,16 @@ from fedcom import (
     Task,
     TopK,
     lora,
+    save_peft,
 )
 from fedcom.draws import Draw
 from fedcom.engines.stacks import stack_runs
-from fedcom.tasks.adapters import adapted_layers, merged
+from fedcom.tasks.adapters import adapted_layers, kept, merged
 from fedcom.tasks.objective import Objective
 from tests.conftest import close
 from tests.engines.remote.clients import deployed
 
-METHODS = ("lora", "ffa", "rolora")
+METHODS = ("lora", "ffa", "rolora", "fedex", "flora")
 RANK, ALPHA, SCALE = 2, 3.0, 1.5
 
 
@@ -49,6 +50,7 @@ def linear_task(method: str) -> Task:
     module = lora(nn.Sequential(base), RANK, ALPHA, method=method)  # type: ignore[arg-type]
     with torch.no_grad():  # as after some rounds
         dict(module.named_parameters())["0.lora_B"].copy_(numbers("B", 3, RANK))
+    assert torch.equal(base.weight.detach(), numbers("weight", 3, 4))
     x, y = numbers("x", 6, 4), numbers("y", 6, 3)
     parts = [range(3), range(3, 6)]
     return Task.from_arrays(module, x, y, partition=parts, loss=halves, dtype="float64")
@@ -60,11 +62,11 @@ def test_two_rounds_by_hand(method: str) -> None:
     run = Simulation(task, FedAvg(eta=eta, tau=2, batch="full", decay=1), rounds=2, device="cpu")
     layer = dict(adapted_layers(run.module()))["0"]
     w0, bias = numbers("weight", 3, 4), numbers("bias", 3)
-    a, b = layer.lora_A.detach().clone(), layer.lora_B.detach().clone()
+    first = a, b = layer.lora_A.detach().clone(), layer.lora_B.detach().clone()
     assert a.abs().max() <= 0.5
     assert a.std() > 0.1
     for number in range(2):
-        trains_a = method == "lora" or (method == "rolora" and number == 1)
+        trains_a = method in ("lora", "fedex", "flora") or (method == "rolora" and number == 1)
         trains_b = method != "rolora" or number == 0
         ends = []
         for j in range(2):
@@ -77,14 +79,24 @@ def test_two_rounds_by_hand(method: str) -> None:
                 aj, bj = aj - trains_a * eta * step_a, bj - trains_b * eta * step_b
             ends.append((aj, bj))
         a, b = (ends[0][0] + ends[1][0]) / 2, (ends[0][1] + ends[1][1]) / 2
+        mean = (ends[0][1] @ ends[0][0] + ends[1][1] @ ends[1][0]) / 2
+        if method == "fedex":
+            w0 = w0 + SCALE * (mean - b @ a)
+        if method == "flora":
+            w0, a, b = w0 + SCALE * mean, *first
         run.step()
         layer = dict(adapted_layers(run.module()))["0"]
         assert close(layer.lora_A.detach(), a)
         assert close(layer.lora_B.detach(), b)
-        assert torch.equal(layer.weight, w0)
-    sent = {"lora": 2 * 14, "ffa": 2 * 6, "rolora": 6 + 8}[method]
+        assert close(layer.weight.detach(), w0)
+    assert torch.equal(task.objective.module[0].weight, numbers("weight", 3, 4))  # type: ignore[index]
+    sent = {"ffa": 2 * 6, "rolora": 6 + 8}.get(method, 2 * 14)
     header = run.ledger.as_dict()["uplink"]["vectors"]["D"]["header"]  # type: ignore[index]
     assert run.ledger.total("uplink") == 2 * 8 * sent + header
+    if method in ("fedex", "flora"):  # 12 numbers are fewer than the factors of two clients, 2 * 14
+        told = run.ledger.as_dict()["downlink"]["vectors"]  # type: ignore[index]
+        assert told["base"]["factors"] == 2 * 2 * 8 * 12
+        assert ("D" in told) == (method == "fedex")
 
 
 def small_task(method: str) -> Task:
@@ -143,6 +155,61 @@ def test_turns_are_the_same_in_every_engine(case: str, tmp_path: Path) -> None:
     for way in ("uplink", "downlink"):
         assert encoded.ledger.total(way) == whole.ledger.total(way)  # type: ignore[arg-type]
     assert not torch.equal(whole.server.w, task.objective.start)
+
+
+@pytest.mark.parametrize("method", ["fedex", "flora"])
+def test_a_base_that_changes_is_the_run_s_own(method: str, tmp_path: Path) -> None:
+    """Groups, checkpoints, several layers of all kinds, 16 bits, and what cannot be."""
+    draw = Draw.seeded(2)
+    x, y = draw.fold("x").integers(9, 60).reshape(20, 3), draw.fold("y").integers(4, 20)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = nn.Embedding(9, 6), nn.Conv1d(3, 4, 2), nn.Flatten(), nn.Linear(20, 4)
+    module = lora(nn.Sequential(*layers), 2, 2.0, layers=("0", "1", "3"), method=method)  # type: ignore[arg-type]
+    task = Task.from_arrays(module, x, y, clients=5, dtype="float64")
+    algorithm = FedAvg(eta=0.1, tau=2, batch=3)
+
+    def new(**changes: Any) -> Simulation:
+        settings = {"rounds": 4, "device": "cpu", "participation": 0.8, "chunk": 5, **changes}
+        return Simulation(task, algorithm, **settings)  # type: ignore[arg-type]
+
+    whole, single, half = new(), new(chunk=2), new()
+    before = whole.module()
+    for _ in range(2):
+        half.step()
+    half.save(tmp_path)
+    whole.run()
+    single.run()
+    back = Simulation.load(tmp_path, task)
+    back.run()
+    again = whole.replaced()
+    assert torch.equal(again.module()[3].weight, before[3].weight)  # type: ignore[index]
+    for run, same in ((single, torch.equal), (back, torch.equal)):
+        for p, q in zip(run.module().parameters(), whole.module().parameters(), strict=True):
+            assert same(p, q) if run is back else close(p.detach(), q.detach(), 1e-9)
+    flat = merged(whole.module())
+    with torch.no_grad():
+        assert close(flat(x), whole.module()(x), 1e-10)
+        if method == "flora":  # all that was learnt is in the base
+            assert torch.equal(whole.server.w, task.objective.start)
+            assert not close(flat(x), before(x), 1e-3)
+    assert whole.results[-1]["train_loss"] < whole.results[0]["train_loss"]
+    assert {f"{i}.weight" for i in (0, 1, 3)} < {*kept(whole.module())}
+    narrow = nn.Sequential(*layers).bfloat16()
+    small = lora(narrow, 2, 2.0, layers=("0", "1", "3"), method=method)  # type: ignore[arg-type]
+    run = Simulation(Task.from_arrays(small, x, y, clients=5), algorithm, rounds=2, device="cpu")
+    run.run()
+    assert run.state.server_side.base["weights"].dtype == torch.float32
+    assert {p.dtype for p in merged(run.module()).parameters()} == {torch.bfloat16}
+    with pytest.raises(ConfigError, match="merged"):
+        save_peft(whole.module(), tmp_path / "peft")
+    with pytest.raises(ConfigError, match="real clients"):
+        deployed(task, {"algorithm": algorithm, "links": None}, tmp_path)
+    with pytest.raises(ConfigError, match="play each run by itself"):
+        stack_runs([new(), new(seed=1)])
+    if method == "flora":
+        with pytest.raises(ConfigError, match="start anew"):
+            Simulation(task, FedCOMGATE())
 
 
 def test_the_frozen_base_is_held_once(tmp_path: Path) -> None:

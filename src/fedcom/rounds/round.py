@@ -23,6 +23,8 @@ from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
 from fedcom.rounds.local import Start, local_work
 from fedcom.rounds.part import Part
+from fedcom.rounds.products import NAME as PRODUCTS
+from fedcom.rounds.products import Products
 from fedcom.rounds.rules import Rules, ServerSide
 from fedcom.traffic.channel import SEED_BYTES, Channel, Inbox
 from fedcom.vectors import Layout, Vectors
@@ -132,7 +134,8 @@ def server_bytes(rules: Rules, server_side: ServerSide) -> tuple[int, int]:
     vector = _UNCOMPRESSED.format.HEADER + sum(field.nbytes for field in fields)
     sent = algorithm.broadcast(server_side.state)
     first = len(sent) * vector if rules.first_seed is None else SEED_BYTES
-    return first, len(rules.replica(server_side)) * vector
+    base = 0 if rules.products is None else rules.products.base_bytes
+    return first, len(rules.replica(server_side)) * vector + base
 
 
 class Assignment(NamedTuple):
@@ -326,10 +329,15 @@ def _send_number(
 
 
 class Mean:
-    """The weighted mean of what clients sent, summed as their messages come."""
+    """The weighted mean of what clients sent, summed as their messages come.
 
-    def __init__(self) -> None:
+    Args:
+        products: the adapters whose products are averaged too, if any.
+    """
+
+    def __init__(self, products: Products | None = None) -> None:
         self.vectors: Vectors = {}
+        self._products = products
 
     def add(self, p: Tensor, sent: Vectors) -> None:
         """Add one message, or a stack of them.
@@ -341,6 +349,8 @@ class Mean:
         for name, x in sent.items():
             rows, weights = (x, p) if x.dim() > 1 else (x.unsqueeze(0), p.reshape(1))
             self.vectors[name] = _weighted(self.vectors.get(name), weights, rows)
+            if name == "D" and self._products is not None:
+                self.vectors[PRODUCTS] = self._products.added(self.vectors.get(PRODUCTS), weights, rows)
 
 
 def _weighted(mean: Tensor | None, p: Tensor, x: Tensor) -> Tensor:
@@ -359,6 +369,7 @@ class Answer(NamedTuple):
     server_side: ServerSide  # what the server keeps now
     mean: Vectors  # the mean as clients hear it
     rnd: Round  # the round's facts, alpha included
+    change: Tensor | None = None  # what is to be added to the base, if it changes
 
 
 def server_work(
@@ -385,7 +396,7 @@ def server_work(
         inner = part.of(server_side)
         answer = server_work(rules.alone, inner, mean, q, rnd, channel, draw, receivers)
         return answer._replace(server_side=part.into(server_side, answer.server_side))
-    algorithm, (state, memory, _), heard, q_down = rules.algorithm, server_side, mean, None
+    algorithm, (state, memory, *_), heard, q_down = rules.algorithm, server_side, mean, None
     receivers = receivers or rules.sampled
     if rules.sends_mean_down:
         reply = algorithm.reply(state, mean, rnd) if rules.corrects_downlink else mean
@@ -404,7 +415,24 @@ def server_work(
     after = rules.server_step(server_side, heard, rnd)
     if rules.corrects_downlink:
         after = after._replace(state=algorithm.settle_server(after.state, mean, heard, rnd))
-    return Answer(after._replace(memory=memory), heard, rnd)
+    answer = Answer(after._replace(memory=memory), heard, rnd)
+    return (
+        answer
+        if rules.products is None
+        else _with_change(rules.products, server_side, mean, answer, channel, receivers)
+    )
+
+
+def _with_change(
+    products: Products, before: ServerSide, mean: Vectors, answer: Answer, channel: Channel, receivers: int
+) -> Answer:
+    """The answer with what is added to the base, of which clients are told."""
+    moved = answer.rnd.eta * mean["D"]
+    change = products.change(before.state.w, moved, answer.rnd.eta**2 * mean[PRODUCTS])
+    channel.count("base", "factors", products.nbytes(receivers), receivers)
+    after = answer.server_side
+    w = products.anew(after.state.w, before.base["start"])
+    return answer._replace(server_side=after._replace(state=after.state._replace(w=w)), change=change)
 
 
 def client_hears(rules: Rules, rnd: Round, w: Tensor, inbox: Inbox, draw: Draw) -> tuple[Vectors, Round]:

@@ -17,6 +17,8 @@ from fedcom.errors import ConfigError
 from fedcom.rounds import loops, returned, stages
 from fedcom.rounds.local import STEPS
 from fedcom.rounds.part import Part
+from fedcom.rounds.products import NAME as PRODUCTS
+from fedcom.rounds.products import Products
 from fedcom.rounds.stages import Pipeline, Units
 from fedcom.traffic.links import DefaultUplink, DownlinkMemory, Links, Memory
 from fedcom.vectors import Layout, Vectors, apart, handfuls
@@ -44,10 +46,11 @@ class ServerSide(NamedTuple):
     state: Any  # the algorithm's
     memory: Vectors  # what a lossy downlink dropped, by vector
     moments: Vectors  # what its optimiser keeps, by name
+    base: Vectors = {}  # noqa: RUF012  # the frozen weights that change, and the first model, if they do
 
     def tensors(self) -> Vectors:
         """All of it, by name."""
-        parts = {"memory": self.memory, "moment": self.moments}
+        parts = {"memory": self.memory, "moment": self.moments, "base": self.base}
         found = {f"{part}.{name}": x for part, held in parts.items() for name, x in held.items()}
         return {**self.state._asdict(), **found}
 
@@ -55,7 +58,8 @@ class ServerSide(NamedTuple):
         """The same with other tensors, by the names that `tensors` has."""
         state = type(self.state)(*(found[name] for name in self.state._fields))
         memory = {name: found[f"memory.{name}"] for name in self.memory}
-        return ServerSide(state, memory, {name: found[f"moment.{name}"] for name in self.moments})
+        moments = {name: found[f"moment.{name}"] for name in self.moments}
+        return ServerSide(state, memory, moments, {name: found[f"base.{name}"] for name in self.base})
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class Rules:
             from the beginning again after the last; empty: all in every round.
         part: what is trained and sent in the round that these rules are for; None: the whole model.
         repeats: whether clients repeat the server's step; None: as method and links have it.
+        products: the adapters that are averaged as products, if any.
     """
 
     algorithm: Algorithm
@@ -84,9 +89,12 @@ class Rules:
     turns: tuple[tuple[str, ...], ...] = ()
     part: Part | None = None
     repeats: bool | None = None
+    products: Products | None = None
 
     def __post_init__(self) -> None:
         check(self.algorithm, self.links, self.clients, self.sampled)
+        if self.products is not None:
+            _check_products(self.algorithm, self.uplink.remembers, self.products.restarts)
         if self.links.first == "seed" and self.seed is None:
             raise ConfigError(
                 "downlink.first=seed needs a model that is drawn from a seed: leave run.init out or set "
@@ -165,8 +173,8 @@ class Rules:
             return self.repeats
         if self.algorithm.option is not None:
             return self.algorithm.option == "I"
-        if self.turns:
-            return True  # means are shorter than the model
+        if self.turns or self.products is not None:
+            return True  # means are shorter than the model, or the base changes, which is told like a mean
         if self.sampled == self.clients:
             return self.algorithm.needs_mean
         return not self.links.downlink.lossless  # the same
@@ -178,7 +186,9 @@ class Rules:
 
     @property
     def sends_mean_down(self) -> bool:
-        """Whether the mean goes down after the round."""
+        """Whether the mean goes down after the round; not if adapters start anew, and all is in the base."""
+        if self.products is not None and self.products.restarts:
+            return False
         return self.algorithm.needs_mean or self.uplink.needs_mean or self.clients_repeat_step
 
     @property
@@ -266,7 +276,8 @@ class Rules:
         """
         w = w if self.part is None else self.part.of(w)
         vectors = {name: torch.zeros_like(w) for name in self.algorithm.uploads}
-        return {**vectors, **{name: w.new_zeros(1) for name in self.algorithm.numbers}}
+        products = {} if self.products is None else {PRODUCTS: self.products.blank(w)}
+        return {**vectors, **{name: w.new_zeros(1) for name in self.algorithm.numbers}, **products}
 
     def replica(self, side: ServerSide) -> Vectors:
         """The vectors that clients need to repeat the server's step, by name."""
@@ -375,6 +386,21 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
         )
     if not isinstance(a.tau, int) and len(a.tau) != m:
         raise ConfigError(f"tau needs one number, or one per client ({m}); got {len(a.tau)}")
+
+
+def _check_products(algorithm: Algorithm, remembers: bool, restarts: bool) -> None:
+    """Refuse a method whose adapters cannot be averaged as products."""
+    a = algorithm
+    if "D" not in a.uploads:
+        raise ConfigError(
+            f"{a.name} does not send how far clients went, so adapters fedex and flora cannot be"
+        )
+    keeps = a.needs_mean or a.tracks or remembers or a.local.keep or bool(a.server.init(torch.zeros(1)))
+    if restarts and keeps:
+        raise ConfigError(
+            f"with adapter flora adapters start anew after each round, and {a.name} keeps something of them "
+            "from round to round; use fedavg or fedcom with server sgd and without a memory, or adapter fedex"
+        )
 
 
 def check_local(algorithm: Algorithm) -> None:

@@ -21,8 +21,9 @@ from fedcom.errors import ConfigError
 from fedcom.plain import build
 from fedcom.tasks.suitable import check_kind, sharing
 
-Kind = Literal["lora", "ffa", "rolora"]
+Kind = Literal["lora", "ffa", "rolora", "fedex", "flora"]
 USUAL = ("q_proj", "v_proj")  # the layers of attention that are adapted unless told
+PRODUCTS = "fedcom_products"  # the same for layers whose adapters are averaged as products; see Objective
 TURNS = "fedcom_turns"  # the attribute of a module that says which of its parameters are trained in turn
 
 
@@ -33,7 +34,8 @@ class Adapter:
     Args:
         name: "lora": A and B are trained and averaged (FedIT). "ffa": A stays as it was drawn, and only B is
             trained and sent. "rolora": B in the first round, A in the second, and so on; only that half is
-            sent.
+            sent. "fedex": as lora, and what the means of A and B miss of the mean of B A is added to the
+            base. "flora": the mean of B A is added to the base, and adapters start anew after each round.
         rank: the columns of B and the rows of A.
         alpha: adapters count alpha / rank times.
         layers: names of layers, or patterns such as layers.3.*; each stands for all names that end so. None:
@@ -83,6 +85,8 @@ class Adapter:
         if self.name == "rolora":
             others = [name for name, p in named.items() if p.requires_grad and ".lora_" not in f".{name}"]
             setattr(twin, TURNS, tuple((*parts[which], *others) for which in "BA"))
+        if self.name in ("fedex", "flora"):
+            setattr(twin, PRODUCTS, (tuple(adapted), self.alpha / self.rank, self.name == "flora"))
         return twin
 
 
@@ -104,7 +108,7 @@ def lora(
             stands for all names that end so. None: q_proj and v_proj, or all linear layers if there are none.
         also: the same for other parameters that are trained beside the adapters.
         seed: from which A is drawn.
-        method: "lora", "ffa" or "rolora"; `Adapter` explains them.
+        method: "lora", "ffa", "rolora", "fedex" or "flora"; `Adapter` explains them.
     """
     return Adapter(method, rank, alpha, cast(Any, layers), cast(Any, also)).on(module, seed)
 
@@ -114,12 +118,14 @@ class Adapted(nn.Module):
 
     Attributes:
         scale: alpha / rank.
+        narrow: the dtype of an embedding's outputs, if it is not that of its weight.
     """
 
     lora_A: nn.Parameter
     lora_B: nn.Parameter
     weight: Tensor
     scale: float
+    narrow: torch.dtype | None = None
 
     def low_rank(self, x: Tensor) -> Tensor:
         """s B A x, in the dtype of the layer's weight."""
@@ -138,7 +144,8 @@ class AdaptedLinear(Adapted, nn.Linear):
         return F.linear(self.scale * F.linear(x, self.lora_A.to(x.dtype)), self.lora_B.to(x.dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias) + self.low_rank(x)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self.weight.to(x.dtype), bias) + self.low_rank(x)
 
 
 class AdaptedEmbedding(Adapted, nn.Embedding):
@@ -149,7 +156,8 @@ class AdaptedEmbedding(Adapted, nn.Embedding):
         return F.linear(self.scale * F.embedding(x, self.lora_A.to(dtype).T), self.lora_B.to(dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.Embedding.forward(self, x) + self.low_rank(x)
+        y = nn.Embedding.forward(self, x) + self.low_rank(x)
+        return y if self.narrow is None else y.to(self.narrow)
 
     def product(self) -> Tensor:
         return super().product().T
@@ -163,7 +171,8 @@ class _AdaptedConv(Adapted):
 
     def forward(self, x: Tensor) -> Tensor:
         layer = cast(Any, self)
-        y: Tensor = layer._conv_forward(x, self.weight, layer.bias)
+        bias = None if layer.bias is None else layer.bias.to(x.dtype)
+        y: Tensor = layer._conv_forward(x, self.weight.to(x.dtype), bias)
         return y + self.low_rank(x)
 
 
@@ -193,13 +202,40 @@ def adapted_layers(module: nn.Module) -> Iterator[tuple[str, Adapted]]:
     return ((name, part) for name, part in module.named_modules() if isinstance(part, Adapted))
 
 
+def own_base(module: nn.Module, dtype: torch.dtype) -> Tensor:
+    """Give the adapted layers of a module weights of their own; returns the memory of all, as one vector.
+
+    They are in the order and form of B A: [outputs, inputs], of an embedding [its width, its rows].
+    """
+    layers = [layer for _, layer in adapted_layers(module)]
+    whole = [isinstance(layer, AdaptedEmbedding) for layer in layers]
+    forms = [
+        layer.weight.detach().T if turned else layer.weight.detach()
+        for layer, turned in zip(layers, whole, strict=True)
+    ]
+    flat = torch.cat([x.to(dtype).flatten() for x in forms])
+    parts = torch.split(flat, [x.numel() for x in forms])
+    for layer, turned, form, part in zip(layers, whole, forms, parts, strict=True):
+        if form.dtype in (torch.float16, torch.bfloat16):
+            layer.narrow = form.dtype
+        view = part.view(form.shape)
+        layer.weight = nn.Parameter(view.T if turned else view, requires_grad=False)
+    return flat
+
+
 def kept(module: nn.Module) -> dict[str, Tensor]:
-    """What a run's folder keeps of a module: all of its state, or without the base if it has adapters."""
+    """What a run's folder keeps of a module: all of its state, or without the base if it has adapters.
+
+    If the base of adapted layers changes, it is kept too.
+    """
     state: dict[str, Tensor] = module.state_dict()
     if next(adapted_layers(module), None) is None:
         return state
-    named = dict(module.named_parameters())
-    return {key: x for key, x in state.items() if ".lora_" in f".{key}" or _trained(named.get(key))}
+    named, changes = dict(module.named_parameters()), hasattr(module, PRODUCTS)
+    base = {f"{name}.weight" for name, _ in adapted_layers(module)} if changes else set[str]()
+    return {
+        key: x for key, x in state.items() if ".lora_" in f".{key}" or key in base or _trained(named.get(key))
+    }
 
 
 def _trained(parameter: nn.Parameter | None) -> bool:
@@ -217,11 +253,13 @@ def merged(module: nn.Module) -> nn.Module:
     for _, layer in list(adapted_layers(twin)):
         plain = next(kind for kind, other in _KINDS.items() if type(layer) is other)
         total = layer.weight.detach().double() + layer.product().double()
-        layer.weight = nn.Parameter(total.to(layer.weight.dtype), requires_grad=False)
+        dtype = layer.narrow or layer.weight.dtype
+        layer.weight = nn.Parameter(total.to(dtype), requires_grad=False)
         layer.__class__ = plain  # type: ignore[assignment]
         del layer.lora_A, layer.lora_B, layer.scale
-    if hasattr(twin, TURNS):
-        delattr(twin, TURNS)
+    for mark in (TURNS, PRODUCTS):
+        if hasattr(twin, mark):
+            delattr(twin, mark)
     return twin
 
 

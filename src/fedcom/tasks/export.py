@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedcom.errors import ConfigError, StorageError
-from fedcom.tasks.adapters import AdaptedEmbedding, adapted_layers, merged
+from fedcom.tasks.adapters import PRODUCTS, AdaptedEmbedding, adapted_layers, merged
 from fedcom.tasks.llama import LlamaModule
 
 _PREFIX = "base_model.model."
@@ -22,6 +22,8 @@ def save_peft(module: nn.Module, folder: str | Path, base: str = "") -> Path:
     layers = dict(adapted_layers(module))
     if not layers:
         raise ConfigError("the module has no adapters; fedcom.lora gives it some")
+    if hasattr(module, PRODUCTS):
+        raise ConfigError("adapters fedex and flora change the base too; write the merged weights instead")
     tensors: dict[str, Tensor] = {}
     for name, layer in layers.items():
         form = "lora_embedding_{}" if isinstance(layer, AdaptedEmbedding) else "lora_{}.weight"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedcom.errors import ConfigError, DataError
-from fedcom.tasks.adapters import TURNS
+from fedcom.tasks.adapters import PRODUCTS, TURNS, own_base
 from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
@@ -46,6 +46,9 @@ class Objective:
         terms: what is known of the loss.
         layout: of the parameters in the flat vector.
         start: the module's parameters as a flat vector.
+        products: the layers whose adapters are averaged as products, how many times these count, and whether
+            they start anew after a round; None: there are none.
+        base: the weights of these layers, one after the other, if they are this objective's own.
         turns: the names of the parameters that are trained in each of some rounds, in turn; empty: all are.
         dense: the module as a fully connected network; None: it is none, or has a loss of its own.
         pooled: the same as a convolutional network with max-pooling, which a GPU computes by matrix products.
@@ -70,6 +73,8 @@ class Objective:
         self.terms = Terms.of(self.loss)
         self.layout = Layout.of(module, dtype)
         self.start = flatten(module, dtype)
+        self.products: tuple[tuple[str, ...], float, bool] | None = getattr(module, PRODUCTS, None)
+        self.base = self.start[:0]
         self.turns: tuple[tuple[str, ...], ...] = getattr(module, TURNS, ())
         self.dense = Dense.of(module, self.layout) if loss is None else None
         self.pooled = Pooled.of(module, self.layout) if loss is None else None
@@ -241,6 +246,16 @@ class Objective:
         if self.terms.of_batch:
             return self.whole(outputs, y, weight)
         return (self.losses(outputs, y) * weight).sum()
+
+    def with_own_base(self) -> "Objective":
+        """The same objective with a base that may be written over; itself if it never changes."""
+        if self.products is None:
+            return self
+        module = sharing(self.module)
+        base = own_base(module, self.layout.dtype)
+        twin = Objective(module, self.loss, self.layout.dtype, self.seed)
+        twin.base = base
+        return twin
 
     def __reduce__(self) -> tuple[type["Objective"], tuple[object, ...]]:
         """Copies and pickles are made anew: what belongs to a thread stays here."""

@@ -38,7 +38,7 @@ METHODS = {
     "fedpaq": ["uplink.name=topk", "uplink.ratio=0.1", "uplink.memory=error-feedback"],
     "diana": ["algorithm.tau=1", "run.participation=0.5"],
     "fedavgm": ["run.participation=0.35", "local.name=adamw", "local.keep=true", "algorithm.eta=0.01"],
-    "fedexp": ["uplink.name=int", "run.participation=0.35"],
+    "fedexp": ["uplink.name=int", "run.participation=0.35", "adapter.name=fedex", "adapter.alpha=2"],
     "scaffold-m": ["server.name=momentum", "run.participation=0.35"],
     "fedgate": ["server.name=nesterov", "server.momentum=0.5", "run.store=disk", "local.name=momentum"],
     "fedcom": [
