@@ -249,6 +249,12 @@ def test_the_frozen_base_is_held_once(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2 * run.server.w.nbytes + 8192
 
 
+def test_runs_with_other_frozen_parameters_are_no_stack() -> None:
+    runs = [Simulation(small_task("ffa"), FedAvg(), rounds=1, device="cpu") for _ in range(2)]
+    with pytest.raises(ConfigError, match="share their frozen parameters"):
+        stack_runs(runs)
+
+
 @torch.no_grad()
 def test_layers_of_every_kind_have_adapters() -> None:
     """They begin as they were; merged weights give the same outputs; the rest has no gradient."""

@@ -39,7 +39,7 @@ class Job:
     """What the server and every client make for themselves from the same files.
 
     Args:
-        config: with data.clients; its other settings of data and model are not used.
+        config: with data.clients; its other settings of data and model, but for adapters, are not used.
         parts: the user's module.
     """
 
@@ -128,7 +128,7 @@ class Job:
 
     def _task(self, client: int | None, data: Dataset | None) -> Task:
         """The task of one client, or with None that of the server, whose data is the test set."""
-        objective = objective_of(self.config.run, self.parts.model, self._loss)
+        objective = objective_of(self.config.run, self._model, self._loss)
         sizes, classes = self._sizes(), 0 if data is None else data.classes
         x = torch.zeros(0) if data is None else objective.inputs(data.x)
         y = torch.zeros(0) if data is None else objective.targets(data.y)
@@ -142,6 +142,12 @@ class Job:
         if client is None and len(y):
             classes = objective.rehearse(x, y, classes)
         return Task(objective, *train, sizes, *test, classes, self._name, held=held)
+
+    def _model(self) -> torch.nn.Module:
+        """The user's module, with the adapters that the config says."""
+        module: torch.nn.Module = self.parts.model()
+        adapter = self.config.model.adapter
+        return module if adapter is None else adapter.on(module, self.config.run.seed)
 
     def _sizes(self) -> Tensor | None:
         told = getattr(self.parts, "sizes", None)
