@@ -123,8 +123,9 @@ class Simulation:
         links = links_of(links, algorithm)
         home: Any = Storage(storage) if isinstance(storage, str) else storage  # type: ignore[arg-type]
         home = convert(home, Storage | None, "storage")
-        self._given = task.to(pick_device(device))
-        self.task = replace(self._given, objective=self._given.objective.with_own_base())
+        self._given = self.task = task.to(pick_device(device))
+        if task.objective.products is not None:
+            self.task = replace(self._given, objective=self._given.objective.with_own_base())
         algorithm, self.why_rates = settle(self.task, algorithm, links, participation, seed)
         self.algorithm = algorithm
         self.rounds, self.eval_every = rounds, eval_every

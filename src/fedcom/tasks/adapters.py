@@ -164,16 +164,20 @@ class AdaptedEmbedding(Adapted, nn.Embedding):
 
 
 class _AdaptedConv(Adapted):
+    bias: Tensor | None
+
     def low_rank(self, x: Tensor) -> Tensor:
-        layer, convolve = cast(Any, self), (F.conv1d, F.conv2d, F.conv3d)[self.lora_B.dim() - 3]
-        low = layer._conv_forward(x, self.lora_A.to(x.dtype), None)
+        convolve = (F.conv1d, F.conv2d, F.conv3d)[self.lora_B.dim() - 3]
+        low = self._convolved(x, self.lora_A, None)
         return convolve(self.scale * low, self.lora_B.to(x.dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        layer = cast(Any, self)
-        bias = None if layer.bias is None else layer.bias.to(x.dtype)
-        y: Tensor = layer._conv_forward(x, self.weight.to(x.dtype), bias)
-        return y + self.low_rank(x)
+        return self._convolved(x, self.weight, self.bias) + self.low_rank(x)
+
+    def _convolved(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        part: Any = self
+        y: Tensor = part._conv_forward(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+        return y
 
 
 class AdaptedConv1d(_AdaptedConv, nn.Conv1d):
@@ -295,9 +299,8 @@ def _adapted(layer: Any, name: str, rank: int, scale: float, draw: Draw) -> Adap
         out, rest = rest[0], [out]
     if getattr(layer, "groups", 1) != 1:
         raise ConfigError(f"layer {name!r} is a convolution in {layer.groups} groups, which have no adapter")
-    twin = copy.copy(layer)
-    twin.__class__ = _KINDS[type(layer)]
-    twin._parameters, twin.scale = dict(layer._parameters), scale
+    twin = copy.deepcopy(layer, {id(p): p for p in layer.parameters()})
+    twin.__class__, twin.scale = _KINDS[type(layer)], scale
     bound, size = 1 / math.sqrt(math.prod(rest)), rank * math.prod(rest)
     a = (2 * draw.uniform(size, torch.float64) - 1) * bound
     dtype = torch.promote_types(layer.weight.dtype, torch.float32)

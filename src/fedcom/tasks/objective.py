@@ -248,9 +248,7 @@ class Objective:
         return (self.losses(outputs, y) * weight).sum()
 
     def with_own_base(self) -> "Objective":
-        """The same objective with a base that may be written over; itself if it never changes."""
-        if self.products is None:
-            return self
+        """The same objective with a base that may be written over."""
         module = sharing(self.module)
         base = own_base(module, self.layout.dtype)
         twin = Objective(module, self.loss, self.layout.dtype, self.seed)
