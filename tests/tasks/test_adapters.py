@@ -1,10 +1,12 @@
 """Adapters: what is trained, sent, kept and shared; a round of each method by hand; engines and codecs."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedcom import (
@@ -21,13 +23,16 @@ from fedcom import (
     lora,
     save_peft,
 )
+from fedcom.config import Config, read
 from fedcom.draws import Draw
 from fedcom.engines.stacks import stack_runs
 from fedcom.tasks.adapters import adapted_layers, kept, merged
 from fedcom.tasks.objective import Objective
+from tests.cli.test_cli import Command, command
 from tests.conftest import close
 from tests.engines.remote.clients import deployed
 
+__all__ = ["command"]  # a fixture
 METHODS = ("lora", "ffa", "rolora", "fedex", "flora")
 RANK, ALPHA, SCALE = 2, 3.0, 1.5
 
@@ -281,6 +286,31 @@ def test_layers_of_every_kind_have_adapters() -> None:
         assert close(flat[name](x), module[name](x)), name  # type: ignore[index]
         assert not close(flat[name](x), base[name](x), 1e-3), name  # type: ignore[index]
         assert type(flat[name]) is type(layer)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("adapter", ["rolora", "fedex"])
+def test_a_run_s_folder_holds_what_its_model_needs(adapter: str, tmp_path: Path, command: Command) -> None:
+    """Adapters without a base that stays, and a config that says the same again."""
+    settings = (f"model.adapter={adapter}", "adapter.rank=2", "adapter.layers=1", "model.hidden=8")
+    rates = ("algorithm.name=fedcom", "algorithm.eta=0.02", "algorithm.gamma=1", "algorithm.tau=2")
+    done = command("run", *settings, *rates, "run.rounds=2", "--out", "run", "--quiet", "--device", "cpu")
+    assert done.code == 0, done.err
+    names = {*load_file(tmp_path / "run" / "model.safetensors")}
+    assert names == {"1.lora_A", "1.lora_B", *(["1.weight"] if adapter == "fedex" else [])}
+    table = read(tmp_path / "run" / "config.toml")
+    assert table["adapter"] == {"name": adapter, "rank": 2, "alpha": 16.0, "layers": ["1"], "also": []}
+    assert json.loads(json.dumps(Config.of(table).table()))["adapter"] == table["adapter"]
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    scores = json.loads(command("evaluate", "run", "--device", "cpu").out)
+    for key in ("train_loss", "test_loss", "test_accuracy"):
+        assert scores[key] == pytest.approx(last[key], rel=1e-6)
+    exported = command("export", "run", "--out", "peft")
+    assert exported.code == (0 if adapter == "rolora" else 2), exported.err
+    assert command("export", "run", "--out", "flat", "--merged").code == 0
+    assert {*load_file(tmp_path / "flat" / "model.safetensors")} == {
+        f"{i}.{kind}" for i in (1, 3) for kind in ("weight", "bias")
+    }
+    assert "has no tokenizer" in command("generate", "run", "--prompt", "a").err
 
 
 def test_draws_depend_on_the_seed_and_the_name_alone() -> None:

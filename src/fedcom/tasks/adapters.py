@@ -62,7 +62,10 @@ class Adapter:
     def of_plain(cls, given: Any) -> Any:
         """The adapter that a name or a table stands for; anything else as it is."""
         table = {"name": given} if isinstance(given, str) else given
-        return build(cls, table, cls.section) if isinstance(table, dict) else given
+        if not isinstance(table, dict):
+            return given
+        named = {key: _texts(value) if key in ("layers", "also") else value for key, value in table.items()}
+        return build(cls, named, cls.section)
 
     @classmethod
     def choices(cls) -> str:
@@ -286,6 +289,13 @@ def _chosen(module: nn.Module, layers: tuple[str, ...] | None) -> list[tuple[str
                 f"such as {', '.join(can[:4]) or 'none in this module'}"
             )
     return [(name, part) for name, part in named if type(part) in _KINDS and _fits(name, layers)]
+
+
+def _texts(names: Any) -> Any:
+    """Names as text; those of nn.Sequential's layers are numbers where a config has them."""
+    if isinstance(names, list | tuple):
+        return [_texts(name) for name in names]
+    return str(names) if type(names) is int else names
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:

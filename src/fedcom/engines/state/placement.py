@@ -125,12 +125,12 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _activations(task: Task) -> int:
-    """How many numbers the module computes from one sample in a forward pass."""
+    """How many numbers the module computes from one sample in a forward pass; of 16 bits, half as many."""
     counts: list[int] = []
 
     def count(module: nn.Module, inputs: object, output: object) -> None:
         if isinstance(output, Tensor):
-            counts.append(output.numel())
+            counts.append(output.nbytes // task.objective.layout.itemsize)
         if isinstance(output, Tensor) and isinstance(module, nn.Conv2d):  # the table of patches, if compiled
             counts.append(output.numel() // module.out_channels * module.weight[0].numel())
 
