@@ -3,11 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 FLOWER := .venv-flower
+HF := .venv-hf
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder --durations=30  # a file's fixtures are made by one worker
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # or every process of a test would compile all modules anew
 
-.PHONY: help demo test lint types loops pytest chaos flower deploy-test soak fuzz docs hooks clean
+.PHONY: help demo test lint types loops pytest chaos flower hf deploy-test soak fuzz docs hooks clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
@@ -24,6 +25,13 @@ $(FLOWER)/installed: $(VENV)/installed constraints-flower.txt
 	$(BIN)/python -c 'import pathlib, sysconfig; print(sysconfig.get_path("purelib")); print(pathlib.Path("src").resolve())' > $(FLOWER)/paths
 	cp $(FLOWER)/paths $$($(FLOWER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/fedcom.pth
 	$(FLOWER)/bin/pip install --quiet --constraint constraints-flower.txt flwr
+	@touch $@
+
+$(HF)/installed: $(VENV)/installed constraints-hf.txt
+	$(PYTHON) -m venv $(HF)
+	$(BIN)/python -c 'import pathlib, sysconfig; print(sysconfig.get_path("purelib")); print(pathlib.Path("src").resolve())' > $(HF)/paths
+	cp $(HF)/paths $$($(HF)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/fedcom.pth
+	$(HF)/bin/pip install --quiet --constraint constraints-hf.txt transformers peft
 	@touch $@
 
 demo: $(VENV)/installed  ## compare six methods on embedded data, about a minute; a table, figures and a report
@@ -51,6 +59,8 @@ chaos: $(VENV)/installed  ## every test in full: kill runs, damage checkpoints, 
 
 flower: $(FLOWER)/installed  ## Flower in an environment of its own, as its pins are not ours
 
+hf: $(HF)/installed  ## transformers and peft in an environment of their own, to compare with
+
 deploy-test: $(FLOWER)/installed  ## 20 rounds over Flower, a SuperNode and the ServerApp killed; some minutes
 	$(FLOWER)/bin/pip install --quiet --constraint constraints-flower.txt 'flwr[simulation]'
 	FEDCOM_DEPLOY=1 $(BIN)/pytest tests/deployment
@@ -71,4 +81,4 @@ hooks: $(VENV)/installed  ## lint and types before each commit of this clone
 	git config core.hooksPath .githooks
 
 clean:  ## remove what make made
-	rm -rf $(VENV) $(FLOWER) runs site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) $(HF) runs site .pytest_cache .mypy_cache .ruff_cache

@@ -143,9 +143,25 @@ from fedcom.studies.workflow import (
     compare,
     sweep,
 )
+from fedcom.tasks.adapters import (
+    Adapter,
+    lora,
+    merged,
+)
+from fedcom.tasks.export import (
+    save_merged,
+    save_peft,
+)
+from fedcom.tasks.generate import (
+    generate,
+    tokenizer_in,
+)
 from fedcom.tasks.language import (
     Gru,
     Transformer,
+)
+from fedcom.tasks.llama import (
+    llama,
 )
 from fedcom.tasks.losses import (
     batch_loss,
@@ -196,6 +212,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamWSteps",
+    "Adapter",
     "Algorithm",
     "Auto",
     "Codec",
@@ -295,11 +312,18 @@ __all__ = [
     "cox",
     "from_arrays",
     "from_text",
+    "generate",
+    "llama",
     "load",
+    "lora",
+    "merged",
     "plot",
     "record",
     "report",
+    "save_merged",
+    "save_peft",
     "split",
     "sweep",
     "token_cross_entropy",
+    "tokenizer_in",
 ]

@@ -119,7 +119,10 @@ _PARAGRAPHS = (
     "characters), and with name=text the path of a folder of text, or of a .jsonl with text_column and "
     "client_column",
     "model: name, hidden (widths, such as 64,32; of gru the units), embed and layers (of gru), width, heads, "
-    "layers, positions and tied (of transformer); of a class of yours, its arguments",
+    "layers, positions and tied (of transformer), path (of llama: the folder of its weights) and dtype; of a "
+    "class of yours, its arguments",
+    "adapter, low-rank adapters of a frozen model: name (lora, ffa, rolora, fedex or flora), rank, alpha, "
+    "layers (names or patterns), also (other parameters that are trained)",
     "algorithm: name, eta and gamma (numbers, or auto: from the sharpness of the task), tau, epochs, batch, "
     "decay, eta_schedule and gamma_schedule (by round: constant, decay, cosine, warmup or step, with "
     "settings as in 'warmup(rounds=10, then=cosine)'), weights, weight_decay, average (models: where clients "

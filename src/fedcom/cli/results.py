@@ -6,7 +6,7 @@ import sys
 import webbrowser
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,11 @@ from fedcom.cli.app import app
 from fedcom.cli.options import AsJson, DeviceOption, Quiet, Trust
 from fedcom.cli.shared import show, with_how_to_go_on
 from fedcom.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedcom.config import Config
 
 
 @app.command("status")
@@ -128,18 +133,79 @@ def reproduce_command(
         command.run(what, small, seeds, out, device, quiet)
 
 
+Saved = Annotated[
+    Path, typer.Argument(metavar="DIR", help="A run folder with config.toml and model.safetensors.")
+]
+Best = Annotated[
+    bool, typer.Option("--best", help="The best model of the run instead of its last, best.safetensors.")
+]
+
+
+@app.command()
+def generate(
+    folder: Saved,
+    prompt: Annotated[str, typer.Option(help="The text to go on from.")],
+    tokens: Annotated[int, typer.Option(min=1, help="How many are added at most.")] = 64,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="0 takes the likeliest token; 1 draws by the model's own odds.")
+    ] = 0.0,
+    samples: Annotated[int, typer.Option(min=1, help="How many texts; each has draws of its own.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    base: Annotated[bool, typer.Option("--base", help="The model as it was before the run.")] = False,
+    best: Best = False,
+    trust: Trust = False,
+) -> None:
+    """Let a run's language model go on with a text."""
+    from fedcom.tasks.generate import generate as go_on
+
+    config, module = _saved(folder, best, trust, base)
+    tokenizer = config.model.tokenizer()
+    if tokenizer is None:
+        raise ConfigError(f"model {config.model.name} has no tokenizer, so it cannot go on with a text")
+    shape = getattr(module, "shape", None)
+    context = None if shape is None else shape.max_position_embeddings
+    for number in range(samples):
+        print(go_on(module, tokenizer, prompt, tokens, temperature, seed + number, context))
+
+
+@app.command()
+def export(
+    folder: Saved,
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    flat: Annotated[
+        bool, typer.Option("--merged", help="The whole model, adapters added to its weights.")
+    ] = False,
+    best: Best = False,
+    trust: Trust = False,
+) -> None:
+    """Write a run's adapters as files that peft reads, or the model with its adapters added in."""
+    from fedcom.tasks.export import save_merged, save_peft
+
+    config, module = _saved(folder, best, trust)
+    base = str(getattr(config.model, "path", None) or "")
+    print(f"written to {save_merged(module, out) if flat else save_peft(module, out, base)}")
+
+
+def _saved(folder: Path, best: bool, trust: bool, base: bool = False) -> "tuple[Config, nn.Module]":
+    """The config of a run's folder, and the module with its parameters; base: with those it began from."""
+    from fedcom.config import Config, read
+    from fedcom.runs.prepare import module_of
+
+    table = read(folder / "config.toml", [], trust)
+    if not base:
+        table.setdefault("run", {})["init"] = str(folder / f"{'best' if best else 'model'}.safetensors")
+    config = Config.of(table)
+    return config, module_of(config)
+
+
 @app.command()
 def evaluate(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A run folder with config.toml and model.safetensors.")
-    ],
+    folder: Saved,
     settings: Annotated[
         list[str] | None,
         typer.Argument(metavar="section.key=value", help="Overrides, to score it on another task."),
     ] = None,
-    best: Annotated[
-        bool, typer.Option("--best", help="The best model of the run instead of its last, best.safetensors.")
-    ] = False,
+    best: Best = False,
     device: DeviceOption = "auto",
     trust: Trust = False,
 ) -> None:

@@ -15,6 +15,7 @@ from fedcom.engines.remote.terms import Terms
 from fedcom.plain import build, keys, pick, plain
 from fedcom.registry import Registry
 from fedcom.rounds.rules import default_downlink_memory, takes_no_codec
+from fedcom.tasks.adapters import Adapter
 from fedcom.tasks.model import Model
 from fedcom.tasks.models import MODELS
 from fedcom.tasks.scores import Metric
@@ -96,7 +97,8 @@ class Config:
         data = build(DataConfig, table.get("data", {}), "data")
         network = build(Network, over_preset(table["network"]), "network") if "network" in table else None
         terms = build(Terms, table.get("round", {}), "round")
-        return cls(data, _named("model", MODELS, "mlp", table), algorithm, links, run, network, terms)
+        model: Model = _named("model", MODELS, "mlp", _with_adapter(table))
+        return cls(data, model, algorithm, links, run, network, terms)
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
@@ -113,9 +115,12 @@ class Config:
         up: Table = {"memory": links.uplink_memory, "clip": links.clip, "budgets": links.budgets}
         up["correlated"] = links.correlated or None
         down = {"memory": links.downlink_memory, "first": links.first}
+        model = plain(self.model, MODELS)
+        adapter = model.pop("adapter") if isinstance(self.model.adapter, Adapter) else None
         table: Table = {
             "data": asdict(self.data),
-            "model": plain(self.model, MODELS),
+            "model": model,
+            **({} if adapter is None else {"adapter": adapter}),
             **method_sections(self.algorithm),
             "uplink": plain(links.uplink, CODECS) | up,
             "downlink": plain(links.downlink, CODECS) | down,
@@ -136,6 +141,15 @@ def _with_rates(table: Table) -> Table:
     fixed = ALGORITHMS.find(given["name"], "algorithm").fixed
     rates = {key: "auto" for key in ("eta", "gamma") if key not in fixed}
     return {**table, "algorithm": {**rates, **given}}
+
+
+def _with_adapter(table: Table) -> Table:
+    """The table with [adapter] as a setting of the model; it stands for lora if it names none."""
+    if "adapter" not in table:
+        return table
+    model = table.get("model", {})
+    named = {"name": model["adapter"]} if isinstance(model.get("adapter"), str) else {}
+    return {**table, "model": {**model, "adapter": {**named, **table["adapter"]}}}
 
 
 # The sections that are settings of the method, with what is not written where it is the method's default.

@@ -15,6 +15,7 @@ from fedcom.errors import ConfigError, nearest
 from fedcom.plain import build, keys
 from fedcom.traffic.links import DefaultUplink
 
+_SHARED = ("data", "model", "adapter", "run", "network")  # sections that all methods of a comparison have
 MOST = 0.5  # the share of clients per round from which on momentum serves better than tracking
 
 
@@ -94,7 +95,7 @@ def sections(table: Table, label: str) -> Table:
     shared = {key: value for key, value in table.get("algorithm", {}).items() if key in keys_of(method)}
     drop_void({"algorithm": shared}, {"algorithm": own})
     return {
-        **{section: table[section] for section in ("data", "model", "run", "network") if section in table},
+        **{section: table[section] for section in _SHARED if section in table},
         "uplink": _laid(own.pop("uplink", {}), uplink),
         "downlink": _laid(own.pop("downlink", {}), downlink),
         **{section: _steps(section, method, own, table) for section in PLAIN_SECTIONS},

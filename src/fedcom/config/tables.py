@@ -14,7 +14,19 @@ from fedcom.errors import ConfigError, unknown
 
 Table = dict[str, Any]
 _OVERRIDE = re.compile(r"([\w-]+)\.([\w.-]+)=(.*)", re.DOTALL)
-_SECTIONS = ("data", "model", "algorithm", "server", "local", "uplink", "downlink", "run", "round", "network")
+_SECTIONS = (
+    "data",
+    "model",
+    "adapter",
+    "algorithm",
+    "server",
+    "local",
+    "uplink",
+    "downlink",
+    "run",
+    "round",
+    "network",
+)
 _PARTS = ("server", "local", "uplink", "downlink")  # whose keys are those of what they name
 _INSTEAD = {"epochs": "tau", "tau": "epochs"}  # of an algorithm's keys, the one that each makes void
 

@@ -39,7 +39,7 @@ class Job:
     """What the server and every client make for themselves from the same files.
 
     Args:
-        config: with data.clients; its other settings of data and model are not used.
+        config: with data.clients; its other settings of data and model, but for adapters, are not used.
         parts: the user's module.
     """
 
@@ -129,7 +129,7 @@ class Job:
     def _task(self, client: int | None, data: Dataset | None) -> Task:
         """The task of one client, or with None that of the server, whose data is the test set."""
         objective = objective_of(
-            self.config.run, self.parts.model, self._loss, getattr(self.parts, "batch_norm", None)
+            self.config.run, self._model, self._loss, getattr(self.parts, "batch_norm", None)
         )
         objective = objective if data is None else objective.taking(data.inputs)
         sizes, classes = self._sizes(), 0 if data is None else data.classes
@@ -147,6 +147,12 @@ class Job:
         if client is not None:
             objective.look_for_dropout(x[:1])
         return Task(objective, *train, sizes, *test, classes, self._name, held=held)
+
+    def _model(self) -> torch.nn.Module:
+        """The user's module, with the adapters that the config says."""
+        module: torch.nn.Module = self.parts.model()
+        adapter = self.config.model.adapter
+        return module if adapter is None else adapter.on(module, self.config.run.seed)
 
     def _sizes(self) -> Tensor | None:
         told = getattr(self.parts, "sizes", None)

@@ -39,6 +39,7 @@ from fedcom.engines.stopping import Best, Stopping, asks_to_stop, read_best, wri
 from fedcom.errors import ConfigError, Diverged, NotFinite, StorageError
 from fedcom.formats import html_table, size
 from fedcom.rounds.cohort import Cohort
+from fedcom.rounds.products import Products
 from fedcom.rounds.rules import OWN, Measure, Rules, relative_error
 from fedcom.rounds.state import RunState
 from fedcom.saving.in_memory import InMemory
@@ -120,7 +121,9 @@ class Simulation:
         links = links_of(links, algorithm)
         home: Any = Storage(storage) if isinstance(storage, str) else storage  # type: ignore[arg-type]
         home = convert(home, Storage | None, "storage")
-        self.task = task.to(pick_device(device))
+        self._given = self.task = task.to(pick_device(device))
+        if task.objective.products is not None:
+            self.task = replace(self._given, objective=self._given.objective.with_own_base())
         algorithm, self.why_rates = settle(self.task, algorithm, links, participation, seed)
         self.algorithm = algorithm
         self.rounds, self.eval_every = rounds, eval_every
@@ -131,6 +134,8 @@ class Simulation:
         if transport == "bytes" and ranks.size > 1:
             links = replace(links, encode=True)
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
+        objective = self.task.objective
+        spec = objective.products
         rules = Rules(
             algorithm,
             links,
@@ -138,15 +143,19 @@ class Simulation:
             cohort.clients,
             cohort.sampled,
             measure,
-            task.objective.seed,
-            task.objective.own,
-            task.objective.statistics,
-            task.objective.whole_layout,
+            objective.seed,
+            own=objective.own,
+            statistics=objective.statistics,
+            whole=objective.whole_layout,
+            turns=objective.turns,
+            products=None if spec is None else Products(layout, *spec),
         )
         speeds: Any = Network.preset(network) if isinstance(network, str) else network
         speeds = convert(speeds, Network | None, "network")
         draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)
-        self.state = RunState(rules, cohort, rules.init_server(w), draw, ledger, speeds, rounds)
+        base = {} if rules.products is None else {"weights": self.task.objective.base, "start": w.clone()}
+        side = rules.init_server(w)._replace(base=base)
+        self.state = RunState(rules, cohort, side, draw, ledger, speeds, rounds)
         for done in {0, rounds // 2, max(rounds - 1, 0)}:  # a schedule that gives no rate is refused at once
             self.state.inputs(done)
         check_engine(engine, w.device)
@@ -189,7 +198,7 @@ class Simulation:
 
     def replaced(self, **changes: Any) -> "Simulation":
         """The same run before its first round, with some arguments changed."""
-        return Simulation(**{"task": self.task, **self._saved(), **self._others, **changes})
+        return Simulation(**{"task": self._given, **self._saved(), **self._others, **changes})
 
     def __repr__(self) -> str:
         done = self.round if "engine" in vars(self) else 0  # which takes time to make

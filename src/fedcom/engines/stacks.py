@@ -22,8 +22,8 @@ def stack_runs(simulations: Sequence[Simulation]) -> Engine:
         return first.engine
     if not all(map(_stackable, simulations)):
         raise ConfigError(
-            "runs cannot be played in step if clients differ in budgets, samples are drawn or messages are "
-            "encoded; play each run by itself"
+            "runs cannot be played in step if clients differ in budgets, samples are drawn, messages are "
+            "encoded or the base changes (adapters fedex and flora); play each run by itself"
         )
     if len({simulation.state.network for simulation in simulations}) > 1:
         raise ConfigError("runs played in step must share one network; play each run by itself")
@@ -36,6 +36,8 @@ def stack_runs(simulations: Sequence[Simulation]) -> Engine:
         raise ConfigError(
             "clients of runs played in step must begin with the same own parameters; play each run by itself"
         )
+    if len({_frozen(simulation) for simulation in simulations}) > 1:
+        raise ConfigError("runs played in step must share their frozen parameters; play each run by itself")
     task = Task.stacked([simulation.task for simulation in simulations])
     options = replace(first.options, chunk=len(simulations) * first.rules.sampled)
     engine = make_engine(first.engine_name, [run.state for run in simulations], task, options)
@@ -48,10 +50,18 @@ def runs_that_fit(simulation: Simulation) -> int:
     """How many runs like this one fit into a GPU's memory; 1 on a CPU, where stacking gains nothing."""
     w = simulation.server.w
     fit = clients_that_fit(simulation.task, simulation.algorithm, w) if w.is_cuda else 0
-    return max(1, fit // simulation.rules.sampled) if _stackable(simulation) else 1
+    alike = _stackable(simulation) and not _frozen(simulation)  # others may be drawn from another seed
+    return max(1, fit // simulation.rules.sampled) if alike else 1
+
+
+def _frozen(simulation: Simulation) -> tuple[int, ...]:
+    """Where the frozen parameters of a run's module lie in memory."""
+    parameters = simulation.task.objective.module.parameters()
+    return tuple(p.data_ptr() for p in parameters if not p.requires_grad)
 
 
 def _stackable(simulation: Simulation) -> bool:
     """Whether other seeds give tensors of the same shapes; not if clients differ in codecs."""
     links, drawn = simulation.rules.links, simulation.task.source is not None
-    return not (drawn or links.encode or links.budgets is not None)
+    own_base = simulation.rules.products is not None
+    return not (drawn or links.encode or links.budgets is not None or own_base)

@@ -136,7 +136,9 @@ class Panel:
     @property
     def config(self) -> Config:
         """The settings of data, model and run, which its methods share."""
-        return Config.of({key: self.table[key] for key in ("data", "model", "run") if key in self.table})
+        return Config.of(
+            {key: self.table[key] for key in ("data", "model", "adapter", "run") if key in self.table}
+        )
 
     @property
     def data(self) -> str:

@@ -22,6 +22,9 @@ from fedcom.draws import Draw
 from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
 from fedcom.rounds.local import Start, local_work
+from fedcom.rounds.part import Part
+from fedcom.rounds.products import NAME as PRODUCTS
+from fedcom.rounds.products import Products
 from fedcom.rounds.rules import OWN, Rules, ServerSide
 from fedcom.traffic.channel import SEED_BYTES, Channel, Inbox
 from fedcom.vectors import Layout, Vectors
@@ -131,7 +134,8 @@ def server_bytes(rules: Rules, server_side: ServerSide) -> tuple[int, int]:
     vector = _UNCOMPRESSED.format.HEADER + sum(field.nbytes for field in fields)
     sent = algorithm.broadcast(server_side.state)
     first = len(sent) * vector if rules.first_seed is None else SEED_BYTES
-    return first, len(rules.replica(server_side)) * vector
+    base = 0 if rules.products is None else rules.products.base_bytes
+    return first, len(rules.replica(server_side)) * vector + base
 
 
 class Assignment(NamedTuple):
@@ -163,6 +167,8 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     Args:
         channel: the uplink.
     """
+    if rules.part is not None:
+        return _part_work(rules.alone, rules.part, given, channel)
     algorithm, rnd = rules.algorithm, _own_path(rules, given)
     state = algorithm.begin(given.state, given.down, given.oracle, rnd)
     state = returned.stepped(algorithm, "begin", given.state, state)
@@ -198,6 +204,17 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     )
 
 
+def _part_work(rules: Rules, part: Part, given: Assignment, channel: Channel) -> Work:
+    """The same of a part of the model; what clients keep has the length of the whole model again."""
+    state, memory, down = (part.of(x) for x in (given.state, given.memory, given.down))
+    oracle = part.oracle(given.oracle, given.down["w"])
+    inner = given._replace(state=state, memory=memory, down=down, oracle=oracle)
+    work = client_work(rules, inner, channel)
+    return work._replace(
+        state=part.into(given.state, work.state), memory=part.into(given.memory, work.memory)
+    )
+
+
 class Senders(NamedTuple):
     """What the server knows of some clients whose messages it hears."""
 
@@ -213,6 +230,8 @@ def server_hears(rules: Rules, senders: Senders, w: Tensor, inbox: Inbox) -> tup
     Args:
         w: the model; only its shape and dtype matter.
     """
+    if rules.part is not None:
+        return server_hears(rules.alone, senders, rules.part.of(w), inbox)
     clients, rnd = senders.clients, _own_path(rules, senders)
     sent, blank, uplink = {}, w.expand(len(clients), -1), rules.uplink_of(clients)
     for name in rules.algorithm.uploads:
@@ -334,10 +353,15 @@ def _send_number(
 
 
 class Mean:
-    """The weighted mean of what clients sent, summed as their messages come."""
+    """The weighted mean of what clients sent, summed as their messages come.
 
-    def __init__(self) -> None:
+    Args:
+        products: the adapters whose products are averaged too, if any.
+    """
+
+    def __init__(self, products: Products | None = None) -> None:
         self.vectors: Vectors = {}
+        self._products = products
 
     def add(self, p: Tensor, sent: Vectors) -> None:
         """Add one message, or a stack of them.
@@ -349,6 +373,8 @@ class Mean:
         for name, x in sent.items():
             rows, weights = (x, p) if x.dim() > 1 else (x.unsqueeze(0), p.reshape(1))
             self.vectors[name] = _weighted(self.vectors.get(name), weights, rows)
+            if name == "D" and self._products is not None:
+                self.vectors[PRODUCTS] = self._products.added(self.vectors.get(PRODUCTS), weights, rows)
 
 
 def _weighted(mean: Tensor | None, p: Tensor, x: Tensor) -> Tensor:
@@ -367,6 +393,7 @@ class Answer(NamedTuple):
     server_side: ServerSide  # what the server keeps now
     mean: Vectors  # the mean as clients hear it
     rnd: Round  # the round's facts, alpha included
+    change: Tensor | None = None  # what is to be added to the base, if it changes
 
 
 def server_work(
@@ -389,7 +416,11 @@ def server_work(
         draw: the round's key.
         receivers: how many hear each message; None: all clients of the round.
     """
-    algorithm, (state, memory, _), heard, q_down = rules.algorithm, server_side, mean, None
+    if (part := rules.part) is not None:
+        inner = part.of(server_side)
+        answer = server_work(rules.alone, inner, mean, q, rnd, channel, draw, receivers)
+        return answer._replace(server_side=part.into(server_side, answer.server_side))
+    algorithm, (state, memory, *_), heard, q_down = rules.algorithm, server_side, mean, None
     receivers = receivers or rules.sampled
     if rules.sends_mean_down:
         reply = algorithm.reply(state, mean, rnd) if rules.corrects_downlink else mean
@@ -408,7 +439,24 @@ def server_work(
     after = rules.server_step(server_side, heard, rnd)
     if rules.corrects_downlink:
         after = after._replace(state=algorithm.settle_server(after.state, mean, heard, rnd))
-    return Answer(after._replace(memory=memory), heard, rnd)
+    answer = Answer(after._replace(memory=memory), heard, rnd)
+    return (
+        answer
+        if rules.products is None
+        else _with_change(rules.products, server_side, mean, answer, channel, receivers)
+    )
+
+
+def _with_change(
+    products: Products, before: ServerSide, mean: Vectors, answer: Answer, channel: Channel, receivers: int
+) -> Answer:
+    """The answer with what is added to the base, of which clients are told."""
+    moved = answer.rnd.eta * mean["D"]
+    change = products.change(before.state.w, moved, answer.rnd.eta**2 * mean[PRODUCTS])
+    channel.count("base", "factors", products.nbytes(receivers), receivers)
+    after = answer.server_side
+    w = products.anew(after.state.w, before.base["start"])
+    return answer._replace(server_side=after._replace(state=after.state._replace(w=w)), change=change)
 
 
 def client_hears(rules: Rules, rnd: Round, w: Tensor, inbox: Inbox, draw: Draw) -> tuple[Vectors, Round]:
@@ -422,6 +470,7 @@ def client_hears(rules: Rules, rnd: Round, w: Tensor, inbox: Inbox, draw: Draw) 
         draw: that round's key.
     """
     mean: Vectors = {}
+    w = w if rules.part is None else rules.part.of(w)
     for name in rules.algorithm.uploads if rules.sends_mean_down else ():
         decoded = _send(rules, inbox, name, w, rules.links.downlink, _mean_key(rules, draw, name))
         mean[name] = rules.downlink.hear(decoded, rules.units(name, rnd))
@@ -471,6 +520,10 @@ def client_finish(rules: Rules, work: Work, answer: Answer, in_place: bool = Fal
     Args:
         in_place: whether the state may be written over the one before.
     """
+    if (part := rules.part) is not None:
+        inner = work._replace(state=part.of(work.state), memory=part.of(work.memory))
+        state, memory = client_finish(rules.alone, inner, answer, in_place)
+        return part.into(work.state, state), part.into(work.memory, memory)
     algorithm, rnd = rules.algorithm, answer.rnd
     state = loops.client_step(algorithm, work.state, work.sent, answer.mean, rnd) if in_place else None
     if state is None:
@@ -498,12 +551,14 @@ def norms(rules: Rules, sent: Vectors, rnd: Round) -> dict[str, float]:
 
 def shortened(rules: Rules, work: Work, factors: Mapping[str, float], rnd: Round) -> Work:
     """Clients' work once they know that the server multiplied what it heard of them by some factors."""
-    unheard = rules.uplink.unheard
+    unheard, kept = rules.uplink.unheard, work.memory if rules.part is None else rules.part.of(work.memory)
     memory = {
-        name: unheard(work.memory[name], (1 - factors[name]) * sent, rules.units(name, rnd))
+        name: unheard(kept[name], (1 - factors[name]) * sent, rules.units(name, rnd))
         for name, sent in work.sent.items()
-        if name in work.memory
+        if name in kept
     }
+    if rules.part is not None:
+        memory = rules.part.into({name: work.memory[name] for name in memory}, memory)
     return work._replace(sent=scaled(work.sent, factors), memory=work.memory | memory)
 
 

@@ -16,6 +16,9 @@ from fedcom.codecs import Codec
 from fedcom.errors import ConfigError
 from fedcom.rounds import loops, returned, stages
 from fedcom.rounds.local import STEPS
+from fedcom.rounds.part import Part
+from fedcom.rounds.products import NAME as PRODUCTS
+from fedcom.rounds.products import Products
 from fedcom.rounds.stages import Pipeline, Units
 from fedcom.traffic.links import DefaultUplink, DownlinkMemory, Links, Memory
 from fedcom.vectors import Layout, Vectors, apart, handfuls
@@ -44,10 +47,11 @@ class ServerSide(NamedTuple):
     state: Any  # the algorithm's
     memory: Vectors  # what a lossy downlink dropped, by vector
     moments: Vectors  # what its optimiser keeps, by name
+    base: Vectors = {}  # noqa: RUF012  # the frozen weights that change, and the first model, if they do
 
     def tensors(self) -> Vectors:
         """All of it, by name."""
-        parts = {"memory": self.memory, "moment": self.moments}
+        parts = {"memory": self.memory, "moment": self.moments, "base": self.base}
         found = {f"{part}.{name}": x for part, held in parts.items() for name, x in held.items()}
         return {**self.state._asdict(), **found}
 
@@ -55,7 +59,8 @@ class ServerSide(NamedTuple):
         """The same with other tensors, by the names that `tensors` has."""
         state = type(self.state)(*(found[name] for name in self.state._fields))
         memory = {name: found[f"memory.{name}"] for name in self.memory}
-        return ServerSide(state, memory, {name: found[f"moment.{name}"] for name in self.moments})
+        moments = {name: found[f"moment.{name}"] for name in self.moments}
+        return ServerSide(state, memory, moments, {name: found[f"base.{name}"] for name in self.base})
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,11 @@ class Rules:
         own: coordinates that stay with each client, as it first has them; None: there are none.
         statistics: how many of the last coordinates, of w or of `own`, are statistics.
         whole: the layout of w and `own`; None: that of w.
+        turns: the names of the tensors that are trained and sent in the first round, the second and so on,
+            from the beginning again after the last; empty: all in every round.
+        part: what is trained and sent in the round that these rules are for; None: the whole model.
+        repeats: whether clients repeat the server's step; None: as method and links have it.
+        products: the adapters that are averaged as products, if any.
     """
 
     algorithm: Algorithm
@@ -83,6 +93,10 @@ class Rules:
     own: Tensor | None = field(default=None, compare=False)
     statistics: int = 0
     whole: Layout | None = None
+    turns: tuple[tuple[str, ...], ...] = ()
+    part: Part | None = None
+    repeats: bool | None = None
+    products: Products | None = None
 
     def __post_init__(self) -> None:
         check(self.algorithm, self.links, self.clients, self.sampled)
@@ -91,6 +105,13 @@ class Rules:
                 f"{self.algorithm.name} keeps models of its own, which lack what stays with each client; "
                 "choose another method, or batch_norm frozen or averaged"
             )
+        if self.products is not None:
+            _check_products(self.algorithm, self.uplink.remembers, self.products.restarts)
+        if (self.turns or self.products) and (self.statistics or self.own is not None):
+            raise ConfigError(
+                "adapters that take turns, or are averaged as products, need batch_norm frozen; set it, or "
+                "choose adapter lora or ffa"
+            )
         if self.links.first == "seed" and self.seed is None:
             raise ConfigError(
                 "downlink.first=seed needs a model that is drawn from a seed: leave run.init out or set "
@@ -98,7 +119,8 @@ class Rules:
             )
         codecs = [codec for codec, _ in self.links.uplinks(torch.arange(self.clients))]
         for codec in (*codecs, self.links.downlink):
-            codec.variance(self.compressed)  # raises now, before round 0, if it cannot serve this model
+            for turn in self.by_turn or (self,):
+                codec.variance(turn.compressed)  # raises now, before round 0, if it cannot serve this model
 
     @cached_property
     def compressed(self) -> Layout:
@@ -109,6 +131,22 @@ class Rules:
             n -= 1
             left -= sent.sizes[n]
         return sent if n == len(sent.names) else Layout(sent.names[:n], sent.shapes[:n], sent.dtype)
+
+    @cached_property
+    def by_turn(self) -> tuple["Rules", ...]:
+        """The rules of each turn; empty without turns."""
+        parts = [Part(self.layout, names) for names in self.turns]
+        turn = replace(self, turns=(), repeats=self.clients_repeat_step) if parts else self
+        return tuple(replace(turn, layout=part.layout, part=part) for part in parts)
+
+    def at(self, round_index: int) -> "Rules":
+        """The rules of a round; they differ from these if parts of the model are trained in turn."""
+        return self.by_turn[round_index % len(self.turns)] if self.turns else self
+
+    @cached_property
+    def alone(self) -> "Rules":
+        """The same rules for a model that is nothing but the part."""
+        return replace(self, part=None)
 
     def units(self, vector: str, rnd: Round) -> Units:
         """The units of an uploaded vector."""
@@ -158,11 +196,15 @@ class Rules:
     @property
     def clients_repeat_step(self) -> bool:
         """Whether clients repeat the server's step themselves, so that only the mean goes down."""
+        if self.repeats is not None:
+            return self.repeats
         if self.algorithm.option is not None:
             return self.algorithm.option == "I"
+        if self.turns or self.products is not None:
+            return True  # means are shorter than the model, or the base changes, which is told like a mean
         if self.sampled == self.clients:
             return self.algorithm.needs_mean
-        return not self.links.downlink.lossless  # means are then shorter than the model
+        return not self.links.downlink.lossless  # the same
 
     @property
     def catches_up(self) -> bool:
@@ -171,7 +213,9 @@ class Rules:
 
     @property
     def sends_mean_down(self) -> bool:
-        """Whether the mean goes down after the round."""
+        """Whether the mean goes down after the round; not if adapters start anew, and all is in the base."""
+        if self.products is not None and self.products.restarts:
+            return False
         return self.algorithm.needs_mean or self.uplink.needs_mean or self.clients_repeat_step
 
     @property
@@ -240,6 +284,8 @@ class Rules:
         Args:
             mean: of what the server heard, as clients hear it.
         """
+        if self.part is not None:
+            return self.part.into(side, self.alone.server_step(self.part.of(side), mean, rnd))
         algorithm, before = self.algorithm.at_gamma(rnd.gamma), side.state
         direction = returned.direction(algorithm, before, mean, rnd) if side.moments else None
         state = returned.stepped(algorithm, "server_step", before, algorithm.server_step(before, mean, rnd))
@@ -261,8 +307,10 @@ class Rules:
         Args:
             w: the model; only its shape, dtype and device matter.
         """
+        w = w if self.part is None else self.part.of(w)
         vectors = {name: torch.zeros_like(w) for name in self.algorithm.uploads}
-        return {**vectors, **{name: w.new_zeros(1) for name in self.algorithm.numbers}}
+        products = {} if self.products is None else {PRODUCTS: self.products.blank(w)}
+        return {**vectors, **{name: w.new_zeros(1) for name in self.algorithm.numbers}, **products}
 
     def replica(self, side: ServerSide) -> Vectors:
         """The vectors that clients need to repeat the server's step, by name."""
@@ -372,6 +420,21 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
         )
     if not isinstance(a.tau, int) and len(a.tau) != m:
         raise ConfigError(f"tau needs one number, or one per client ({m}); got {len(a.tau)}")
+
+
+def _check_products(algorithm: Algorithm, remembers: bool, restarts: bool) -> None:
+    """Refuse a method whose adapters cannot be averaged as products."""
+    a = algorithm
+    if "D" not in a.uploads:
+        raise ConfigError(
+            f"{a.name} does not send how far clients went, so adapters fedex and flora cannot be"
+        )
+    keeps = a.needs_mean or a.tracks or remembers or a.local.keep or bool(a.server.init(torch.zeros(1)))
+    if restarts and keeps:
+        raise ConfigError(
+            f"with adapter flora adapters start anew after each round, and {a.name} keeps something of them "
+            "from round to round; use fedavg or fedcom with server sgd and without a memory, or adapter fedex"
+        )
 
 
 def check_local(algorithm: Algorithm) -> None:

@@ -24,7 +24,8 @@ def follow(ranks: Ranks, duties: Mapping[str, Duty] | None = None) -> None:
         if told.facts["do"] == "prepare":
             config = Config.of(told.facts["config"])
             table, run = config.table(), config.run
-            key = json.dumps([table["data"], table["model"], run.seed, run.dtype, run.init])
+            of_task = [table.get(section) for section in ("data", "model", "adapter")]
+            key = json.dumps([*of_task, run.seed, run.dtype, run.init])
             if key not in tasks:
                 whole = build_task(config)[0]
                 tasks = {key: whole.only(ranks.block(whole.clients))}

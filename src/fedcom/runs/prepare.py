@@ -23,6 +23,7 @@ from fedcom.errors import ConfigError, DataError
 from fedcom.registry import short_name
 from fedcom.rounds.cohort import sample_size
 from fedcom.rounds.rules import Measure, check, relative_error
+from fedcom.tasks.adapters import Adapter, load_kept
 from fedcom.tasks.losses import Loss
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.norms import Choice
@@ -243,10 +244,20 @@ def _objective(config: Config, data: Dataset) -> Objective:
 
     def make() -> torch.nn.Module:
         outputs = data.classes or (1 if data.survival else data.y[:1].numel())
-        return initialised(config.model.module(tuple(data.x.shape[1:]), outputs), data.x)
+        module = initialised(config.model.module(tuple(data.x.shape[1:]), outputs), data.x)
+        adapter = config.model.adapter
+        return adapter.on(module, config.run.seed) if isinstance(adapter, Adapter) else module
 
     usual = None if data.classes else cox if data.survival else mse_loss
     return objective_of(config.run, make, config.model.loss() or usual, config.model.norms())
+
+
+def module_of(config: Config) -> torch.nn.Module:
+    """The module that a config describes, with its adapters and the parameters of run.init."""
+    if config.model.needs_data:
+        return build_task(config)[0].objective.module
+    nothing = torch.zeros(0, 1)
+    return _objective(config, Dataset("nothing", nothing, nothing, nothing, nothing, classes=1)).module
 
 
 def objective_of(
@@ -277,6 +288,6 @@ def _load(module: torch.nn.Module, path: Path) -> None:
     if not path.is_file():
         raise DataError(f"no model file {path}; `fedcom run` leaves one as model.safetensors")
     try:
-        module.load_state_dict(load_file(path))
+        load_kept(module, load_file(path))
     except Exception as error:
         raise DataError(f"{path} does not hold this model: {' '.join(str(error).split())}") from None

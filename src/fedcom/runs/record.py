@@ -52,6 +52,7 @@ from fedcom.runs.watch import OnDivergence, Watch
 from fedcom.saving.series import write_tensors
 from fedcom.saving.timer import SaveTimer
 from fedcom.saving.whole import disk_errors, flush, write_json, write_text
+from fedcom.tasks.adapters import kept
 
 _log = logging.getLogger("fedcom")
 MINUTES = 10.0  # between two checkpoints, unless told otherwise
@@ -366,7 +367,7 @@ class _Recorder:
             self._write_model("best.safetensors", self.simulation.module(best=True))
 
     def _write_model(self, name: str, module: torch.nn.Module) -> None:
-        tensors = {key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}
+        tensors = {key: value.detach().cpu().contiguous() for key, value in kept(module).items()}
         write_tensors(self.out / name, tensors)
 
     def _summarise(self, status: str, error: BaseException | None = None) -> None:

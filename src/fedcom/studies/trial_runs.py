@@ -157,7 +157,7 @@ def task_of(trial: Trial, device: str, tasks: dict[str, Task]) -> Task:
     assert isinstance(config, Config)
     table, on = config.table(), pick_device(device)
     data = undealt(table["data"]) if on.type == "cuda" else table["data"]  # there runs may share a stack
-    kind = json.dumps([data, table["model"], config.run.dtype])
+    kind = json.dumps([data, table["model"], table.get("adapter"), config.run.dtype])
     name = json.dumps([kind, table["data"], config.run.seed, config.run.init])
     if name not in tasks:
         for other in [other for other in tasks if json.loads(other)[0] != kind]:

@@ -21,7 +21,18 @@ from fedcom.config.values import parse
 from fedcom.errors import ConfigError, unknown
 from fedcom.runs.given import Given
 
-_SECTIONS = ("algorithm", "server", "local", "uplink", "downlink", "data", "model", "run", "network")
+_SECTIONS = (
+    "algorithm",
+    "server",
+    "local",
+    "uplink",
+    "downlink",
+    "data",
+    "model",
+    "adapter",
+    "run",
+    "network",
+)
 _STACKED = {  # settings that may differ in one stack
     "algorithm": ("eta", "gamma", "eta_schedule", "gamma_schedule"),
     "server": ("momentum", "rate", "beta1", "beta2", "tau"),

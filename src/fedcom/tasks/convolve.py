@@ -3,12 +3,13 @@
 cuDNN is slow here: every client of a stack has its own filters, and it computes one client after the other.
 """
 
-import copy
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
+
+from fedcom.tasks.suitable import sharing
 
 
 class Unfolded(nn.Conv2d):
@@ -37,7 +38,7 @@ def unfolded(module: nn.Module) -> nn.Module:
     """A copy of the module with its plain convolutions as matrix products; itself if it has none."""
     if not any(map(_convertible, module.modules())):
         return module
-    twin = copy.deepcopy(module)
+    twin = sharing(module)
     for part in filter(_convertible, twin.modules()):
         part.__class__ = Unfolded
     return twin

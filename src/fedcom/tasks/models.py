@@ -14,6 +14,7 @@ from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.registry import Registry, derived_from
 from fedcom.tasks.language import Gru, Transformer
+from fedcom.tasks.llama import Llama
 from fedcom.tasks.losses import Loss
 from fedcom.tasks.model import Model
 from fedcom.tasks.own_models import as_model
@@ -190,7 +191,7 @@ class Quadratic(Model):
 MODELS: Registry[type[Model]] = Registry(
     "model",
     "fedcom.models",
-    {m.name: m for m in (Mlp, Logistic, Binary, Cnn, Lenet, Quadratic, Gru, Transformer)},
+    {m.name: m for m in (Mlp, Logistic, Binary, Cnn, Lenet, Quadratic, Gru, Transformer, Llama)},
     derived_from(Model, "or torch.nn.Module, or function that makes one"),
     adapt=as_model,
 )

@@ -13,13 +13,14 @@ from torch.func import functional_call, grad, vmap
 
 from fedcom.data.inputs import Inputs
 from fedcom.errors import ConfigError, DataError
+from fedcom.tasks.adapters import PRODUCTS, TURNS, own_base
 from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
 from fedcom.tasks.dropout import Masks, has_dropout
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
 from fedcom.tasks.norms import STATISTICS, Choice, check_norms, converted, counting, norms, write
 from fedcom.tasks.pooled import Pooled
-from fedcom.tasks.suitable import check_module, copied, dtype_of, embeds, inputs, told
+from fedcom.tasks.suitable import check_module, copied, dtype_of, embeds, inputs, sharing, told
 from fedcom.tasks.survival import cox
 from fedcom.vectors import Layout, Piece
 
@@ -59,6 +60,10 @@ class Objective:
         own: what stays with each client, as the module has it, statistics last; None: nothing does.
         statistics: how many coordinates are statistics.
         computed: the module as it is computed.
+        products: the layers whose adapters are averaged as products, how many times these count, and whether
+            they start anew after a round; None: there are none.
+        base: the weights of these layers, one after the other, if they are this objective's own.
+        turns: the names of the parameters that are trained in each of some rounds, in turn; empty: all are.
         dense: the module as a fully connected network; None: it is none, or has a loss of its own.
         pooled: the same as a convolutional network with max-pooling, which a GPU computes by matrix products.
         drops: whether it drops something in training; found by `rehearse` if only its forward says so.
@@ -86,6 +91,9 @@ class Objective:
         self.loss, self.seed = placed(loss, dtype, device), seed
         self.terms = Terms.of(self.loss)
         self._lay_out(dtype)
+        self.products: tuple[tuple[str, ...], float, bool] | None = getattr(module, PRODUCTS, None)
+        self.base = self.start[:0]
+        self.turns: tuple[tuple[str, ...], ...] = getattr(module, TURNS, ())
         self.dense = Dense.of(module, self.layout) if loss is None else None
         self.pooled = Pooled.of(module, self.layout) if loss is None else None
         self.drops, self.several = has_dropout(self.module), cast(Inputs | None, None)
@@ -179,12 +187,13 @@ class Objective:
 
     def _call(self, module: nn.Module, w: Tensor, x: Tensor) -> Tensor:
         args, named = ((x,), {}) if self.several is None else self.several.apart(x, self._embeds)
-        return _tensor_of(functional_call(module, self.whole_layout.tensors(w), args, named))
+        found = _tensor_of(functional_call(module, self.whole_layout.tensors(w), args, named))
+        return found.to(w.dtype) if found.dtype in (torch.float16, torch.bfloat16) else found
 
     def _module_of_this_thread(self, use: Literal["trained", "evaluated"] = "trained") -> nn.Module:
         """A copy: a call sets the parameters for a while, and Ctrl-C may come before they are put back."""
         if not hasattr(self._local, use):
-            twin = copy.deepcopy(self.computed)
+            twin = sharing(self.computed)
             setattr(self._local, use, twin if use == "trained" else twin.eval())
         return cast(nn.Module, getattr(self._local, use))
 
@@ -374,6 +383,14 @@ class Objective:
         with Masks(key):
             return self._call(module, w, x)
 
+    def with_own_base(self) -> "Objective":
+        """The same objective with a base that may be written over."""
+        module = sharing(self.module)
+        base = own_base(module, self.layout.dtype)
+        twin = Objective(module, self.loss, self.layout.dtype, self.seed, self.batch_norm)
+        vars(twin).update(self._found(), base=base)
+        return twin
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew: what belongs to a thread stays here."""
         return (
@@ -390,7 +407,7 @@ class Objective:
         """The same objective with all its tensors on a device."""
         if self.start.device == device:
             return self
-        module = copy.deepcopy(self.module).to(device)
+        module = sharing(self.module).to(device)
         there = Objective(module, self.loss, self.layout.dtype, self.seed, self.batch_norm)
         there.start = self.start.to(device)
         vars(there).update(self._found())

@@ -16,15 +16,35 @@ M = TypeVar("M")
 
 
 def copied(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy of a module with its floating-point tensors in a dtype; complex ones stay complex."""
+    """A copy of a module with its floating-point tensors in a dtype; complex ones stay complex.
+
+    Frozen parameters are not copied if they have that dtype. Frozen ones of 16 bits stay so if no trainable
+    one has their dtype: then the module itself says how it computes with both.
+    """
+    trained = {p.dtype for p in module.parameters() if p.requires_grad}
+    kept = {torch.float16, torch.bfloat16} - trained
 
     def cast(x: Tensor) -> Tensor:
         if x.is_complex():
             return x.to(dtype.to_complex())
-        return x.to(dtype) if x.is_floating_point() else x
+        return x.to(dtype) if x.is_floating_point() and x.dtype not in kept else x
 
-    twin: nn.Module = nn.Module._apply(copy.deepcopy(module), cast)  # type: ignore[no-untyped-call]
+    twin: nn.Module = nn.Module._apply(sharing(module), cast)  # type: ignore[no-untyped-call]
     return twin
+
+
+def sharing(module: nn.Module, freeze: bool = False) -> nn.Module:
+    """A copy of a module with frozen parameters that lie in the same memory.
+
+    Args:
+        freeze: whether to freeze all of them in the copy.
+    """
+    kept: dict[int, Any] = {
+        id(p): nn.Parameter(p.detach(), requires_grad=False)
+        for p in module.parameters()
+        if (freeze or not p.requires_grad) and not is_lazy(p)
+    }
+    return copy.deepcopy(module, kept)
 
 
 def initialised(module: M, x: Tensor, several: Inputs | None = None) -> M:

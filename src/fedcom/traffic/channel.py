@@ -129,6 +129,18 @@ class Channel:
                 mail.append(half.cpu().numpy().tobytes())
         return halves
 
+    def count(self, vector: str, part: str, nbytes: int, receivers: int = 1) -> None:
+        """Enter the bytes of something that is not made here.
+
+        Args:
+            part: what of the message they are, in the ledger.
+        """
+        items = {"header": wire.HEADER, part: nbytes}
+        for ledger in self.ledgers:
+            ledger.add(self.direction, vector, items, receivers=receivers)
+        if self.meter is not None:
+            self.meter.add_(wire.HEADER + nbytes)
+
     def send_seed(self, vector: str, seed: int, layout: Layout, receivers: int = 1) -> None:
         """Send the seed of a model in place of the model.
 

@@ -261,7 +261,7 @@ class EagerEngine(InOneProcess):
             who.rnd,
             who.draw,
         )
-        return Done(rows, client_work(rules, given, channel), bills, mail or [])
+        return Done(rows, client_work(rules.at(self.round), given, channel), bills, mail or [])
 
     def senders(self, begun: Sequence[Begun], rows: slice) -> Senders:
         """What is known to all of the clients of some rows."""
@@ -284,7 +284,7 @@ class EagerEngine(InOneProcess):
 
     def collect(self, begun: Sequence[Begun], works: Iterator[Done]) -> list[Collected]:
         """The means of each run; where clients keep state, their work waits until the means are known."""
-        means, qs, self._waiting = [Mean() for _ in begun], [], []
+        means, qs, self._waiting = [self.new_mean() for _ in begun], [], []
         for done in works:
             for bill, part in zip(self.bills, done.bills, strict=True):
                 bill.merge(part)
@@ -293,6 +293,10 @@ class EagerEngine(InOneProcess):
             self.keep(done)
             del done
         return self.collected([mean.vectors for mean in means], torch.cat(qs))
+
+    def new_mean(self) -> Mean:
+        """The mean of a round before anything is heard."""
+        return Mean(self.runs[0].rules.products)
 
     def keep(self, done: Done) -> None:
         """Let the work of some rows wait until the means are known, if clients keep anything of it."""
@@ -327,7 +331,8 @@ class EagerEngine(InOneProcess):
         """What the server of one run makes of the round."""
         run = self.runs[i]
         mean, q = collected
-        return server_work(run.rules, run.server_side, mean, q, begun.rnd, self._downlink(i), begun.draw)
+        rules, side = run.rules.at(self.round), run.server_side
+        return server_work(rules, side, mean, q, begun.rnd, self._downlink(i), begun.draw)
 
     def finish(self, answers: Sequence[Answer]) -> None:
         """Update what clients keep, then what servers keep, of which clients may hold views until then."""
@@ -345,6 +350,8 @@ class EagerEngine(InOneProcess):
         self._waiting = []
         for run, answer in zip(self.runs, answers, strict=True):
             new = answer.server_side
+            if answer.change is not None:  # in place: it is the memory of the module's own weights
+                new.base["weights"].add_(answer.change)
             run.server_side = _written(run.server_side, new) if self.writes_in_place else new
         down = self.receipts.stop(self.inputs.client)
         steps = self._steps.per_client
@@ -358,7 +365,7 @@ class EagerEngine(InOneProcess):
 
     def finished(self, answers: Sequence[Answer], work: Work) -> tuple[Any, Vectors]:
         """The state and memory of some rows after the round; the state may be written over the one before."""
-        finish = partial(client_finish, self.runs[0].rules, in_place=True)
+        finish = partial(client_finish, self.runs[0].rules.at(self.round), in_place=True)
         return self.stack.finished(finish, work, answers)
 
     def _strata_of_round(self) -> Strata:
@@ -401,7 +408,7 @@ class Rehearsal:
 
     def collect(self, begun: Sequence[Begun], works: Iterator[Done]) -> list[Collected]:
         """The means of each run."""
-        means, self._done = [Mean() for _ in begun], list(works)
+        means, self._done = [self.engine.new_mean() for _ in begun], list(works)
         for done in self._done:
             self.engine.add(means, begun, done)
         q = torch.cat([done.work.q for done in self._done]).mean()

@@ -66,19 +66,21 @@ class GraphEngine(EagerEngine):
         super().__init__(runs, task, options)
         self.refused: str | None = None
         self._played = 0  # rounds since this engine was made, which may have gone on from a checkpoint
+        self._turns = max(1, len(runs[0].rules.turns))  # rounds in which other parts are trained
         self._whole = self.groups.size >= len(self.stack)
-        self._recorded: tuple[list[Ledger], Callable[[], None]] | None = None
+        self._recorded: dict[int, tuple[list[Ledger], Callable[[], None]]] = {}  # by turn
 
     def play(self) -> list[Ledger]:
         """Play or replay the round that the inputs describe; returns the bytes sent, one ledger per run."""
-        if self._recorded is None and self._whole and self.refused is None and self._played >= _WARM:
+        turn, warm = self.round % self._turns, self._played >= _WARM * self._turns
+        if turn not in self._recorded and self._whole and self.refused is None and warm:
             try:
-                self._recorded = record(super().play)
+                self._recorded[turn] = record(super().play)
             except CannotRecord as reason:
                 self.refused = str(reason)
-        if self._recorded is None:
+        if turn not in self._recorded:
             self._played += 1
             return super().play()
-        bills, replay = self._recorded
+        bills, replay = self._recorded[turn]
         replay()
         return bills

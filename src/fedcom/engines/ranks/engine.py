@@ -189,7 +189,7 @@ class RankedEngine(EagerEngine):
 
     def own_work(self, begun: Begun, works: Iterator[Done]) -> Own:
         """What this rank's clients did; it computes with tensors only."""
-        sent, mean, own, w = Ledger(self.stack.clients), Mean(), list[Done](), self.runs[0].server.w
+        sent, mean, own, w = Ledger(self.stack.clients), self.new_mean(), list[Done](), self.runs[0].server.w
         self._waiting = []
         for done in works:
             own.append(done)
@@ -219,7 +219,7 @@ class RankedEngine(EagerEngine):
     def _by_reduce(self, own: Own) -> Parcel:
         """torch.distributed adds the ranks' sums, in an order of its own."""
         found, w = self._passed_on(own, adds=False), self.runs[0].server.w
-        for name, zeros in self.runs[0].rules.blank_mean(w).items():
+        for name, zeros in self.runs[0].rules.at(self.round).blank_mean(w).items():
             found.tensors[f"{_MEAN}{name}"] = self.ranks.sum(own.sums.get(name, zeros))
         return found
 
@@ -227,7 +227,7 @@ class RankedEngine(EagerEngine):
         """The books of all ranks, and the sum that goes from rank to rank, if each adds its clients to it."""
         rank, last = self.ranks.rank, self.ranks.size - 1
         before = self.ranks.receive(rank - 1) if rank else None
-        mean = Mean()
+        mean = self.new_mean()
         mean.vectors = mean_in(before) if before else {}
         if adds and self.sums_first:
             for name, x in own.sums.items():
@@ -254,7 +254,7 @@ class RankedEngine(EagerEngine):
             )
             self.ranks.send(0, {**books.facts, "lengths": per_client}, books.tensors)
             return self.ranks.hear()
-        mean, row, received = Mean(), 0, 0
+        mean, row, received = self.new_mean(), 0, 0
         for rank in range(self.ranks.size):
             if rank:
                 other = self.ranks.receive(rank)
@@ -274,7 +274,7 @@ class RankedEngine(EagerEngine):
 
     def _hear(self, mean: Mean, begun: Begun, row: int, box: Mail) -> None:
         """Add what one client's messages say to the mean."""
-        rules, w, rows = self.runs[0].rules, self.runs[0].server.w, slice(row, row + 1)
+        rules, w, rows = self.runs[0].rules.at(self.round), self.runs[0].server.w, slice(row, row + 1)
         inbox = Inbox("uplink", [], encode=True, mail=[list(box)])
         sent, _ = server_hears(rules, self.senders([begun], rows), w, inbox)
         mean.add(begun.p[rows], sent)

@@ -17,6 +17,7 @@ from fedcom.tasks.task import Task
 from fedcom.traffic.ledger import Ledger
 
 Result = TypeVar("Result")
+Which = tuple[range, int]  # a rank's rows, and which part of the model is trained
 _MOST = 16  # recordings; each keeps some vectors of the model's size on the GPU
 
 
@@ -33,9 +34,9 @@ class Recorded(NamedTuple):
 class RankedGraphEngine(RankedEngine):
     """Records what is done before the exchange and what is done after it, and replays both.
 
-    A recording is of some rows. Where clients are sampled, a rank's clients have other rows from round to
-    round: each range of rows is recorded when it comes for the second time, as long as there is room, since
-    libraries set themselves up in the first. Others are played.
+    A recording is of some rows, and of the part of the model that is trained. Where clients are sampled, a
+    rank's clients have other rows from round to round: each range of rows is recorded when it comes for the
+    second time, as long as there is room, since libraries set themselves up in the first. Others are played.
 
     Attributes:
         refused: why rounds cannot be recorded; None if they can, or it was not tried yet.
@@ -46,11 +47,17 @@ class RankedGraphEngine(RankedEngine):
         super().__init__(runs, task, options)
         self.refused = "messages are made on the host" if runs[0].rules.links.encode else None
         self.replayed = 0
-        self._seen: set[range] = set()
-        self._recorded: dict[range, Recorded] = {}
-        w = runs[0].server.w
-        self.collected_here = Collected(runs[0].rules.blank_mean(w), w.new_zeros(()))
+        self._seen: set[Which] = set()
+        self._recorded: dict[Which, Recorded] = {}
+        w, rules = runs[0].server.w, runs[0].rules
+        turns = rules.by_turn or (rules,)
+        self._collected = [Collected(turn.blank_mean(w), w.new_zeros(())) for turn in turns]
         self._pool: Any = None  # the memory that all recordings share: they are replayed one after the other
+
+    @property
+    def collected_here(self) -> Collected:
+        """Where the second part of this round reads the mean."""
+        return self._collected[self.round % len(self._collected)]
 
     def record(self, function: Callable[[], Result]) -> tuple[Result, Callable[[], None]]:
         """Record a part of a round."""
@@ -60,21 +67,21 @@ class RankedGraphEngine(RankedEngine):
 
     def play(self) -> list[Ledger]:
         """Play or replay the round that the inputs describe; returns the bytes sent."""
-        rows = self.store.rows_now
-        if rows not in self._recorded and self._may_record(rows):
-            self._record(rows)
-        if rows not in self._recorded:
-            self._seen.add(rows)
+        which = self.store.rows_now, self.round % len(self._collected)
+        if which not in self._recorded and self._may_record(which):
+            self._record(which)
+        if which not in self._recorded:
+            self._seen.add(which)
             return super().play()
-        play(_Replay(self, self._recorded[rows]))
+        play(_Replay(self, self._recorded[which]))
         self.replayed += 1
         return self.bills
 
-    def _may_record(self, rows: range) -> bool:
-        fits, room = self.groups.size >= len(rows), len(self._recorded) < _MOST
-        return self.refused is None and rows in self._seen and fits and room
+    def _may_record(self, which: Which) -> bool:
+        fits, room = self.groups.size >= len(which[0]), len(self._recorded) < _MOST
+        return self.refused is None and which in self._seen and fits and room
 
-    def _record(self, rows: range) -> None:
+    def _record(self, which: Which) -> None:
         try:
             own, replay_first = self.record(self._before_the_exchange)
             (heard,), self.bills = self.bills, [Ledger(self.stack.clients)]
@@ -84,7 +91,7 @@ class RankedGraphEngine(RankedEngine):
         else:
             # The next recording may use the memory of the clients' work again: both parts are done by then.
             own = own._replace(done=())
-            self._recorded[rows] = Recorded(own, heard, replay_first, self.bills[0], replay_second)
+            self._recorded[which] = Recorded(own, heard, replay_first, self.bills[0], replay_second)
 
     def _before_the_exchange(self) -> Own:
         begun = self.begin()

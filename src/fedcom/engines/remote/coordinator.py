@@ -26,6 +26,7 @@ from fedcom.engines.remote.messages import NEVER, Envelope, Told
 from fedcom.engines.remote.open_round import OpenRound
 from fedcom.engines.remote.replies import Heard, Refused
 from fedcom.engines.remote.terms import Terms
+from fedcom.errors import ConfigError
 from fedcom.rounds.cohort import mean_weights
 from fedcom.rounds.round import server_work
 from fedcom.rounds.rules import fewest
@@ -77,6 +78,11 @@ class Coordinator:
         self.clients = Clients(run.cohort.clients, self.terms, self.faults)
         self.calls = Calls(run, self.clients, self.archive)
         self.round = self.generation = self.void = self.voids = 0
+        if run.rules.products is not None:
+            raise ConfigError(
+                "adapters fedex and flora change the base, which real clients do not keep; use lora, ffa or "
+                "rolora"
+            )
         self.job, self._session, self._agreement = b"", 0, shared.agreement(run)
         state, _ = run.rules.init_client(run.server.w)
         self._coupled = bool(state)
@@ -266,7 +272,14 @@ class Coordinator:
         bill, mail = Ledger(run.rules.clients), Mail()
         channel = downlink(bill, mail)
         answer = server_work(
-            run.rules, run.server_side, now.mean.vectors, q, rnd, channel, now.draw, receivers=1
+            run.rules.at(self.round),
+            run.server_side,
+            now.mean.vectors,
+            q,
+            rnd,
+            channel,
+            now.draw,
+            receivers=1,
         )
         run.server_side = answer.server_side
         self.calls.keep(End(Told(self.round, float(share), mail), bill))

@@ -89,7 +89,7 @@ class Participant:
         channel = Channel("uplink", [Ledger(1)], encode=True, mail=mail)
         try:
             with repeatable(tf32=False):
-                work = client_work(self.run.rules, given, channel)
+                work = client_work(self.run.rules.at(envelope.round), given, channel)
         except NotFinite as error:
             self._keep(envelope, kept, None)
             return messages.cannot(envelope, str(error))
@@ -146,7 +146,7 @@ class Participant:
 
     def _finished(self, work: Work, told: Told, factors: Sequence[float]) -> tuple[Any, Vectors]:
         """The state and memory that some work leads to, given how the round ended."""
-        rules, (mean, rnd) = self.run.rules, self._heard(told)
+        rules, (mean, rnd) = self.run.rules.at(told.round), self._heard(told)
         if factors:
             names = rules.algorithm.uploads
             if len(factors) != len(names):
@@ -159,7 +159,8 @@ class Participant:
         run, mail = self.run, list(told.messages)
         rnd = shared.round_facts(run, told.round, told.share)
         inbox = Inbox("downlink", [], encode=True, mail=[mail])
-        found = client_hears(run.rules, rnd, run.server.w, inbox, run.draw.fold(told.round))
+        rules, draw = run.rules.at(told.round), run.draw.fold(told.round)
+        found = client_hears(rules, rnd, run.server.w, inbox, draw)
         if mail:
             raise WireError(f"the end of round {told.round} is told with {len(mail)} messages too many")
         return found
@@ -180,7 +181,7 @@ class Participant:
         server = rules.replicated(vectors)
         for told in call.told:
             if base <= told.round < call.envelope.round:
-                server = rules.server_step(server, *self._heard(told))
+                server = rules.at(told.round).server_step(server, *self._heard(told))
         replica = (call.envelope.round, rules.replica(server))
         return algorithm.broadcast(server.state), kept._replace(replica=replica)
 

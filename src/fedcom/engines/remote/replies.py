@@ -86,7 +86,7 @@ def decoded(run: RunState, call: Envelope, share: float, body: Data, bounds: Map
         body: that of the update.
         bounds: how long each vector may be, in the model's units; those that are longer are scaled down.
     """
-    rules, bill = run.rules, Ledger(run.rules.clients)
+    rules, bill = run.rules.at(call.round), Ledger(run.rules.clients)
     who = shared.sender(run, call.round, call.client, share)
     try:
         mail = messages.split(body)

@@ -18,7 +18,7 @@ def agreement(run: RunState) -> int:
     links = replace(rules.links, encode=True)
     parts = (rules.algorithm, links, rules.layout.fingerprint, cohort.clients, cohort.sampled, cohort.tau)
     scheduled = rules.algorithm.eta_schedule or rules.algorithm.gamma_schedule  # by the number of rounds
-    more = (run.rounds,) if scheduled else ()
+    more = ((run.rounds,) if scheduled else ()) + ((rules.turns,) if rules.turns else ())
     return zlib.crc32(repr((*parts, rules.seed, int(run.draw.key), *more)).encode())
 
 

@@ -1,6 +1,5 @@
 """What fits in a device's memory: how many stacked clients at once, and where their state is kept."""
 
-import copy
 import os
 import shutil
 import tempfile
@@ -16,7 +15,7 @@ from fedcom.engines.state.stores import ClientStore, PrefetchedStore, SparseStor
 from fedcom.errors import ConfigError
 from fedcom.rounds.rules import Rules
 from fedcom.tasks.dropout import Masks
-from fedcom.tasks.suitable import arguments
+from fedcom.tasks.suitable import arguments, sharing
 from fedcom.tasks.task import Task
 
 _COPIES = 10  # flat vectors alive at once per client: model, gradient, state, message and intermediate ones
@@ -127,16 +126,16 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _activations(task: Task) -> int:
-    """How many numbers the module computes from one sample in a forward pass."""
+    """How many numbers the module computes from one sample in a forward pass; of 16 bits, half as many."""
     counts: list[int] = []
 
     def count(module: nn.Module, inputs: object, output: object) -> None:
         if isinstance(output, Tensor):
-            counts.append(output.numel())
+            counts.append(output.nbytes // task.objective.layout.itemsize)
         if isinstance(output, Tensor) and isinstance(module, nn.Conv2d):  # the table of patches, if compiled
             counts.append(output.numel() // module.out_channels * module.weight[0].numel())
 
-    whole = copy.deepcopy(task.objective.computed).cpu()  # a GPU would load kernels for this alone
+    whole = sharing(task.objective.computed).cpu()  # a GPU would load kernels for this alone
     for module in whole.modules():
         module.register_forward_hook(count)
     with torch.no_grad(), Masks(None):

@@ -1,0 +1,116 @@
+"""Files of llama2.c: weights (version 0) and the tokenizer that goes with them."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedcom.errors import DataError
+
+_HEADER = struct.Struct("<7i")
+_BYTE = b"<0x%02X>"  # the word of a single byte
+_BYTES = {_BYTE % byte: bytes([byte]) for byte in range(256)}
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A model's config and weights, both with Hugging Face's names."""
+    data = path.read_bytes()
+    if len(data) < _HEADER.size:
+        raise DataError(f"{path} is no file of llama2.c: it has {len(data)} bytes")
+    width, inner, layers, heads, shared, words, length = _HEADER.unpack_from(data)
+    if min(width, inner, layers, heads, shared, length) < 1 or width % heads:
+        raise DataError(f"{path} is no file of llama2.c: its header says {_HEADER.unpack_from(data)}")
+    tied, words, head = words > 0, abs(words), width // heads
+    stacks = {
+        "input_layernorm": (width,),
+        "self_attn.q_proj": (width, width),
+        "self_attn.k_proj": (shared * head, width),
+        "self_attn.v_proj": (shared * head, width),
+        "self_attn.o_proj": (width, width),
+        "post_attention_layernorm": (width,),
+        "mlp.gate_proj": (inner, width),
+        "mlp.down_proj": (width, inner),
+        "mlp.up_proj": (inner, width),
+    }
+    numbers, place = torch.from_numpy(np.frombuffer(data, np.float32, offset=_HEADER.size).copy()), 0
+
+    def take(*shape: int) -> Tensor:
+        nonlocal place
+        count = int(np.prod(shape))
+        if place + count > len(numbers):
+            raise DataError(f"{path} is cut short: it has {len(data)} bytes")
+        place += count
+        return numbers[place - count : place].reshape(shape)
+
+    found = {"model.embed_tokens.weight": take(words, width)}
+    for name, shape in stacks.items():
+        for i, x in enumerate(take(layers, *shape)):
+            turned = {"self_attn.q_proj": heads, "self_attn.k_proj": shared}.get(name)
+            found[f"model.layers.{i}.{name}.weight"] = x if turned is None else _halves(x, turned)
+    found["model.norm.weight"] = take(width)
+    if not tied:
+        take(2, length, head // 2)  # angles, which are computed here
+        found["lm_head.weight"] = take(words, width)
+    config = {
+        "vocab_size": words,
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": shared,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": tied,
+        "max_position_embeddings": length,
+    }
+    return config, found
+
+
+def _halves(x: Tensor, heads: int) -> Tensor:
+    """Rows whose pairs are neighbours within each head, as rows whose pairs are half a head apart."""
+    return x.reshape(heads, -1, 2, x.shape[1]).transpose(1, 2).reshape(x.shape).contiguous()
+
+
+class Tokenizer:
+    """Text to tokens and back, by a tokenizer.bin of llama2.c: pairs are joined, the best first."""
+
+    ends = frozenset({1, 2})
+
+    def __init__(self, path: Path) -> None:
+        data, place = path.read_bytes(), 4
+        self._words, self._scores = list[bytes](), list[float]()
+        try:
+            while place < len(data):
+                score, length = struct.unpack_from("<fi", data, place)
+                self._words.append(data[place + 8 : place + 8 + length])
+                self._scores.append(score)
+                place += 8 + length
+        except struct.error:
+            raise DataError(f"{path} is no tokenizer of llama2.c") from None
+        self._number = {word: i for i, word in reversed(list(enumerate(self._words)))}
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, the one of its beginning first."""
+        found, known = [1], self._number
+        for letter in f" {text}" if text else "":
+            raw = letter.encode()
+            found += [known[raw]] if raw in known else [known.get(_BYTE % byte, 0) for byte in raw]
+        while True:
+            pairs = [
+                (self._scores[both], -i, both)
+                for i in range(1, len(found) - 1)
+                if (both := known.get(self._words[found[i]] + self._words[found[i + 1]])) is not None
+            ]
+            if not pairs:
+                return found
+            _, place, both = max(pairs)
+            found[-place : -place + 2] = [both]
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of some tokens."""
+        words = [self._words[t] for t in tokens if t > 2]
+        raw = b"".join(_BYTES.get(word, word) for word in words)
+        text = raw.decode(errors="replace")
+        return text[1:] if tokens[:1] == [1] else text

@@ -1,0 +1,342 @@
+"""Adapters: what is trained, sent, kept and shared; a round of each method by hand; engines and codecs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedcom import (
+    AdamWSteps,
+    ConfigError,
+    FedAvg,
+    FedCOMGATE,
+    Int,
+    Links,
+    Qsparse,
+    Simulation,
+    Task,
+    TopK,
+    lora,
+    save_peft,
+)
+from fedcom.config import Config, read
+from fedcom.draws import Draw
+from fedcom.engines.stacks import stack_runs
+from fedcom.tasks.adapters import adapted_layers, kept, merged
+from fedcom.tasks.objective import Objective
+from tests.cli.test_cli import Command, command
+from tests.conftest import close
+from tests.engines.remote.clients import deployed
+
+__all__ = ["command"]  # a fixture
+METHODS = ("lora", "ffa", "rolora", "fedex", "flora")
+RANK, ALPHA, SCALE = 2, 3.0, 1.5
+
+
+def halves(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Half the squared distance, the mean over samples."""
+    return 0.5 * ((outputs - targets) ** 2).sum() / len(targets)
+
+
+def numbers(name: str, *shape: int) -> Tensor:
+    return Draw.seeded(7).fold(name).normal(int(torch.tensor(shape).prod()), torch.float64).reshape(shape)
+
+
+def linear_task(method: str) -> Task:
+    """Two clients with three samples each, and one layer of 4 inputs and 3 outputs."""
+    base = nn.Linear(4, 3).double()
+    with torch.no_grad():
+        base.weight.copy_(numbers("weight", 3, 4))
+        base.bias.copy_(numbers("bias", 3))
+    module = lora(nn.Sequential(base), RANK, ALPHA, method=method)  # type: ignore[arg-type]
+    with torch.no_grad():  # as after some rounds
+        dict(module.named_parameters())["0.lora_B"].copy_(numbers("B", 3, RANK))
+    assert torch.equal(base.weight.detach(), numbers("weight", 3, 4))
+    x, y = numbers("x", 6, 4), numbers("y", 6, 3)
+    parts = [range(3), range(3, 6)]
+    return Task.from_arrays(module, x, y, partition=parts, loss=halves, dtype="float64")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_rounds_by_hand(method: str) -> None:
+    task, eta = linear_task(method), 0.02
+    run = Simulation(task, FedAvg(eta=eta, tau=2, batch="full", decay=1), rounds=2, device="cpu")
+    layer = dict(adapted_layers(run.module()))["0"]
+    w0, bias = numbers("weight", 3, 4), numbers("bias", 3)
+    first = a, b = layer.lora_A.detach().clone(), layer.lora_B.detach().clone()
+    assert a.abs().max() <= 0.5
+    assert a.std() > 0.1
+    for number in range(2):
+        trains_a = method in ("lora", "fedex", "flora") or (method == "rolora" and number == 1)
+        trains_b = method != "rolora" or number == 0
+        ends = []
+        for j in range(2):
+            x, y = numbers("x", 6, 4)[3 * j : 3 * j + 3], numbers("y", 6, 3)[3 * j : 3 * j + 3]
+            aj, bj = a, b
+            for _ in range(2):
+                miss = x @ (w0 + SCALE * bj @ aj).T + bias - y
+                g = miss.T @ x / 3  # of the layer's whole weight
+                step_a, step_b = SCALE * bj.T @ g, SCALE * g @ aj.T
+                aj, bj = aj - trains_a * eta * step_a, bj - trains_b * eta * step_b
+            ends.append((aj, bj))
+        a, b = (ends[0][0] + ends[1][0]) / 2, (ends[0][1] + ends[1][1]) / 2
+        mean = (ends[0][1] @ ends[0][0] + ends[1][1] @ ends[1][0]) / 2
+        if method == "fedex":
+            w0 = w0 + SCALE * (mean - b @ a)
+        if method == "flora":
+            w0, a, b = w0 + SCALE * mean, *first
+        run.step()
+        layer = dict(adapted_layers(run.module()))["0"]
+        assert close(layer.lora_A.detach(), a)
+        assert close(layer.lora_B.detach(), b)
+        assert close(layer.weight.detach(), w0)
+    assert torch.equal(task.objective.module[0].weight, numbers("weight", 3, 4))  # type: ignore[index]
+    sent = {"ffa": 2 * 6, "rolora": 6 + 8}.get(method, 2 * 14)
+    header = run.ledger.as_dict()["uplink"]["vectors"]["D"]["header"]  # type: ignore[index]
+    assert run.ledger.total("uplink") == 2 * 8 * sent + header
+    if method in ("fedex", "flora"):  # 12 numbers are fewer than the factors of two clients, 2 * 14
+        told = run.ledger.as_dict()["downlink"]["vectors"]  # type: ignore[index]
+        assert told["base"]["factors"] == 2 * 2 * 8 * 12
+        assert ("D" in told) == (method == "fedex")
+
+
+def small_task(method: str) -> Task:
+    draw = Draw.seeded(1)
+    x, y = draw.fold("x").normal(40 * 5, torch.float64).reshape(40, 5), draw.fold("y").integers(3, 40)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        base = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+    module = lora(base, RANK, also="2.bias", method=method)  # type: ignore[arg-type]
+    return Task.from_arrays(module, x, y, x[:9], y[:9], clients=5, dtype="float64")
+
+
+CASES: dict[str, tuple[Any, Any]] = {
+    "tracking, both ways coded": (FedCOMGATE(eta=0.01, tau=2, batch=4), Links(Int(4), Int(6))),
+    "memory": (Qsparse(eta=0.1, tau=2, batch=4), Links(TopK(0.3), uplink_memory="error-feedback")),
+    "adam on both sides": (
+        FedAvg(eta=0.01, tau=2, batch=4, server="adam", local=AdamWSteps(keep=True)),  # type: ignore[arg-type]
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_turns_are_the_same_in_every_engine(case: str, tmp_path: Path) -> None:
+    """In groups of any size, two runs in step, from a checkpoint, and with real clients."""
+    task, (method, links) = small_task("rolora"), CASES[case]
+    settings: dict[str, Any] = {"algorithm": method, "links": links, "rounds": 5, "participation": 0.8}
+
+    def new(**changes: Any) -> Simulation:
+        return Simulation(task, device="cpu", **{**settings, **changes})
+
+    whole, single, kept = new(chunk=5), new(chunk=1), new(chunk=5)
+    pair = [new(), new(seed=1)]
+    stack_runs(pair)
+    there, _ = deployed(task, settings, tmp_path)
+    before = whole.server.w.clone()
+    for number in range(5):
+        for run in (whole, single, pair[0], there):
+            run.step()
+        if number < 2:
+            kept.step()
+        names = set(task.objective.turns[number % 2])
+        split = task.objective.layout.split
+        pieces = zip(task.objective.layout.names, split(before), split(whole.server.w), strict=True)
+        assert all(torch.equal(old, new) for name, old, new in pieces if name not in names)
+        before = whole.server.w.clone()
+        for run in (single, pair[0], there):
+            assert close(run.server.w, whole.server.w, 1e-9)
+    kept.save(tmp_path / "saved")
+    back = Simulation.load(tmp_path / "saved", task)
+    back.run()
+    assert torch.equal(back.server.w, whole.server.w)
+    assert back.ledger.as_dict() == whole.ledger.as_dict()
+    encoded = new(links=Links(**{**vars(whole.rules.links), "encode": True}))
+    encoded.run()
+    for way in ("uplink", "downlink"):
+        assert encoded.ledger.total(way) == whole.ledger.total(way)  # type: ignore[arg-type]
+    assert not torch.equal(whole.server.w, task.objective.start)
+
+
+@pytest.mark.parametrize("method", ["fedex", "flora"])
+def test_a_base_that_changes_is_the_run_s_own(method: str, tmp_path: Path) -> None:
+    """Groups, checkpoints, several layers of all kinds, 16 bits, and what cannot be."""
+    draw = Draw.seeded(2)
+    x, y = draw.fold("x").integers(9, 60).reshape(20, 3), draw.fold("y").integers(4, 20)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = nn.Embedding(9, 6), nn.Conv1d(3, 4, 2), nn.Flatten(), nn.Linear(20, 4)
+    module = lora(nn.Sequential(*layers), 2, 2.0, layers=("0", "1", "3"), method=method)  # type: ignore[arg-type]
+    task = Task.from_arrays(module, x, y, clients=5, dtype="float64")
+    algorithm = FedAvg(eta=0.1, tau=2, batch=3)
+
+    def new(**changes: Any) -> Simulation:
+        settings = {"rounds": 4, "device": "cpu", "participation": 0.8, "chunk": 5, **changes}
+        return Simulation(task, algorithm, **settings)  # type: ignore[arg-type]
+
+    whole, single, half = new(), new(chunk=2), new()
+    before = whole.module()
+    for _ in range(2):
+        half.step()
+    half.save(tmp_path)
+    whole.run()
+    single.run()
+    back = Simulation.load(tmp_path, task)
+    back.run()
+    again = whole.replaced()
+    assert torch.equal(again.module()[3].weight, before[3].weight)  # type: ignore[index]
+    for run, same in ((single, torch.equal), (back, torch.equal)):
+        for p, q in zip(run.module().parameters(), whole.module().parameters(), strict=True):
+            assert same(p, q) if run is back else close(p.detach(), q.detach(), 1e-9)
+    flat = merged(whole.module())
+    with torch.no_grad():
+        assert close(flat(x), whole.module()(x), 1e-10)
+        if method == "flora":  # all that was learnt is in the base
+            assert torch.equal(whole.server.w, task.objective.start)
+            assert not close(flat(x), before(x), 1e-3)
+    assert whole.results[-1]["train_loss"] < whole.results[0]["train_loss"]
+    assert {f"{i}.weight" for i in (0, 1, 3)} < {*kept(whole.module())}
+    narrow = nn.Sequential(*layers).bfloat16()
+    small = lora(narrow, 2, 2.0, layers=("0", "1", "3"), method=method)  # type: ignore[arg-type]
+    run = Simulation(Task.from_arrays(small, x, y, clients=5), algorithm, rounds=2, device="cpu")
+    run.run()
+    assert run.state.server_side.base["weights"].dtype == torch.float32
+    assert {p.dtype for p in merged(run.module()).parameters()} == {torch.bfloat16}
+    with pytest.raises(ConfigError, match="merged"):
+        save_peft(whole.module(), tmp_path / "peft")
+    with pytest.raises(ConfigError, match="real clients"):
+        deployed(task, {"algorithm": algorithm, "links": None}, tmp_path)
+    with pytest.raises(ConfigError, match="play each run by itself"):
+        stack_runs([new(), new(seed=1)])
+    if method == "flora":
+        with pytest.raises(ConfigError, match="start anew"):
+            Simulation(task, FedCOMGATE())
+
+
+def test_the_frozen_base_is_held_once(tmp_path: Path) -> None:
+    """Copies for threads, devices and dtypes share it; 16 bits stay 16 bits; checkpoints do not hold it."""
+    base = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 400), nn.Tanh(), nn.Linear(400, 50))
+    module = lora(base.bfloat16(), 2, layers=("1", "3"))
+    x = torch.arange(40).reshape(20, 2) % 50
+    loss = nn.CrossEntropyLoss()
+
+    def by_token(outputs: Tensor, targets: Tensor) -> Tensor:
+        found: Tensor = loss(outputs.flatten(0, 1), targets.flatten())
+        return found
+
+    task = Task.from_arrays(module, x, x.flip(0), clients=4, loss=by_token)
+    objective = task.objective
+    assert objective.layout.size == 2 * (16 + 400 + 400 + 50)
+    assert objective.start.dtype == torch.float32
+
+    def places(module: nn.Module) -> list[int]:
+        return [p.data_ptr() for p in module.parameters() if not p.requires_grad]
+
+    owned = [p.data_ptr() for p in base.parameters()]
+    twins = [
+        objective.module,
+        objective._module_of_this_thread(),
+        Objective(objective.module, by_token).module,
+    ]
+    for twin in twins:
+        assert places(twin) == owned
+        assert {p.dtype for p in twin.parameters() if not p.requires_grad} == {torch.bfloat16}
+    assert all(p.requires_grad for p in base.parameters())
+    run = Simulation(task, FedAvg(eta=0.02, tau=2, batch=4), rounds=3, device="cpu")
+    rows = run.run()
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"]
+    assert [p.data_ptr() for p in base.parameters()] == owned
+    run.save(tmp_path)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2 * run.server.w.nbytes + 8192
+
+
+def test_runs_with_other_frozen_parameters_are_no_stack() -> None:
+    runs = [Simulation(small_task("ffa"), FedAvg(), rounds=1, device="cpu") for _ in range(2)]
+    with pytest.raises(ConfigError, match="share their frozen parameters"):
+        stack_runs(runs)
+
+
+@torch.no_grad()
+def test_layers_of_every_kind_have_adapters() -> None:
+    """They begin as they were; merged weights give the same outputs; the rest has no gradient."""
+    torch.manual_seed(0)
+    layers: dict[str, tuple[nn.Module, Tensor]] = {
+        "linear": (nn.Linear(6, 4), torch.randn(5, 6)),
+        "embedding": (nn.Embedding(9, 4, padding_idx=0), torch.arange(9).reshape(3, 3)),
+        "conv1d": (nn.Conv1d(3, 4, 3, padding=1, padding_mode="circular"), torch.randn(2, 3, 8)),
+        "conv2d": (nn.Conv2d(3, 4, (2, 3), stride=2), torch.randn(2, 3, 8, 8)),
+        "conv3d": (nn.Conv3d(2, 4, 2, dilation=2), torch.randn(2, 2, 5, 5, 5)),
+    }
+    for name, (layer, x) in layers.items():
+        base = nn.ModuleDict({name: layer}).double()
+        x = x.double() if x.is_floating_point() else x
+        module = lora(base, 3, 5.0, layers=name)
+        assert torch.equal(module[name](x), base[name](x)), name  # type: ignore[index]
+        assert [n for n, p in module.named_parameters() if p.requires_grad] == [
+            f"{name}.lora_A",
+            f"{name}.lora_B",
+        ]
+        module[name].lora_B.normal_()  # type: ignore[index]
+        flat = merged(module)
+        assert {*dict(flat.named_parameters())} == {*dict(base.named_parameters())}
+        assert close(flat[name](x), module[name](x)), name  # type: ignore[index]
+        assert not close(flat[name](x), base[name](x), 1e-3), name  # type: ignore[index]
+        assert type(flat[name]) is type(layer)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("adapter", ["rolora", "fedex"])
+def test_a_run_s_folder_holds_what_its_model_needs(adapter: str, tmp_path: Path, command: Command) -> None:
+    """Adapters without a base that stays, and a config that says the same again."""
+    settings = (f"model.adapter={adapter}", "adapter.rank=2", "adapter.layers=1", "model.hidden=8")
+    rates = ("algorithm.name=fedcom", "algorithm.eta=0.02", "algorithm.gamma=1", "algorithm.tau=2")
+    done = command("run", *settings, *rates, "run.rounds=2", "--out", "run", "--quiet", "--device", "cpu")
+    assert done.code == 0, done.err
+    names = {*load_file(tmp_path / "run" / "model.safetensors")}
+    assert names == {"1.lora_A", "1.lora_B", *(["1.weight"] if adapter == "fedex" else [])}
+    table = read(tmp_path / "run" / "config.toml")
+    assert table["adapter"] == {"name": adapter, "rank": 2, "alpha": 16.0, "layers": ["1"], "also": []}
+    assert json.loads(json.dumps(Config.of(table).table()))["adapter"] == table["adapter"]
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    scores = json.loads(command("evaluate", "run", "--device", "cpu").out)
+    for key in ("train_loss", "test_loss", "test_accuracy"):
+        assert scores[key] == pytest.approx(last[key], rel=1e-6)
+    exported = command("export", "run", "--out", "peft")
+    assert exported.code == (0 if adapter == "rolora" else 2), exported.err
+    assert command("export", "run", "--out", "flat", "--merged").code == 0
+    assert {*load_file(tmp_path / "flat" / "model.safetensors")} == {
+        f"{i}.{kind}" for i in (1, 3) for kind in ("weight", "bias")
+    }
+    assert "has no tokenizer" in command("generate", "run", "--prompt", "a").err
+
+
+def test_draws_depend_on_the_seed_and_the_name_alone() -> None:
+    def first(seed: int, layers: str) -> Tensor:
+        torch.rand(1)
+        module = lora(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), 2, layers=layers, seed=seed)
+        return dict(module.named_parameters())["1.lora_A"].detach()
+
+    assert torch.equal(first(3, "1"), first(3, "*"))
+    assert not torch.equal(first(3, "1"), first(4, "1"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"layers": "nowhere"}, "layer 'nowhere' is not there"),
+        ({"layers": "1"}, "layer '1' is a Tanh"),
+        ({"layers": "2"}, "2 groups"),
+        ({"also": "nothing"}, "no parameter 'nothing'"),
+        ({"rank": 0}, "rank must be 1 or more"),
+        ({"alpha": -1}, "alpha must be above 0"),
+        ({"method": "lorra"}, "name must be 'lora' or 'ffa'"),
+    ],
+)
+def test_what_cannot_be_adapted_says_why(given: dict[str, Any], said: str) -> None:
+    base = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Conv1d(4, 4, 3, groups=2))
+    with pytest.raises(ConfigError, match=said):
+        lora(base, **given)
+    assert all(p.requires_grad for p in base.parameters())
