@@ -38,6 +38,9 @@ STATEFUL = [
     "econtrol",
     "diana",
     "vr-diana",
+    "diloco",
+    "muloco",
+    "sparseloco",
 ]
 ROW = 66 * 8  # bytes of one vector of the small task
 HOMES = [("disk", 0.3, PrefetchedStore), ("disk", 0.0, SparseStore), ("memory", 0.0, SparseStore)]
