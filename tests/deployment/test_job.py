@@ -74,6 +74,35 @@ def test_a_job_leaves_a_run_folder_like_any_other(tmp_path: Path) -> None:
     assert [row["round"] for row in again.curve.rows] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("batch_norm", ["averaged", "own"])
+def test_a_job_may_have_a_module_that_drops_normalises_batches_and_takes_two_inputs(
+    tmp_path: Path, batch_norm: str
+) -> None:
+    """Nothing but a call tells that it drops; clients and server find it out for themselves."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.last = nn.BatchNorm1d(5), nn.Linear(5, 2)
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            h = nn.functional.dropout(torch.cat((a, b), -1), 0.2, self.training)
+            return self.last(self.norm(h))  # type: ignore[no-any-return]
+
+    def two(client: int, clients: int) -> Any:
+        x, y = data(client, clients)
+        return {"a": x[:, :2], "b": x[:, 2:]}, y
+
+    more = {"model": Two, "client_data": two, "test_data": lambda: two(9, 3), "batch_norm": batch_norm}
+    mine = job("algorithm.name=fedcomgate", "uplink.name=int", **more)
+    here = Here(mine, tmp_path / "clients")
+    mine.serve(here, tmp_path / "run")
+    rows = read_rows(tmp_path / "run")
+    assert rows[-1]["round"] == 3
+    assert all(client.task.objective.drops for client in here.clients.values())
+    assert (here.clients[0]._initial[1].keys() >= {"own"}) == (batch_norm == "own")
+
+
 def test_losses_of_torchs_mean_the_same_to_real_clients() -> None:
     """Ignored targets are none of the classes, and answers of yes or no have an accuracy."""
 

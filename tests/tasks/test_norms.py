@@ -303,3 +303,26 @@ def test_configs_choose_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ConfigError, match="frozen"):
         Config.of({**table, "model": {"name": "mlp", "batch_norm": "mean"}})
     assert copy.deepcopy(task("own").objective).own is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["eager", "graph", "compiled"])
+@pytest.mark.parametrize("choice", ["averaged", "own"])
+def test_a_gpu_gives_the_same_to_rounding(choice: str, engine: str) -> None:
+    """With masks and statistics, and clients that take different numbers of steps."""
+
+    def drops() -> nn.Module:
+        return nn.Sequential(*net()[:4], nn.Dropout(0.3), *net()[4:])  # type: ignore[index]
+
+    of = task(choice, drops)
+    for algorithm in (
+        FedCOMGATE(eta=0.05, epochs=1, batch=4),
+        FedCOM(eta=0.05, tau=3, batch=4, local=AdamWSteps(keep=True)),
+    ):
+        here, there = (
+            Simulation(of, algorithm, "identity", rounds=4, device=device, engine=name)
+            for device, name in (("cpu", "eager"), ("cuda", engine))
+        )
+        rows = [simulation.run()[-1] for simulation in (here, there)]
+        assert close(here.server.w, there.server.w.cpu(), 1e-9)
+        assert rows[0]["train_loss"] == pytest.approx(rows[1]["train_loss"], rel=1e-8)
