@@ -140,6 +140,9 @@ def evaluate(
     best: Annotated[
         bool, typer.Option("--best", help="The best model of the run instead of its last, best.safetensors.")
     ] = False,
+    by_client: Annotated[
+        bool, typer.Option("--by-client", help="Each client's scores too, on its own data.")
+    ] = False,
     device: DeviceOption = "auto",
     trust: Trust = False,
 ) -> None:
@@ -153,4 +156,5 @@ def evaluate(
     simulation, config = prepare(Config.of(table), device)
     scores = simulation.row()
     found = {"data": config.data.name, **{key: scores[key] for key in SCORES if key in scores}}
+    found |= {"clients": list(simulation.clients())} if by_client else {}
     print(json.dumps(found, indent=2))
