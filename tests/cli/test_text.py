@@ -33,8 +33,10 @@ def test_text_of_ones_own_is_learnt_scored_and_compared(
     assert done.exit_code == 0, done.output
     row = json.loads(Path("one/metrics.jsonl").read_text().splitlines()[-1])
     assert row["test_perplexity"] == pytest.approx(2 ** row["test_bits_per_character"])
-    scored = runner.invoke(app, ["evaluate", "one"])
-    assert json.loads(scored.stdout)["test_perplexity"] == pytest.approx(row["test_perplexity"])
+    scored = json.loads(runner.invoke(app, ["evaluate", "one", "--by-client"]).stdout)
+    assert scored["test_perplexity"] == pytest.approx(row["test_perplexity"])
+    own = [client["test_perplexity"] for client in scored["clients"]]
+    assert max(own) == pytest.approx(row["worst_client_perplexity"])
     both = runner.invoke(app, ["compare", *task, *quick, "--methods", "fedavg,fedpaq", "--out", "two"])
     assert both.exit_code == 0, both.output
     (header, *_) = Path("two/table.md").read_text().splitlines()

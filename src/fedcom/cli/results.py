@@ -206,6 +206,9 @@ def evaluate(
         typer.Argument(metavar="section.key=value", help="Overrides, to score it on another task."),
     ] = None,
     best: Best = False,
+    by_client: Annotated[
+        bool, typer.Option("--by-client", help="Each client's scores too, on its own data.")
+    ] = False,
     device: DeviceOption = "auto",
     trust: Trust = False,
 ) -> None:
@@ -219,4 +222,5 @@ def evaluate(
     simulation, config = prepare(Config.of(table), device)
     scores = simulation.row()
     found = {"data": config.data.name, **{key: scores[key] for key in SCORES if key in scores}}
+    found |= {"clients": list(simulation.clients())} if by_client else {}
     print(json.dumps(found, indent=2))
