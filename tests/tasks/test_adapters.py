@@ -124,7 +124,9 @@ CASES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.thorough] * (case == "memory")) for case in CASES]
+)
 def test_turns_are_the_same_in_every_engine(case: str, tmp_path: Path) -> None:
     """In groups of any size, two runs in step, from a checkpoint, and with real clients."""
     task, (method, links) = small_task("rolora"), CASES[case]
@@ -252,6 +254,23 @@ def test_the_frozen_base_is_held_once(tmp_path: Path) -> None:
     assert [p.data_ptr() for p in base.parameters()] == owned
     run.save(tmp_path)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2 * run.server.w.nbytes + 8192
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["graph", "compiled"])
+@pytest.mark.parametrize("method", METHODS)
+def test_recorded_rounds_agree_with_eager_ones(method: str, engine: str) -> None:
+    algorithm = FedAvg(eta=0.05, tau=2, batch=4)
+    runs = [
+        Simulation(small_task(method), algorithm, rounds=6, engine=name, device="cuda")
+        for name in ("eager", engine)
+    ]
+    for run in runs:
+        run.run()
+    assert runs[1].engine.refused is None  # type: ignore[attr-defined]
+    for p, q in zip(runs[0].module().parameters(), runs[1].module().parameters(), strict=True):
+        assert close(p.detach(), q.detach(), 1e-9)
+    assert runs[0].ledger.as_dict() == runs[1].ledger.as_dict()
 
 
 def test_runs_with_other_frozen_parameters_are_no_stack() -> None:

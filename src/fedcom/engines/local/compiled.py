@@ -65,7 +65,7 @@ def compile_rules(engine: EagerEngine) -> str:
             _set_rules(
                 engine, [replace(compiled, algorithm=_with_compiled(rules, compiled)) for rules in plain]
             )
-            play(Rehearsal(engine))
+            _rehearse(engine)
         except Exception as error:  # whatever the compiler could not do, the plain rules can
             _set_rules(engine, plain)
             log.warning("torch.compile failed on %s: %s", what, first_line(error))
@@ -79,13 +79,24 @@ def compile_rules(engine: EagerEngine) -> str:
 def _prepare(engine: EagerEngine) -> None:
     """Play a rehearsal first, so that what is computed once and cached is not compiled."""
     try:
-        play(Rehearsal(engine))
+        _rehearse(engine)
     except Exception as error:
         if not engine.walks:
             raise
         engine.walks = False
         log.warning("local steps are taken one by one, their kernels failed: %s", first_line(error))
-        play(Rehearsal(engine))
+        _rehearse(engine)
+
+
+def _rehearse(engine: EagerEngine) -> None:
+    """Rehearse the next round; and those after it, if other parts of the model are trained in them."""
+    first, turns = engine.round, max(1, len(engine.runs[0].rules.turns))
+    try:
+        for number in range(first, first + turns):
+            engine.round = number
+            play(Rehearsal(engine))
+    finally:
+        engine.round = first
 
 
 def _quick_keys() -> None:
