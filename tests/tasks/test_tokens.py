@@ -87,10 +87,11 @@ def test_a_clients_gradient_is_that_of_the_mean_over_its_tokens(options) -> None
     torch.testing.assert_close(batch, oracle.full(w))
 
 
-def test_another_number_may_stand_for_padding() -> None:
-    other = torch.where(Y == NO, 7, Y)
+@pytest.mark.parametrize("padding", [7, -1])
+def test_another_number_may_stand_for_padding(padding: int) -> None:
+    other = torch.where(Y == NO, padding, Y)
     task = Task.from_arrays(
-        Table(), X, other, groups=OWNERS, loss=partial(token_cross_entropy, ignore_index=7)
+        Table(), X, other, groups=OWNERS, loss=partial(token_cross_entropy, ignore_index=padding)
     )
     assert task.classes == V
     p = torch.tensor([0.5, 0.5])

@@ -202,8 +202,9 @@ def from_arrays(
             f"test samples differ in kind: x is {inputs or 'one array'}, test_x is "
             f"{test_inputs or 'one array'}; make them alike"
         )
-    train = _pair(x, y, "x", "y", any_targets)
-    test = _test_pair(test_x, test_y, train, any_targets)
+    padding = None if any_targets else IGNORED if ignored is None else ignored
+    train = _pair(x, y, "x", "y", padding)
+    test = _test_pair(test_x, test_y, train, padding)
     if not len(train[0]):
         raise DataError("x has no samples; give at least one")
     y = torch.cat((train[1], test[1]))
@@ -211,8 +212,8 @@ def from_arrays(
         train, test = ((half[0], _lifetimes(half[1])) for half in (train, test))
     ids = None if groups is None else _groups(groups, len(train[0]))
     test_ids = None if test_groups is None else _test_groups(groups, test_groups, len(test[0]))
-    tokens = y.dim() == 2 and not any_targets
-    classes = 0 if survival else _classes(y, IGNORED if tokens and ignored is None else ignored, tokens)
+    tokens = y.dim() == 2 and padding is not None
+    classes = 0 if survival else _classes(y, padding if tokens else ignored, tokens)
     return Dataset(name, *train, *test, classes, ids, test_ids, survival, inputs=inputs)
 
 
@@ -251,13 +252,13 @@ def _classes(y: Tensor, ignored: int | None, tokens: bool) -> int:
     return int(y.max()) + 1 if len(y) and int(y.min()) >= 0 else 0
 
 
-def _test_pair(x: Any, y: Any, train: tuple[Tensor, Tensor], any_targets: bool) -> tuple[Tensor, Tensor]:
+def _test_pair(x: Any, y: Any, train: tuple[Tensor, Tensor], padding: int | None) -> tuple[Tensor, Tensor]:
     """Test samples and labels of the same kind as the training ones; empty if none are given."""
     if (x is None) != (y is None):
         raise DataError("test_x and test_y go together; give both or neither")
     if x is None:
         return train[0][:0], train[1][:0]
-    test = _pair(x, y, "test_x", "test_y", any_targets)
+    test = _pair(x, y, "test_x", "test_y", padding)
     if [_kind(tensor) for tensor in test] != [_kind(tensor) for tensor in train]:
         raise DataError(
             f"test samples differ in kind: x {_kind(train[0])} and y {_kind(train[1])}, "
@@ -271,18 +272,22 @@ def _kind(tensor: Tensor) -> str:
     return f"{list(tensor.shape[1:])} {'floating' if tensor.is_floating_point() else 'whole'}"
 
 
-def _pair(x: Any, y: Any, x_name: str, y_name: str, any_targets: bool) -> tuple[Tensor, Tensor]:
-    """Samples and labels, checked against each other."""
+def _pair(x: Any, y: Any, x_name: str, y_name: str, padding: int | None) -> tuple[Tensor, Tensor]:
+    """Samples and labels, checked against each other.
+
+    Args:
+        padding: what is no label where there is one per token; None: whole numbers of any shape and sign.
+    """
     samples, labels = _tensor(x, x_name), _tensor(y, y_name)
     if len(samples) != len(labels):
         raise DataError(f"{x_name} has {len(samples)} samples but {y_name} has {len(labels)} labels")
-    if not labels.is_floating_point() and not any_targets:
+    if not labels.is_floating_point() and padding is not None:
         if labels.dim() > 2 or (labels.dim() == 2 and labels.shape != samples.shape[:2]):
             raise DataError(
                 f"{y_name} has shape {list(labels.shape)}; class labels are one number per sample, or one "
                 f"per token [samples, T] if {x_name} has T tokens; others need a loss of your own"
             )
-        known = labels if labels.dim() == 1 else labels[labels != IGNORED]
+        known = labels if labels.dim() == 1 else labels[labels != padding]
         if len(known) and known.min() < 0:
             raise DataError(
                 f"{y_name} has the label {int(known.min())}; labels are 0, 1, 2, ...; renumber them"

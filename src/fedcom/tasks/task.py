@@ -134,9 +134,9 @@ class Task:
             parts: the indices of each client's samples, as tensors, arrays or lists.
         """
         if objective.loss is None and data.classes and data.y.dim() == 2:
-            objective = Objective(
-                objective.module, token_cross_entropy, objective.layout.dtype, objective.seed
-            )
+            made: Any = objective.__reduce__()  # the same with another loss
+            module, _, *others = made[1]
+            objective = Objective(module, token_cross_entropy, *others)
         parts = indices(parts, len(data.y))
         check_parts(parts, len(data.y))
         sizes = torch.tensor([len(part) for part in parts])
