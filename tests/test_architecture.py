@@ -16,7 +16,7 @@ FLOORS = [  # from the ground up; a room imports from floors below its own
     {"vectors", "registry"},
     {"plain"},
     {"algorithms", "codecs", "data", "saving"},
-    {"tasks", "traffic"},
+    {"tasks", "traffic", "outer"},
     {"rounds"},
     {"theory"},
     {"engines"},

@@ -91,6 +91,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (desk / "animals.csv").write_text(f"a,b,kind,owner\n{rows}")
     rows = "".join(f"{i},{i % 7},{i % 3},{1 + i % 50},{i % 2}\n" for i in range(60))
     (desk / "patients.csv").write_text(f"age,dose,site,days,died\n{rows}")
+    (desk / "letters").mkdir()
+    for writer in ("anna", "bert"):
+        (desk / "letters" / f"{writer}.txt").write_text(f"yours,\n{writer}\n" * 9)
     (desk / "experiments").symlink_to(ROOT / "experiments")
     small = ("run.rounds=1", "model.hidden=8", "-q", "--device", "cpu", "--out", "runs/a")
     assert finished(desk, "run", *small).code == 0

@@ -274,8 +274,7 @@ def test_whole_targets_of_any_shape_with_a_loss_of_ones_own() -> None:
 
 def test_dropout_in_eval_mode_is_no_dropout() -> None:
     module = nn.Sequential(linear(), nn.Dropout(0.5))
-    with pytest.raises(ConfigError, match=r"Dropout at '1' .* call module.eval\(\) first"):
-        task(module=module)
+    assert task(module=module).objective.drops
     assert play(task(module=module.eval()))["train_loss"] == pytest.approx(
         play(task(module=nn.Sequential(linear(), nn.Identity())))["train_loss"]
     )
@@ -415,9 +414,9 @@ def test_data_that_cannot_be_is_refused_with_the_remedy() -> None:
         with pytest.raises(DataError, match="a sampler, a collate_fn or a stream of its own; give its data"):
             task(x=loader, y=None)
     for x, message in [
-        ((X, X), r"x is 2 arrays of 60 samples each, but a module is given one; join them"),
-        ([X.numpy(), X.numpy()], r"x is 2 arrays of 60 samples each"),
-        ({"a": X, "b": X}, r"x has the columns a, b; give one of them, as an array"),
+        ({"a": X, "b": X[:3]}, r"x has 60, 3 samples; inputs go together"),
+        ({"a": X, "b": ["red"] * N}, r"x\['b'\] holds 'red', not numbers"),
+        ({}, r"x is empty; give the module's arguments by name"),
         ([["red", "small"]] * N, r"x holds 'red', not numbers; give numbers, as pandas.get_dummies\(x\) for"),
         (torch.where(X[5, 1] == X, math.nan, X), r"x holds NaN or infinity, first in sample 5; clean it"),
     ]:
@@ -425,6 +424,13 @@ def test_data_that_cannot_be_is_refused_with_the_remedy() -> None:
             task(x=x)
     with pytest.raises(DataError, match=r"the parts train, test; give them apart, as x=data\['train'\]"):
         task(x={"train": Table(), "test": Table()}, y=None)
+    for x in ((X, X), [X.numpy(), X.numpy()]):
+        with pytest.raises(
+            ConfigError, match=r"cannot take one sample of the inputs input 1 \[4\], input 2 \[4\]"
+        ):
+            task(x=x)
+    with pytest.raises(DataError, match=r"x is a \[4\], b \[4\], test_x is a \[4\]; make them alike"):
+        task(x={"a": X, "b": X}, test_x={"a": X}, test_y=Y)
     for x in ({"a": X, "b": X, "label": Y}, {"a": X, "b": Y}):
         with pytest.raises(DataError, match=r"x has the columns a, b.*must have two, samples and one of y"):
             task(x=x, y=None)

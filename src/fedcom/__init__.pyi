@@ -5,6 +5,7 @@ from fedcom.algorithms import (
     VRLSGD,
     Algorithm,
     Diana,
+    DiLoCo,
     EControl,
     FedAdagrad,
     FedAdam,
@@ -21,11 +22,13 @@ from fedcom.algorithms import (
     FedPAQ,
     FedYogi,
     LocalSGD,
+    MuLoCo,
     Qsparse,
     Scafcom,
     Scaffold,
     ScaffoldM,
     Scallion,
+    SparseLoCo,
     VRDiana,
 )
 from fedcom.algorithms.base import (
@@ -85,7 +88,9 @@ from fedcom.data import (
     Population,
     Request,
     SplitRequest,
+    Tokens,
     from_arrays,
+    from_text,
     load,
     split,
 )
@@ -151,11 +156,16 @@ from fedcom.tasks.generate import (
     generate,
     tokenizer_in,
 )
+from fedcom.tasks.language import (
+    Gru,
+    Transformer,
+)
 from fedcom.tasks.llama import (
     llama,
 )
 from fedcom.tasks.losses import (
     batch_loss,
+    token_cross_entropy,
 )
 from fedcom.tasks.model import (
     Model,
@@ -213,6 +223,7 @@ __all__ = [
     "Curve",
     "DataError",
     "Dataset",
+    "DiLoCo",
     "Diana",
     "Dithered",
     "Diverged",
@@ -234,6 +245,7 @@ __all__ = [
     "FedYogi",
     "FedcomError",
     "Field",
+    "Gru",
     "Identity",
     "Int",
     "Layout",
@@ -247,6 +259,7 @@ __all__ = [
     "Model",
     "Momentum",
     "MomentumSteps",
+    "MuLoCo",
     "MuonSteps",
     "Natural",
     "Nesterov",
@@ -276,6 +289,7 @@ __all__ = [
     "ServerOptimiser",
     "Sign",
     "Simulation",
+    "SparseLoCo",
     "SplitRequest",
     "Storage",
     "StorageError",
@@ -283,7 +297,9 @@ __all__ = [
     "Task",
     "TensorBoard",
     "TernGrad",
+    "Tokens",
     "TopK",
+    "Transformer",
     "VRDiana",
     "Vectors",
     "WandB",
@@ -295,6 +311,7 @@ __all__ = [
     "concordance_index",
     "cox",
     "from_arrays",
+    "from_text",
     "generate",
     "llama",
     "load",
@@ -307,5 +324,6 @@ __all__ = [
     "save_peft",
     "split",
     "sweep",
+    "token_cross_entropy",
     "tokenizer_in",
 ]

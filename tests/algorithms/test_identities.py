@@ -205,7 +205,7 @@ def test_a_mean_of_models_is_for_methods_that_use_d_as_it_is() -> None:
             return {name: x / 2 for name, x in super().upload(client, down, w, rnd).items()}
 
     can = {"local-sgd", "fedavg", "fedpaq", "fedcom", "qsparse", "scaffold"}
-    can |= {"fedavgm", "fedadam", "fedyogi", "fedadagrad"}
+    can |= {"fedavgm", "fedadam", "fedyogi", "fedadagrad", "diloco", "muloco", "sparseloco"}
     for name, kind in {**ALGORITHMS, "halved": Halved}.items():
         refused = pytest.raises(ConfigError, match=f"{name} learns from D per step")
         with nullcontext() if name in can else refused:

@@ -55,3 +55,13 @@ def test_the_hospitals_have_the_published_sizes():
     assert brca.groups.bincount().tolist() == [248, 156, 164, 129, 129, 40]
     assert brca.test_groups.bincount().tolist() == [63, 40, 42, 33, 33, 11]
     assert brca.x.shape[1] == 39
+
+
+def test_shakespeares_roles_say_what_they_say():
+    data = real("shakespeare")
+    assert len(data.groups.unique()) == len(data.test_groups.unique()) == 633
+    assert (data.y != 1).all()  # no character is unknown
+    text = data.tokens.decode(data.x.flatten())
+    assert "Frailty, thy name is woman" in text.replace("\n", " ")
+    assert text.count("[") == 0
+    assert not any(word in text for word in ("SCENE I", "ACT I"))

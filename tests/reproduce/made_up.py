@@ -20,6 +20,7 @@ def made_up(name: str, score: Any) -> StudyResults:
                 {
                     "round": r,
                     "test_accuracy": accuracy * r / 10,
+                    "test_perplexity": 10 / accuracy if accuracy else None,
                     "train_loss": 1.1 - accuracy * r / 10,
                     "uplink_bytes": r * vectors * links["uplink"].get("bits", 32),
                     "downlink_bytes": r * vectors * links["downlink"].get("bits", 32),

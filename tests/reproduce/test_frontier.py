@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedcom.codecs import TopK
 from fedcom.reports.figures import blank
 from fedcom.reproduce import STUDIES, drawing, frontier, optimisers
 from fedcom.reproduce.panels import StudyRun, settings
@@ -123,3 +124,28 @@ def test_optimisers_are_named_after_commas_and_their_claims_can_hold_and_fail() 
     assert worse == [FAILS] * 3
     (line, *_) = optimisers.table(made_up("optimisers", helps), "fashion-mnist")
     assert set(line) == {"method", "sgd", "momentum", "adam"}
+
+
+def test_language_is_judged_by_perplexity_and_bytes_beside_itself_uncompressed(tmp_path: Path) -> None:
+    def coarse(run: StudyRun) -> float:
+        return 0.985 if "0.1" in run.method else 0.97  # made up perplexities are 10 over this
+
+    assert outcomes("language", by_label({})) == [HOLDS] * 3
+    assert outcomes("language", coarse) == [HOLDS] * 3
+    worse = by_label({"fedcom peaks 0.1": 0.96, "exact peaks 0.1": 0.961, "fedcom peaks 0.1, adam": 0.0})
+    assert outcomes("language", worse) == [FAILS, HOLDS, FAILS]  # 1.04% and 0.94% above, and diverged
+    study, results = STUDIES["language"], made_up("language", worse)
+    lines = {line["point"]: line for line in study.table(results, "shakespeare")}  # type: ignore[misc]
+    assert len(lines) == 20
+    assert lines["fedavg"]["perplexity"] == pytest.approx(10 / 0.97)
+    assert lines["fedavg"]["bits_per_character"] == pytest.approx(np.log2(10 / 0.97))
+    assert lines["fedcom peaks 0.1, adam"]["perplexity"] == "diverged"
+    assert study.draw(results, tmp_path) == ["language.png"]
+    for label, ratio in (
+        ("8 bits", 8.0),
+        ("1 bit", 1.0),
+        ("¼ bit", 0.25),
+        ("0.1 bit", 0.1),
+        ("0.03 bit", 0.03),
+    ):
+        assert settings(f"fedcom topk {label}")["uplink"]["ratio"] == TopK().at(ratio).ratio  # type: ignore[union-attr]

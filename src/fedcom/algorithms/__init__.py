@@ -2,6 +2,7 @@
 
 from fedcom.algorithms.base import Algorithm
 from fedcom.algorithms.diana import Diana
+from fedcom.algorithms.diloco import DiLoCo, MuLoCo, SparseLoCo
 from fedcom.algorithms.econtrol import EControl
 from fedcom.algorithms.fedavg import FedAvg
 from fedcom.algorithms.fedcm import FedCM
@@ -49,6 +50,9 @@ _FAMILY = (
     EControl,
     Diana,
     VRDiana,
+    DiLoCo,
+    MuLoCo,
+    SparseLoCo,
 )
 ALGORITHMS: Registry[type[Algorithm]] = Registry(
     "algorithm", "fedcom.algorithms", {a.name: a for a in _FAMILY}, derived_from(Algorithm)
@@ -58,6 +62,7 @@ __all__ = [
     "ALGORITHMS",
     "VRLSGD",
     "Algorithm",
+    "DiLoCo",
     "Diana",
     "EControl",
     "FedAdagrad",
@@ -75,10 +80,12 @@ __all__ = [
     "FedPAQ",
     "FedYogi",
     "LocalSGD",
+    "MuLoCo",
     "Qsparse",
     "Scafcom",
     "Scaffold",
     "ScaffoldM",
     "Scallion",
+    "SparseLoCo",
     "VRDiana",
 ]

@@ -338,6 +338,10 @@ class Algorithm:
         """Along which the server steps, as clients heard it; in the units of D."""
         return mean["D"]
 
+    def mean_direction(self, server: Any, mean: Vectors, rnd: Round) -> Tensor:
+        """The mean of how far clients went, in the units of D, along which statistics of BatchNorm move."""
+        return self.server_direction(server, mean, rnd)
+
     def server_step(self, server: Any, mean: Vectors, rnd: Round) -> Any:
         """The server's state after the round; mean is that of what the server heard.
 

@@ -73,6 +73,9 @@ class FedDyn(Algorithm):
     def server_direction(self, server: FedDynServer, mean: Vectors, rnd: Round) -> Tensor:
         return mean["D"] + self._moved(server, mean, rnd) / (self.alpha * rnd.eta)
 
+    def mean_direction(self, server: FedDynServer, mean: Vectors, rnd: Round) -> Tensor:
+        return mean["D"]
+
     def server_step(self, server: FedDynServer, mean: Vectors, rnd: Round) -> FedDynServer:
         H = self._moved(server, mean, rnd)
         server = super().server_step(server, mean, rnd)

@@ -42,6 +42,9 @@ class FedExP(Algorithm):
         D, epsilon = mean["D"], self.epsilon / rnd.eta**2
         return (mean["square"] / (2 * (_square(D) + epsilon))).clamp(min=1) * D
 
+    def mean_direction(self, server: Any, mean: Vectors, rnd: Round) -> Tensor:
+        return mean["D"]
+
     def largest_number(self, number: str, longest: Mapping[str, float], rnd: Round) -> float:
         return (longest["D"] / float(rnd.eta)) ** 2
 

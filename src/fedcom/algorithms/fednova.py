@@ -32,5 +32,8 @@ class FedNova(Algorithm):
     def server_direction(self, server: Any, mean: Vectors, rnd: Round) -> Tensor:
         return mean["steps"] / rnd.tau * mean["D"]
 
+    def mean_direction(self, server: Any, mean: Vectors, rnd: Round) -> Tensor:
+        return mean["D"]
+
     def largest_number(self, number: str, longest: Mapping[str, float], rnd: Round) -> float:
         return 1.001 * float(rnd.path / rnd.eta)  # room for rounding

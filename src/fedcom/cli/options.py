@@ -24,6 +24,7 @@ _STUDIES = (
         "frontier-fashion-mnist",
         "frontier-cifar-10",
         "optimisers",
+        "language",
         "niid-bench-mnist",
         "niid-bench-fashion-mnist",
         "niid-bench-cifar-10",
@@ -114,8 +115,11 @@ _PARAGRAPHS = (
     "partitions classes and labels), alpha (for dirichlet, dirichlet-capped and synthetic), beta (for "
     "synthetic), lazy (draw synthetic's samples when needed), validation (share of the training samples to "
     "score on in place of the test set), pixels (unit: those of images from 0 to 1), augment (shift and flip "
-    "images at random)",
-    "model: name, hidden (widths, such as 64,32), path (of llama: the folder of its weights) and dtype; of a "
+    "images at random), of text length (tokens of a sequence) and tokenizer (a tokenizer.json, else "
+    "characters), and with name=text the path of a folder of text, or of a .jsonl with text_column and "
+    "client_column",
+    "model: name, hidden (widths, such as 64,32; of gru the units), embed and layers (of gru), width, heads, "
+    "layers, positions and tied (of transformer), path (of llama: the folder of its weights) and dtype; of a "
     "class of yours, its arguments",
     "adapter, low-rank adapters of a frozen model: name (lora, ffa, rolora, fedex or flora), rank, alpha, "
     "layers (names or patterns), also (other parameters that are trained)",
@@ -128,9 +132,9 @@ _PARAGRAPHS = (
     "local, how clients step along their gradients: name (sgd, momentum, adamw or muon) and its own keys, "
     "such as momentum; clip, weight_decay, mu (of FedProx), keep",
     "uplink, downlink: name and the codec's own keys, such as bits or ratio; memory (of what the codec "
-    "drops: none, error-feedback or, for uplink only, paper); uplink also clip (largest norm of what a "
-    "client sends), budgets (bits for each client) or bandwidths, correlated (spread the dither of a round "
-    "over its clients); downlink also first (how the first model travels: dense or seed)",
+    "drops: none, error-feedback or, for uplink only, decayed-feedback or paper); uplink also clip (largest "
+    "norm of what a client sends), budgets (bits for each client) or bandwidths, correlated (spread the "
+    "dither of a round over its clients); downlink also first (how the first model travels: dense or seed)",
     "run: rounds, participation (share of clients per round), seed, eval_every, dtype, target_accuracy, init "
     "(a model.safetensors to start from), chunk (clients computed at once), engine (eager, graph or "
     "compiled), tf32 (fast matrix products of less precision on a GPU), store (where clients' state is kept: "

@@ -11,6 +11,7 @@ from fedcom.engines.stopping import Stopping
 from fedcom.errors import ConfigError, unknown
 from fedcom.traffic.links import DownlinkMemory, First, Memory, at_budget, budgets_from
 
+TEXT = "text"  # the data.name of text in data.path
 TRACKERS = ("csv", "tensorboard", "mlflow", "wandb")  # what run.log may name
 _LEAST = {  # of the settings under [run]
     "rounds": 0,
@@ -28,14 +29,18 @@ class DataConfig:
     """Which data, and how it is dealt to clients; None: what suits the data set.
 
     Args:
-        path: a file of the user's own, in place of name; see `read_own`.
+        path: a file of the user's own, in place of name; see `read_own`. With name = "text" a folder of text,
+            or .jsonl; see `read_texts`.
         label_column: of its columns or arrays, the one with the labels.
-        client_column: of its columns or arrays, the one with the client of each row.
+        client_column: of its columns or arrays, the one with the client of each row; of .jsonl, the field.
+        text_column: of .jsonl, the field with the text.
         time_column: of its columns, the one with times, for survival; then there is no label.
         event_column: the one that says whether the event came then (1) or not until then (0).
         normalise: scale each feature by its mean and standard deviation: "client": each client by its own
             training samples, so that nothing is shared; "all": by those of all clients.
-        test: a file with the test set, or the share of rows to hold out.
+        test: a file with the test set, or the share of rows to hold out; of text, of each client's lines.
+        length: how many tokens a sequence of text has.
+        tokenizer: a tokenizer.json that cuts text into tokens; None: they are characters.
         validation: the share of each client's training samples that is held out and scored in place of the
             test set; for choosing settings.
         pixels: "unit": those of images are from 0 to 1; None: minus their mean, over their deviation.
@@ -55,6 +60,9 @@ class DataConfig:
     client_column: str | None = None
     time_column: str | None = None
     event_column: str | None = None
+    text_column: str | None = None
+    length: int | None = None
+    tokenizer: str | None = None
     normalise: Literal["client", "all"] | None = None
     test: float | str | None = None
     validation: float | None = None
@@ -62,9 +70,22 @@ class DataConfig:
     augment: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.path is not None and self.name is not None:
+        text = self.name == TEXT
+        if self.path is not None and self.name is not None and not text:
             raise ConfigError("data.path is a data set by itself; leave data.name out")
-        for key in ("label_column", "client_column", "time_column", "event_column", "test"):
+        if text and self.path is None:
+            raise ConfigError(
+                "data.name=text is text of your own; set data.path to its folder or .jsonl file"
+            )
+        if self.length is not None and self.length < 1:
+            raise ConfigError(f"length must be 1 or more; got {self.length}")
+        for key in ("label_column", "time_column", "event_column", "normalise"):
+            if text and getattr(self, key) is not None:
+                raise ConfigError(f"data.{key} is for tables, and data.name=text is text; leave it out")
+        for key in ("text_column", "length", "tokenizer"):
+            if self.path is not None and not text and getattr(self, key) is not None:
+                raise ConfigError(f"data.{key} is for text; set data.name=text")
+        for key in ("label_column", "client_column", "time_column", "event_column", "text_column", "test"):
             if self.path is None and getattr(self, key) is not None:
                 raise ConfigError(f"data.{key} is about the file that data.path names; set data.path")
         if (self.time_column is None) != (self.event_column is None):

@@ -3,6 +3,8 @@
 from fedcom.data.dataset import Dataset, Population, from_arrays
 from fedcom.data.partitions import PARTITIONS, Partition, SplitRequest, check_parts, indices, split
 from fedcom.data.registry import DATASETS, Request, load
+from fedcom.data.text import from_text
+from fedcom.data.tokens import Tokens
 
 __all__ = [
     "DATASETS",
@@ -12,8 +14,10 @@ __all__ = [
     "Population",
     "Request",
     "SplitRequest",
+    "Tokens",
     "check_parts",
     "from_arrays",
+    "from_text",
     "indices",
     "load",
     "split",

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.data.forms import unpacked
+from fedcom.data.inputs import Inputs, arrays
+from fedcom.data.tokens import IGNORED, Tokens
 from fedcom.errors import ConfigError, DataError, unknown
 
 _NAMES = "OSUT"  # numpy's kinds of objects and texts
@@ -32,6 +34,8 @@ class Dataset:
         survival: whether a target is a time and whether the event came then (1) or not until then (0).
         pixels: of images the mean, the standard deviation and the largest of their pixels in the training
             set; x is pixels minus the mean, over the deviation. None: no images, or not known.
+        tokens: of text, what the numbers in x and y stand for: y [samples, T] is the next token of each of x.
+        inputs: how the inputs of a module that takes several lie in the rows of x; None: it takes one.
     """
 
     name: str
@@ -44,6 +48,8 @@ class Dataset:
     test_groups: Tensor | None = None
     survival: bool = False
     pixels: tuple[float, float, float] | None = None
+    tokens: Tokens | None = None
+    inputs: Inputs | None = None
 
     def in_unit_range(self) -> "Dataset":
         """The same images with pixels from 0 to 1."""
@@ -132,6 +138,8 @@ def normalised(data: Dataset, by: str) -> Dataset:
     """
     if by not in ("client", "all"):
         raise unknown("way to normalise", by, ("client", "all"))
+    if data.tokens is not None:
+        raise ConfigError("data.normalise is for features, and text has none; leave it out")
     groups, test_groups = data.groups, data.test_groups
     if by == "all":
         groups, test_groups = torch.zeros(len(data.x)).long(), torch.zeros(len(data.test_x)).long()
@@ -170,9 +178,11 @@ def from_arrays(
     """A data set of the user's numpy arrays, tensors or torch Datasets, copied and checked, not normalised.
 
     Args:
-        x: training samples, along the first axis; or, without y, samples and targets as a torch Dataset or
-            DataLoader, as (x, y), as pairs, or as a mapping or table such as {"x": ..., "label": ...}.
-        y: whole numbers 0..C-1 are classes; floats make it a regression (classes=0).
+        x: training samples, along the first axis; for a module of several inputs a tuple of such arrays, or
+            a mapping of its arguments; or, without y, samples and targets as a torch Dataset or DataLoader,
+            as (x, y), as pairs, or as a mapping or table such as {"x": ..., "label": ...}.
+        y: whole numbers 0..C-1 are classes, one per sample or, for text, one per token [samples, T] with -100
+            in padding; floats make it a regression (classes=0).
         test_x: test samples, with test_y or in one of the other forms; None: no test set.
         groups: the author of each training sample, as whole numbers or names, which are renumbered 0..G-1 in
             increasing order; None: not known.
@@ -185,6 +195,13 @@ def from_arrays(
     test_x, test_y = unpacked(test_x, test_y, "test_x")
     if y is None:
         raise DataError("y is missing; give one target per sample of x, or a torch Dataset or pairs as x")
+    x, inputs = _joined(x, y, "x")
+    test_x, test_inputs = _joined(test_x, test_y, "test_x")
+    if test_x is not None and inputs != test_inputs:
+        raise DataError(
+            f"test samples differ in kind: x is {inputs or 'one array'}, test_x is "
+            f"{test_inputs or 'one array'}; make them alike"
+        )
     train = _pair(x, y, "x", "y", any_targets)
     test = _test_pair(test_x, test_y, train, any_targets)
     if not len(train[0]):
@@ -194,8 +211,26 @@ def from_arrays(
         train, test = ((half[0], _lifetimes(half[1])) for half in (train, test))
     ids = None if groups is None else _groups(groups, len(train[0]))
     test_ids = None if test_groups is None else _test_groups(groups, test_groups, len(test[0]))
-    classes = 0 if survival else _classes(y, ignored)
-    return Dataset(name, *train, *test, classes, ids, test_ids, survival)
+    tokens = y.dim() == 2 and not any_targets
+    classes = 0 if survival else _classes(y, IGNORED if tokens and ignored is None else ignored, tokens)
+    return Dataset(name, *train, *test, classes, ids, test_ids, survival, inputs=inputs)
+
+
+def _joined(x: Any, y: Any, name: str) -> tuple[Any, Inputs | None]:
+    """Several inputs of a module as one table, and how they lie in it; one array as it is."""
+    samples = len(y) if hasattr(y, "__len__") else -1
+    if (found := arrays(x, samples)) is None:
+        return x, None
+    tensors = [
+        _tensor(part, f"{name}[{key!r}]")
+        for key, part in zip(found[1] or range(len(x)), found[0], strict=True)
+    ]
+    if not tensors:
+        raise DataError(f"{name} is empty; give the module's arguments by name")
+    if len({len(tensor) for tensor in tensors}) > 1:
+        raise DataError(f"{name} has {', '.join(str(len(t)) for t in tensors)} samples; inputs go together")
+    inputs = Inputs.of(tensors, found[1])
+    return inputs.table(tensors), inputs
 
 
 def _lifetimes(y: Tensor) -> Tensor:
@@ -208,9 +243,9 @@ def _lifetimes(y: Tensor) -> Tensor:
     return y if y.is_floating_point() else y.to(torch.get_default_dtype())
 
 
-def _classes(y: Tensor, ignored: int | None) -> int:
+def _classes(y: Tensor, ignored: int | None, tokens: bool) -> int:
     """How many classes there are; 0 if these are no classes."""
-    if y.is_floating_point() or y.dim() != 1:
+    if y.is_floating_point() or (y.dim() != 1 and not tokens):
         return 0
     y = y if ignored is None else y[y != ignored]
     return int(y.max()) + 1 if len(y) and int(y.min()) >= 0 else 0
@@ -242,14 +277,15 @@ def _pair(x: Any, y: Any, x_name: str, y_name: str, any_targets: bool) -> tuple[
     if len(samples) != len(labels):
         raise DataError(f"{x_name} has {len(samples)} samples but {y_name} has {len(labels)} labels")
     if not labels.is_floating_point() and not any_targets:
-        if labels.dim() != 1:
+        if labels.dim() > 2 or (labels.dim() == 2 and labels.shape != samples.shape[:2]):
             raise DataError(
-                f"{y_name} has shape {list(labels.shape)}; class labels are one number per sample, "
-                "others need a loss of your own"
+                f"{y_name} has shape {list(labels.shape)}; class labels are one number per sample, or one "
+                f"per token [samples, T] if {x_name} has T tokens; others need a loss of your own"
             )
-        if len(labels) and labels.min() < 0:
+        known = labels if labels.dim() == 1 else labels[labels != IGNORED]
+        if len(known) and known.min() < 0:
             raise DataError(
-                f"{y_name} has the label {int(labels.min())}; labels are 0, 1, 2, ...; renumber them"
+                f"{y_name} has the label {int(known.min())}; labels are 0, 1, 2, ...; renumber them"
             )
     return samples, labels
 

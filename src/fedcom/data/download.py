@@ -1,5 +1,6 @@
 """Downloads into the cache, from the first mirror that serves a file whose checksum is right."""
 
+import hashlib
 import os
 import shutil
 import sys
@@ -36,7 +37,7 @@ def fetch(name: str, source: Source, folder: Path) -> None:
         ) from error
 
 
-def _retrieve(source: Source, archive: str, checksum: str, folder: Path) -> None:
+def _retrieve(source: Source, archive: str, checksum: str | None, folder: Path) -> None:
     """Fetch one file from the first mirror that serves it with the right checksum."""
     pooch = optional("pooch", "pooch")
     failures = []
@@ -55,14 +56,24 @@ def _retrieve(source: Source, archive: str, checksum: str, folder: Path) -> None
 
 
 def _unpack(archive: Path, source: Source, folder: Path) -> None:
-    """Take the source's files, and nothing else, out of a tar; paths inside the tar are ignored."""
+    """Take the source's files, and nothing else, out of a tar; paths inside the tar are ignored.
+
+    Where the tar has no checksum, files are known by theirs, whatever they are called.
+    """
+    known = {checksum: name for name, checksum in source.files.items() if checksum}
     with tarfile.open(archive) as tar:
         for member in tar:
             name = PurePosixPath(member.name).name
-            content = tar.extractfile(member) if member.isfile() and name in source.files else None
-            if content is not None:
-                with content, open(archive.parent / name, "wb") as out:
-                    shutil.copyfileobj(content, out)
+            content = tar.extractfile(member) if member.isfile() else None
+            if content is None or (source.archives[archive.name] and name not in source.files):
+                continue
+            with content:
+                if source.archives[archive.name] is None:
+                    name = known.get(hashlib.sha256(content.read()).hexdigest(), "")
+                    content.seek(0)
+                if name:
+                    with open(archive.parent / name, "wb") as out:
+                        shutil.copyfileobj(content, out)
     for name in source.files:
         if not (archive.parent / name).exists():
             raise ValueError(f"{archive.name} does not contain {name}")

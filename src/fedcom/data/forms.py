@@ -24,10 +24,10 @@ def unpacked(x: Any, y: Any, name: str) -> tuple[Any, Any]:
         raise ConfigError(f"{name} is a module; the order is Task.from_arrays(module, x, y)")
     x = _dataset_of(x, name) if isinstance(x, DataLoader) else x
     if y is not None:
-        _refuse_several(x, y, name)
+        _refuse_both(x, name)
         return _dense(x), _dense(y)
     two = isinstance(x, tuple) and len(x) == 2 and not isinstance(x[0], tuple)
-    if two and _length(x[0]) == _length(x[1]):
+    if two and (isinstance(x[0], Mapping) or _length(x[0]) == _length(x[1])):
         return _dense(x[0]), _dense(x[1])
     if _names(x):
         return _columns(x, name)
@@ -48,19 +48,12 @@ def _dataset_of(loader: Any, name: str) -> Any:
     return loader.dataset
 
 
-def _refuse_several(x: Any, y: Any, name: str) -> None:
-    """Refuse data that holds the targets already, and several arrays where one is needed."""
+def _refuse_both(x: Any, name: str) -> None:
+    """Refuse data that holds the targets already."""
     if isinstance(x, TorchDataset):
         raise DataError(f"{name} is a torch Dataset, which holds the targets too; leave them out")
-    if _names(x):
+    if _names(x) and not isinstance(x, Mapping):
         raise DataError(f"{name} has the columns {', '.join(_names(x))}; give one of them, as an array")
-    if not isinstance(x, tuple | list) or len(x) < 2 or len(x) == _length(y):
-        return
-    if all(isinstance(part, Tensor | np.ndarray) and _length(part) == _length(y) for part in x):
-        raise DataError(
-            f"{name} is {len(x)} arrays of {_length(y)} samples each, but a module is given one; join them, "
-            "as in torch.cat([a.flatten(1), b.flatten(1)], 1), and split them in forward"
-        )
 
 
 def _columns(table: Any, name: str) -> tuple[Any, Any]:
@@ -72,7 +65,7 @@ def _columns(table: Any, name: str) -> tuple[Any, Any]:
     if len(columns) != 2 or len(targets) != 1:
         raise DataError(
             f"{name} has the columns {', '.join(columns)}, and must have two, samples and one of "
-            f"{', '.join(_TARGETS)}; give x and y as arrays"
+            f"{', '.join(_TARGETS)}; give x and y as arrays, or a mapping of inputs as x, and y"
         )
     (samples,) = set(columns) - set(targets)
     return _dense(table[samples]), _dense(table[targets[0]])

@@ -315,6 +315,10 @@ def _labels(name: str, y: Tensor) -> Tensor:
         raise ConfigError(
             f"partition {name!r} needs class labels; these are {y.dtype}; use 'iid' or 'natural'"
         )
+    if y.dim() > 1:
+        raise ConfigError(
+            f"partition {name!r} needs one label per sample; text has one per token; use 'natural' or 'iid'"
+        )
     return y
 
 

@@ -17,22 +17,26 @@ from fedcom.data.femnist import read_femnist
 from fedcom.data.files import Found, locate
 from fedcom.data.hospitals import read_brca, read_heart
 from fedcom.data.idx import parse_idx
+from fedcom.data.plays import CHARACTERS, roles_of
 from fedcom.data.synthetic import Synthetic
+from fedcom.data.text import LENGTH, from_text
 from fedcom.draws import Draw
-from fedcom.errors import DataError
+from fedcom.errors import ConfigError, DataError
 from fedcom.imports import optional
 from fedcom.registry import Registry, accepts, function_of, short_name
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a loader of a data set is given; all but root matter only to sets that are generated.
+    """What a loader of a data set is given; clients, alpha, beta and seed matter to sets that are generated.
 
     Args:
         root: a folder that must hold the files; None: the usual places are searched.
         clients: how many to generate; None: the default.
         alpha: of Synthetic(alpha, beta).
         beta: of Synthetic(alpha, beta).
+        length: of the sequences of text; None: the default.
+        tokenizer: a file that cuts text into tokens; None: characters.
     """
 
     root: str | Path | None = None
@@ -40,6 +44,8 @@ class Request:
     alpha: float = 0.5
     beta: float = 0.5
     seed: int = 0
+    length: int | None = None
+    tokenizer: str | None = None
 
 
 Loader = Callable[[Request], Dataset]
@@ -54,6 +60,8 @@ def load(
     beta: float = 0.5,
     seed: int = 0,
     normalise: str | None = None,
+    length: int | None = None,
+    tokenizer: str | None = None,
 ) -> Dataset:
     """A data set by name: its files are found or downloaded, or its samples are generated.
 
@@ -65,10 +73,14 @@ def load(
         seed: of generated samples.
         normalise: "client" or "all", see `normalised`; None: as the data set is published, which is by
             client for "heart-disease" and not again for the others.
+        length: how many tokens a sequence of text has; None: 80.
+        tokenizer: a tokenizer.json that cuts text into tokens; None: characters.
     """
     loader: Any = DATASETS[name]
     alone = name not in _BUILTIN and not accepts(loader, None)
-    found: object = loader() if alone else loader(Request(root, clients, alpha, beta, seed))
+    found: object = (
+        loader() if alone else loader(Request(root, clients, alpha, beta, seed, length, tokenizer))
+    )
     pairs = isinstance(found, list) and len(found) > 0 and isinstance(found[0], tuple | Mapping)
     if pairs or isinstance(found, tuple | Mapping | TorchDataset | DataLoader):
         parts = found if isinstance(found, tuple) else (found,)
@@ -82,6 +94,8 @@ def load(
             "return a fedcom.Dataset, such as fedcom.from_arrays makes, (x, y), (x, y, test_x, test_y), or "
             "torch Datasets"
         )
+    if found.tokens is None and (length is not None or tokenizer is not None):
+        raise ConfigError(f"data.length and data.tokenizer are for text, and {name} is none; leave them out")
     by = normalise or _NORMALISED.get(name)
     return found if by is None else normalised(found, by)
 
@@ -146,6 +160,14 @@ def _brca(request: Request) -> Dataset:
     return read_brca(locate("tcga-brca", request.root))
 
 
+def _shakespeare(request: Request) -> Dataset:
+    """Shakespeare's plays by role: 633 clients, 83 characters, the end of each role for testing."""
+    roles = roles_of(locate("shakespeare", request.root))
+    known = CHARACTERS if request.tokenizer is None else None
+    length = request.length or LENGTH
+    return from_text(roles, length=length, tokenizer=request.tokenizer, characters=known, name="shakespeare")
+
+
 def _synthetic(request: Request) -> Dataset:
     """Synthetic(alpha, beta) of FedProx: 60 features in 10 classes, generated, 30 clients by default."""
     clients = 30 if request.clients is None else request.clients
@@ -161,6 +183,7 @@ _BUILTIN: dict[str, Loader] = {
     "femnist": _femnist,
     "heart-disease": _heart,
     "tcga-brca": _brca,
+    "shakespeare": _shakespeare,
     "synthetic": _synthetic,
 }
 _NORMALISED = {"heart-disease": "client"}  # data sets that are published normalised, and by what

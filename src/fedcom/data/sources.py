@@ -13,15 +13,15 @@ class Source:
     Args:
         folder: its name under the data root.
         files: each file and the checksum of its content (after gunzip), or None if none is published.
-        archives: each file to download and its checksum as served; a tar is unpacked into `files`.
-            Checksums are sha256, or begin with 'md5:'.
+        archives: each file to download and its checksum as served, or None if none is published; a tar is
+            unpacked into `files`. Checksums are sha256, or begin with 'md5:'.
         mirrors: base addresses, tried in order.
         packaged: the folder where the operating system's package puts the same files, if there is one.
     """
 
     folder: str
     files: dict[str, str | None]
-    archives: dict[str, str] = field(default_factory=dict)
+    archives: dict[str, str | None] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
     packaged: str | None = None
 
@@ -34,8 +34,11 @@ class Source:
 
 def _read(table: dict[str, Any]) -> Source:
     """One table of sources.toml, in which a checksum that is not published is empty."""
-    files = {name: checksum or None for name, checksum in table["files"].items()}
-    return Source(**{**table, "files": files, "mirrors": tuple(table["mirrors"])})
+    sums = {
+        key: {name: checksum or None for name, checksum in table.get(key, {}).items()}
+        for key in ("files", "archives")
+    }
+    return Source(**{**table, **sums, "mirrors": tuple(table["mirrors"])})
 
 
 _TABLES = tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8"))

@@ -16,6 +16,7 @@ _FIGURES = {  # what a row calls it: its name, its kind and what it is
     "downlink_bytes": ("downlink_bytes", "counter", "Bytes sent to clients so far, per client."),
     "seconds": ("seconds_total", "counter", "Seconds of work so far."),
     "test_accuracy": ("test_accuracy", "gauge", "Accuracy on the server's test set, from 0 to 1."),
+    "test_perplexity": ("test_perplexity", "gauge", "Perplexity of the server's test text."),
     "test_loss": ("test_loss", "gauge", "Loss on the server's test set."),
 }
 

@@ -128,7 +128,10 @@ class Job:
 
     def _task(self, client: int | None, data: Dataset | None) -> Task:
         """The task of one client, or with None that of the server, whose data is the test set."""
-        objective = objective_of(self.config.run, self._model, self._loss)
+        objective = objective_of(
+            self.config.run, self._model, self._loss, getattr(self.parts, "batch_norm", None)
+        )
+        objective = objective if data is None else objective.taking(data.inputs)
         sizes, classes = self._sizes(), 0 if data is None else data.classes
         x = torch.zeros(0) if data is None else objective.inputs(data.x)
         y = torch.zeros(0) if data is None else objective.targets(data.y)
@@ -141,6 +144,8 @@ class Job:
         train, test = ((x[:0], y[:0]), (x, y)) if client is None else ((x, y), (x[:0], y[:0]))
         if client is None and len(y):
             classes = objective.rehearse(x, y, classes)
+        if client is not None:
+            objective.look_for_dropout(x[:1])
         return Task(objective, *train, sizes, *test, classes, self._name, held=held)
 
     def _model(self) -> torch.nn.Module:

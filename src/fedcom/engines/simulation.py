@@ -1,6 +1,5 @@
 """A federated run in one process: what most people use, on top of the engines."""
 
-import copy
 import math
 import time
 import warnings
@@ -14,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedcom import vectors
 from fedcom.algorithms import Algorithm
 from fedcom.codecs import Codec
 from fedcom.draws import Draw
@@ -42,7 +40,7 @@ from fedcom.errors import ConfigError, Diverged, NotFinite, StorageError
 from fedcom.formats import html_table, size
 from fedcom.rounds.cohort import Cohort
 from fedcom.rounds.products import Products
-from fedcom.rounds.rules import Measure, Rules, relative_error
+from fedcom.rounds.rules import OWN, Measure, Rules, relative_error
 from fedcom.rounds.state import RunState
 from fedcom.saving.in_memory import InMemory
 from fedcom.saving.series import Series
@@ -136,11 +134,22 @@ class Simulation:
         if transport == "bytes" and ranks.size > 1:
             links = replace(links, encode=True)
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
-        seed_of_model, turns = task.objective.seed, task.objective.turns
-        m, n = cohort.clients, cohort.sampled
-        spec = self.task.objective.products
-        products = None if spec is None else Products(layout, *spec)
-        rules = Rules(algorithm, links, layout, m, n, measure, seed_of_model, turns, products=products)
+        objective = self.task.objective
+        products = None if objective.products is None else Products(layout, *objective.products)
+        rules = Rules(
+            algorithm,
+            links,
+            layout,
+            cohort.clients,
+            cohort.sampled,
+            measure,
+            objective.seed,
+            objective.own,
+            objective.statistics,
+            objective.whole_layout,
+            turns=objective.turns,
+            products=products,
+        )
         speeds: Any = Network.preset(network) if isinstance(network, str) else network
         speeds = convert(speeds, Network | None, "network")
         draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)
@@ -329,7 +338,9 @@ class Simulation:
         started = time.perf_counter()
         self.check()
         with repeatable(self.options.tf32):
-            scores = self.task.evaluate(self.server.w, self.weights, self.metrics, self.engine.scored())
+            scores = self.task.evaluate(
+                self.server.w, self.weights, self.metrics, self.engine.scored(), self.own()
+            )
         up, down = self.ledger.total("uplink"), self.ledger.total("downlink")
         gauge = self.engine.gauge(self._index)
         self._seconds += time.perf_counter() - started
@@ -357,7 +368,7 @@ class Simulation:
     def clients(self) -> Results:
         """How good the model as it stands is on the training data of each client, one row per client."""
         with repeatable(self.options.tf32):
-            return Results(self.task.evaluate_clients(self.server.w, self.metrics), "client")
+            return Results(self.task.evaluate_clients(self.server.w, self.metrics, self.own()), "client")
 
     def step(self) -> None:
         """One round."""
@@ -385,20 +396,34 @@ class Simulation:
         """
         return self.engine.peek(self._index, self._numbers(clients))[1]
 
+    def own(self) -> Tensor | None:
+        """What stays with each client on which a model is evaluated, one row per client.
+
+        None if nothing does, or if it is not here: what real clients keep is theirs alone.
+        """
+        if self.rules.own is None or self.task.blind:
+            return None
+        return self.client_memory(self.task.shown)[OWN]
+
     def _numbers(self, clients: Tensor | None) -> Tensor:
         return torch.arange(self.rules.clients) if clients is None else clients
 
-    def module(self, best: bool = False) -> nn.Module:
+    def module(self, best: bool = False, client: int | None = None) -> nn.Module:
         """A copy of the task's module with the parameters of the model as it stands.
 
         Args:
             best: those of the best model among the evaluated ones instead; `best` says which one that is.
+            client: whose own parameters it has, if some stay with clients; None: the mean of the clients' as
+                they stand.
         """
         if best and self.best.w is None:
             raise ConfigError("no model has been evaluated yet; play the run first")
-        module = copy.deepcopy(self.task.objective.module)
-        vectors.load(module, self.best.w if best and self.best.w is not None else self.server.w)
-        return module
+        w = self.best.w if best and self.best.w is not None else self.server.w
+        if client is not None and self.rules.own is not None:
+            w = torch.cat((w, self.client_memory(torch.tensor([client]))[OWN][0].to(w)))
+        elif (own := self.own()) is not None:
+            w = torch.cat((w, own.mean(0).to(w)))
+        return self.task.objective.loaded(w)
 
     def save(
         self, path: str | Path, *, wait: bool = True, notes: Mapping[str, Any] = MappingProxyType({})

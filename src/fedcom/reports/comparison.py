@@ -40,7 +40,8 @@ class Column(NamedTuple):
 
 
 BASELINES = ("fedavg", "scaffold")  # methods whose bytes the others' are compared with
-_OWN_TESTS = ("test_c_index", *FAIRNESS)  # scores that only some tasks have
+_OF_TEXT = ("test_perplexity", "test_bits_per_character", "worst_client_perplexity")
+_OWN_TESTS = ("test_c_index", *FAIRNESS, *_OF_TEXT)  # scores that only some tasks have
 _COSTS = ("rounds", "uplink_bytes", "downlink_bytes", "seconds")
 
 
@@ -167,8 +168,21 @@ def columns(table: Sequence[MethodEntry], target: float | None) -> list[Column]:
         Column("loss", _loss, "final_loss", min),
         Column("test loss", _test_loss, "final_test_loss", min),
         Column("accuracy %", _accuracy, "final_accuracy", max),
+        Column("perplexity", lambda e: _plain(e, "test_perplexity"), "test_perplexity", min),
+        Column(
+            "bits per character",
+            lambda e: _plain(e, "test_bits_per_character"),
+            "test_bits_per_character",
+            min,
+        ),
         Column("C-index", lambda e: _share(e, "test_c_index"), "test_c_index", max),
         Column("worst tenth %", _worst_tenth, "worst_client_accuracy", max),
+        Column(
+            "worst tenth's perplexity",
+            lambda e: _plain(e, "worst_client_perplexity"),
+            "worst_client_perplexity",
+            min,
+        ),
         Column(f"client mean{in_percent}", lambda e: _share(e, "client_mean"), "client_mean", max),
         Column(f"worst client{in_percent}", lambda e: _share(e, "client_worst"), "client_worst", max),
         Column(f"client spread{in_percent}", lambda e: _share(e, "client_spread"), "client_spread", min),
@@ -226,6 +240,11 @@ def _with_spread(mean: float | None, spread: float | None) -> str:
 
 def _accuracy(entry: MethodEntry) -> str:
     return percent(entry["final_accuracy"], entry["final_accuracy_spread"])
+
+
+def _plain(entry: MethodEntry, key: str) -> str:
+    """A score that only text has, with its spread."""
+    return NOTHING if entry.get(key) is None else _with_spread(entry[key], entry.get(f"{key}_spread"))
 
 
 def _share(entry: MethodEntry, key: str) -> str:

@@ -28,11 +28,13 @@ UNITS = {  # for each key of a row: the title of its axis, and what its values a
     "modelled_seconds": ("modelled time (s)", 1.0),
     "train_loss": ("training loss", 1.0),
     "test_accuracy": ("test accuracy (%)", 100.0),
+    "test_perplexity": ("test perplexity", 1.0),
 }
 VIEWS = {  # for each figure: its title, and the keys of x and y
     "loss_rounds": ("Training loss by communication round", "round", "train_loss"),
     "loss_bytes": ("Training loss by bytes sent", "uplink_bytes", "train_loss"),
     "accuracy_bytes": ("Test accuracy by bytes sent", "uplink_bytes", "test_accuracy"),
+    "perplexity_bytes": ("Test perplexity by bytes sent", "uplink_bytes", "test_perplexity"),
     "loss_time": ("Training loss by modelled time", "modelled_seconds", "train_loss"),
     "accuracy_time": ("Test accuracy by modelled time", "modelled_seconds", "test_accuracy"),
 }

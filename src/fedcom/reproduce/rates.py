@@ -29,7 +29,7 @@ GRIDS = {
 }
 # The grid around a method's rates on which its codecs are tuned: factors of eta and gamma.
 NEAR = {"eta": (0.5, 1.0, 2.0), "gamma": (0.5, 1.0, 2.0)}
-DEFAULTS = {"eta": 0.1, "gamma": 1.0}
+DEFAULTS = {"eta": 0.1, "gamma": 1.0}  # unless the config shares rates among its methods
 # Where the search begins if an optimiser decides more than the method does.
 WITH_MOMENTUM = {"eta": 0.1, "gamma": 8.0}
 LOCAL_ETA = {"momentum": 0.02, "adamw": 0.001}
@@ -82,13 +82,15 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
     for label in (label for label in panel.methods if label not in known):
         method, keys = panel.table["methods"][label].get("name", label), method_keys(panel.table, label)
         own = {key: values for key, values in NEAR.items() if key in keys}
-        grid = _first_grid(settings(label), {**DEFAULTS, **method_rates(data, method)}, own)
+        shared = {key: rate for key, rate in panel.table.get("algorithm", {}).items() if key in DEFAULTS}
+        grid = _first_grid(settings(label), {**DEFAULTS, **shared, **method_rates(data, method)}, own)
         try:
             best[label] = tune_one(held_out(panel.table, SEED), label, grid, CONFIRMED, run)
         except ConfigError as error:
             print(f"fedcom: {panel.name}: {error}", file=sys.stderr)
             continue
-        head, tuning = PANEL_HEAD.format(name), facts(data, NEAR, CONFIRMED)
+        score = "perplexity" if "perplexity" in best[label] else "accuracy"
+        head, tuning = PANEL_HEAD.format(name), facts(data, NEAR, CONFIRMED, score)
         path.write_text(text(head, tuning, best), encoding="utf-8")
     return path
 
@@ -116,9 +118,9 @@ def _runner(folder: Path, device: str, quiet: bool) -> RunTrials:
     return lambda trials: sweep.run_missing(trials, folder / "results.jsonl", LAST, device, quiet, tasks)
 
 
-def facts(data: str, grid: Mapping[str, Sequence[float]], seeds: int) -> Table:
+def facts(data: str, grid: Mapping[str, Sequence[float]], seeds: int, score: str = "accuracy") -> Table:
     """How rates were tuned, for their file."""
-    by = f"accuracy on held-out samples, the mean of the last {LAST} evaluations; the best on {seeds} seeds"
+    by = f"{score} on held-out samples, the mean of the last {LAST} evaluations; the best on {seeds} seeds"
     return {"data": data, "seed": SEED, "chosen_by": by, **{key: list(own) for key, own in grid.items()}}
 
 
@@ -133,7 +135,8 @@ def text(head: str, tuning: Table, best: Mapping[str, Mapping[str, Any]]) -> str
     sections: Table = {"tuning": tuning}
     for method, found in best.items():
         name = toml_key(method)
-        how = {"accuracy": found["accuracy"], "edges": list(found["edges"]), "note": found["note"]}
+        score = {key: found.get(key) for key in ("accuracy", "perplexity")}
+        how = {**score, "edges": list(found["edges"]), "note": found["note"]}
         rates = {
             key.removeprefix("server."): found[key] for key in ("eta", "gamma", "server.rate") if key in found
         }

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedcom.algorithms.base import Algorithm, Oracle, Round
 from fedcom.algorithms.local_optimisers import Begun, LocalOptimiser, LocalStep
@@ -60,15 +61,108 @@ class Start(NamedTuple):
     client: Any  # their states
     moments: Vectors  # what their optimiser kept, and how many steps it took; empty: it begins anew
     down: Vectors  # what the server sent
+    own: Tensor | None = None  # coordinates behind those of w that stay with each client
+    statistics: int = 0  # how many of the last coordinates are statistics, which no optimiser moves
 
 
 def local_work(
     algorithm: Algorithm, start: Start, oracle: Oracle, steps: Steps, rnd: Round, layout: Layout
+) -> tuple[Vectors, Vectors, Tensor | None]:
+    """What clients mean to send after all their local steps, what their optimiser keeps, and their own."""
+    if start.own is not None or start.statistics:
+        return _work_apart(algorithm, start, oracle, steps, rnd, layout)
+    return *_usual_work(algorithm, start, oracle, steps, rnd, layout), None
+
+
+def _work_apart(
+    algorithm: Algorithm, start: Start, oracle: Oracle, steps: Steps, rnd: Round, layout: Layout
+) -> tuple[Vectors, Vectors, Tensor | None]:
+    """The same where some coordinates stay with the client, or are statistics.
+
+    During the steps a client's own coordinates lie behind those of its model. There, what the server sent and
+    what the method keeps are zero, so that no correction moves them.
+    """
+    d, own = start.w.shape[-1], start.own
+    within = start
+    if own is not None:
+
+        def behind(x: Tensor) -> Tensor:
+            return pad(x, (0, own.shape[-1])) if x.shape[-1] == d else x
+
+        w = torch.cat((start.w, own), -1)
+        down = {name: behind(x) for name, x in start.down.items()}
+        within = Start(w, type(start.client)(*map(behind, start.client)), start.moments, {**down, "w": w})
+    w, moments = _steps_of(algorithm, within, oracle, steps, rnd, layout, start.statistics)
+    meant = algorithm.upload(start.client, start.down, w[..., :d], rnd)
+    if start.statistics and own is None and steps.per_client is not None:
+        # D is scaled to tau steps, which would carry statistics beyond those of the batches.
+        nominal = rnd._replace(path=rnd.tau * rnd.eta)
+        exact, last = algorithm.upload(start.client, start.down, w, nominal), start.statistics
+        meant = {n: torch.cat((x[..., :-last], exact[n][..., -last:]), -1) for n, x in meant.items()}
+    return meant, moments, None if own is None else w[..., d:]
+
+
+def _steps_of(
+    algorithm: Algorithm,
+    start: Start,
+    oracle: Oracle,
+    steps: Steps,
+    rnd: Round,
+    layout: Layout,
+    statistics: int,
+) -> tuple[Tensor, Vectors]:
+    """Clients' models after all local steps, and what their optimiser keeps.
+
+    Args:
+        statistics: how many of the last coordinates are statistics: each step moves them by their gradient.
+    """
+    plain = algorithm.local.plain
+    first = _plain_rows(start, rnd) if plain else _optimised_rows(algorithm, start, steps, rnd)
+    step = _plain_step(algorithm) if plain else _optimised_step(algorithm, layout)
+
+    def moved(rows: Rows, here: Oracle, c: int) -> Rows:
+        aside = _WithoutStatistics(here, statistics)
+        after = step(rows, aside, c)
+        last = rows.w[..., -statistics:]
+        new = last if aside.moves is None else last - aside.moves
+        return after._replace(w=torch.cat((after.w[..., :-statistics], new), -1))
+
+    w, moments = _stepped(first, oracle, steps, moved if statistics else step)
+    return w, moments | _steps_taken(start, steps)
+
+
+class _WithoutStatistics:
+    """An oracle whose gradients are zero at the statistics; it keeps how far those move.
+
+    Args:
+        count: how many of the last coordinates are statistics.
+    """
+
+    def __init__(self, oracle: Oracle, count: int) -> None:
+        self.oracle, self.count, self.moves = oracle, count, cast(Tensor | None, None)
+
+    def at(self, step: int) -> Oracle:
+        """The same at another local step."""
+        return _WithoutStatistics(self.oracle.at(step), self.count)
+
+    def batch(self, w: Tensor) -> Tensor:
+        g = self.oracle.batch(w)
+        self.moves = g[..., -self.count :] if self.moves is None else self.moves
+        return self._zeroed(g)
+
+    def full(self, w: Tensor) -> Tensor:
+        return self._zeroed(self.oracle.full(w))
+
+    def _zeroed(self, g: Tensor) -> Tensor:
+        return pad(g[..., : -self.count], (0, self.count))
+
+
+def _usual_work(
+    algorithm: Algorithm, start: Start, oracle: Oracle, steps: Steps, rnd: Round, layout: Layout
 ) -> tuple[Vectors, Vectors]:
-    """What clients mean to send after all their local steps, and what their optimiser keeps."""
     if not algorithm.local.plain:
         return _optimised_work(algorithm, start, oracle, steps, rnd, layout)
-    w, client, _, down = start
+    w, client, _, down = start[:4]
     plain = loops.is_plain(algorithm, "local_step") and loops.is_plain(algorithm, "gradient")
     if plain and steps.per_client is None and isinstance(oracle, OracleInPieces) and not w.is_cuda:
         new = torch.empty_like(w, memory_format=torch.contiguous_format)
@@ -81,33 +175,31 @@ def local_work(
     walked = _walk(algorithm, start, oracle, steps, rnd) if w.is_cuda else None
     if walked is not None:
         return algorithm.upload(client, down, walked, rnd), {}
+    w, _ = _stepped(_plain_rows(start, rnd), oracle, steps, _plain_step(algorithm))
+    return algorithm.upload(client, down, w, rnd), {}
 
+
+def _plain_rows(start: Start, rnd: Round) -> "Rows":
+    return Rows(start.w, {}, start.client, start.down, rnd)
+
+
+def _plain_step(algorithm: Algorithm) -> "Step":
     def step(rows: Rows, here: Oracle, c: int) -> Rows:
         moved = algorithm.local_step(rows.w, rows.client, rows.down, here, rows.rnd)
         return rows._replace(w=returned.moved(algorithm, rows.w, moved))
 
-    w, _ = _stepped(Rows(w, {}, client, down, rnd), oracle, steps, step)
-    return algorithm.upload(client, down, w, rnd), {}
+    return step
 
 
 def _optimised_work(
     algorithm: Algorithm, start: Start, oracle: Oracle, steps: Steps, rnd: Round, layout: Layout
 ) -> tuple[Vectors, Vectors]:
     """The same for steps by an optimiser; a client that has taken its steps keeps model and moments."""
-    w, client, kept, down = start
-    local, begun, meant = algorithm.local, _begun(start, algorithm.local), None
-    moments = begun.moments
-    mean = rnd.eta if steps.per_client is None else rnd.path / steps.per_client
-    first = Rows(w, moments, client, down, rnd, mean, begun.taken)
+    w, client, _, down = start[:4]
+    first, local, meant = _optimised_rows(algorithm, start, steps, rnd), algorithm.local, None
+    moments, begun = first.moments, Begun(first.moments, cast(Tensor, first.taken))
     inside = local.correction == "inside"
     pieces = local.in_pieces and inside and loops.is_plain(algorithm, "gradient")
-
-    def step(rows: Rows, here: Oracle, c: int) -> Rows:
-        w, held, client, down, rnd = rows[:5]
-        after = algorithm.optimised_step(w, held, client, down, here, rnd, rows.at(c, layout))
-        moved, changed = returned.optimised(local, w, held, after)
-        return rows._replace(w=moved, moments=changed)
-
     if pieces and steps.per_client is None and isinstance(oracle, OracleInPieces) and not w.is_cuda:
         new = torch.empty_like(w, memory_format=torch.contiguous_format)
         for c in range(steps.most):
@@ -117,10 +209,30 @@ def _optimised_work(
     elif w.is_cuda and inside and (walked := _walk(algorithm, start, oracle, steps, rnd, begun)) is not None:
         w = walked
     else:
-        w, moments = _stepped(first, oracle, steps, step)
+        w, moments = _stepped(first, oracle, steps, _optimised_step(algorithm, layout))
+    return meant or algorithm.upload(client, down, w, rnd), moments | _steps_taken(start, steps)
+
+
+def _optimised_rows(algorithm: Algorithm, start: Start, steps: Steps, rnd: Round) -> "Rows":
+    begun = _begun(start, algorithm.local)
+    mean = rnd.eta if steps.per_client is None else rnd.path / steps.per_client
+    return Rows(start.w, begun.moments, start.client, start.down, rnd, mean, begun.taken)
+
+
+def _optimised_step(algorithm: Algorithm, layout: Layout) -> "Step":
+    def step(rows: Rows, here: Oracle, c: int) -> Rows:
+        w, held, client, down, rnd = rows[:5]
+        after = algorithm.optimised_step(w, held, client, down, here, rnd, rows.at(c, layout))
+        moved, changed = returned.optimised(algorithm.local, w, held, after)
+        return rows._replace(w=moved, moments=changed)
+
+    return step
+
+
+def _steps_taken(start: Start, steps: Steps) -> Vectors:
+    """How many steps clients have taken with their moments; empty if they do not keep them."""
     taken = steps.most if steps.per_client is None else steps.per_client
-    number = {STEPS: kept[STEPS] + taken} if kept else {}
-    return meant or algorithm.upload(client, down, w, rnd), moments | number
+    return {STEPS: start.moments[STEPS] + taken} if start.moments else {}
 
 
 def _begun(start: Start, local: LocalOptimiser) -> Begun:
@@ -167,15 +279,13 @@ def _cut(x: Any, rows: slice | Tensor) -> Any:
     return x[rows] if isinstance(x, Tensor) and x.dim() > 1 else x
 
 
-def _stepped(
-    rows: Rows, oracle: Oracle, steps: Steps, step: Callable[[Rows, Oracle, int], Rows]
-) -> tuple[Tensor, Vectors]:
+Step = Callable[[Rows, Oracle, int], Rows]  # of clients, their oracle and a step's number, to them after it
+
+
+def _stepped(rows: Rows, oracle: Oracle, steps: Steps, step: Step) -> tuple[Tensor, Vectors]:
     """Clients' models and moments after all local steps; one that has taken its own keeps what it has.
 
     Where the host knows who takes how many, those with most to do come first, and others leave one by one.
-
-    Args:
-        step: a function of clients, their oracle and the number of a step, to the clients after it.
     """
     ranking, own = steps.ranking, steps.per_client
     if ranking is None or not isinstance(oracle, PartedOracle):
@@ -267,7 +377,7 @@ def _walk(
     plain = all(getattr(kind, line) is getattr(Algorithm, line) for line in lines)
     if not plain or not isinstance(oracle, WalkingOracle) or isinstance(rnd.pull, Tensor):
         return None
-    w, client, _, down = start
+    w, client, _, down = start[:4]
     eta = torch.as_tensor(rnd.rate if begun else rnd.eta, dtype=w.dtype, device=w.device).reshape(1, -1)
     eta = eta.expand(steps.most, len(w))
     if steps.per_client is not None:

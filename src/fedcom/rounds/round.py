@@ -25,7 +25,7 @@ from fedcom.rounds.local import Start, local_work
 from fedcom.rounds.part import Part
 from fedcom.rounds.products import NAME as PRODUCTS
 from fedcom.rounds.products import Products
-from fedcom.rounds.rules import Rules, ServerSide
+from fedcom.rounds.rules import OWN, Rules, ServerSide
 from fedcom.traffic.channel import SEED_BYTES, Channel, Inbox
 from fedcom.vectors import Layout, Vectors
 
@@ -173,8 +173,10 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     state = algorithm.begin(given.state, given.down, given.oracle, rnd)
     state = returned.stepped(algorithm, "begin", given.state, state)
     w = given.down["w"].expand(len(given.clients), -1)
-    start = Start(w, state, rules.moments_in(given.memory), given.down)
-    meant, moments = local_work(algorithm, start, given.oracle, given.steps, rnd, rules.layout)
+    kept = rules.moments_in(given.memory)
+    start = Start(w, state, kept, given.down, given.memory.get(OWN), rules.statistics)
+    layout = rules.whole or rules.layout
+    meant, moments, own = local_work(algorithm, start, given.oracle, given.steps, rnd, layout)
     meant = returned.uploaded(algorithm, w, meant)
     memory, sent, clipped, errors, uplink = {}, {}, {}, [], rules.uplink_of(given.clients)
     for name, x in meant.items():
@@ -193,7 +195,9 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     sent |= {name: _send_number(_NUMBER + name, x, channel, given.draw) for name, x in numbers.items()}
     return Work(
         state,
-        (memory if rules.uplink.remembers else {}) | rules.moments_kept(moments),
+        (memory if rules.uplink.remembers else {})
+        | rules.moments_kept(moments)
+        | ({} if own is None else {OWN: own}),
         meant if algorithm.uses_meant else {},
         sent,
         q,
@@ -264,9 +268,29 @@ def _send_up(rules: Rules, name: str, clients: Tensor, channel: Channel, draw: D
     """Send one vector per client to the server, each by the codec of its client's budget."""
 
     def send(x: Tensor, codec: Codec, draw: Draw, rows: SomeRows) -> Tensor:
-        return channel.send(name, x, rules.layout, codec, draw, rows=rows)
+        return _send(rules, channel, name, x, codec, draw, rows=rows)
 
     return _by_budget(rules, clients, x, draw, send)
+
+
+def _send(
+    rules: Rules,
+    channel: Channel,
+    name: str,
+    x: Tensor,
+    codec: Codec,
+    draw: Draw,
+    receivers: int = 1,
+    rows: SomeRows = slice(None),
+) -> Tensor:
+    """Send a vector through a codec, but BatchNorm's statistics as they are: a noisy variance is no use."""
+    last = 0 if codec.lossless or rules.own is not None else rules.statistics
+    if not last:
+        return channel.send(name, x, rules.layout, codec, draw, receivers, rows)
+    heard = channel.send(name, x[..., :-last], rules.compressed, codec, draw, receivers, rows)
+    exact, layout = x[..., -last:], Layout.vector(last, x.dtype)
+    beside = channel.send(f"{name} statistics", exact, layout, _UNCOMPRESSED, draw, receivers, rows)
+    return torch.cat((heard, beside), -1)
 
 
 def _send_q(rules: Rules, vector: str, clients: Tensor, channel: Channel, draw: Draw, q: Tensor) -> Tensor:
@@ -448,7 +472,7 @@ def client_hears(rules: Rules, rnd: Round, w: Tensor, inbox: Inbox, draw: Draw) 
     mean: Vectors = {}
     w = w if rules.part is None else rules.part.of(w)
     for name in rules.algorithm.uploads if rules.sends_mean_down else ():
-        decoded = inbox.send(name, w, rules.layout, rules.links.downlink, _mean_key(rules, draw, name))
+        decoded = _send(rules, inbox, name, w, rules.links.downlink, _mean_key(rules, draw, name))
         mean[name] = rules.downlink.hear(decoded, rules.units(name, rnd))
     for name in rules.algorithm.numbers if rules.sends_mean_down else ():
         mean[name] = _send_number(_NUMBER + name, w[..., :1], inbox, draw)
@@ -485,7 +509,7 @@ def _send_mean(
         units, before = rules.units(name, rnd), memory.get(name, x[..., :0])
         passed = rules.downlink.before(x, before, units)
         key = _mean_key(rules, draw, name)
-        decoded = channel.send(name, passed[-1], rules.layout, codec, key, receivers)
+        decoded = _send(rules, channel, name, passed[-1], codec, key, receivers)
         heard[name], remembered[name], _ = rules.downlink.after(passed, decoded, before, units)
     return heard, remembered if rules.downlink.remembers else {}
 

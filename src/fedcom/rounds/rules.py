@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from fedcom.rounds.stages import Pipeline, Units
 from fedcom.traffic.links import DefaultUplink, DownlinkMemory, Links, Memory
 from fedcom.vectors import Layout, Vectors, apart, handfuls
 
+OWN = "own"  # the name of what stays with a client among what it remembers
 _LOCAL = "local "  # before the name of such a moment among what a client remembers
 Measure = Callable[[Tensor, Tensor], Tensor]  # (heard, meant) to an error, one number per client
 
@@ -72,6 +73,9 @@ class Rules:
         sampled: n, how many take part in a round.
         measure: how far what was heard is from what was meant; clients send it where damping needs it.
         seed: from which the first model was drawn; None: it cannot be drawn again.
+        own: coordinates that stay with each client, as it first has them; None: there are none.
+        statistics: how many of the last coordinates, of w or of `own`, are statistics.
+        whole: the layout of w and `own`; None: that of w.
         turns: the names of the tensors that are trained and sent in the first round, the second and so on,
             from the beginning again after the last; empty: all in every round.
         part: what is trained and sent in the round that these rules are for; None: the whole model.
@@ -86,6 +90,9 @@ class Rules:
     sampled: int
     measure: Measure = relative_error
     seed: int | None = None
+    own: Tensor | None = field(default=None, compare=False)
+    statistics: int = 0
+    whole: Layout | None = None
     turns: tuple[tuple[str, ...], ...] = ()
     part: Part | None = None
     repeats: bool | None = None
@@ -95,6 +102,16 @@ class Rules:
         check(self.algorithm, self.links, self.clients, self.sampled)
         if self.products is not None:
             _check_products(self.algorithm, self.uplink.remembers, self.products.restarts)
+        if self.turns and (self.own is not None or self.statistics):
+            raise ConfigError(
+                "adapter rolora trains parts of the model in turn, and batch_norm averaged and own have "
+                "statistics beside it; use batch_norm frozen"
+            )
+        if self.own is not None and type(self.algorithm).begin is not Algorithm.begin:
+            raise ConfigError(
+                f"{self.algorithm.name} keeps models of its own, which lack what stays with each client; "
+                "choose another method, or batch_norm frozen or averaged"
+            )
         if self.links.first == "seed" and self.seed is None:
             raise ConfigError(
                 "downlink.first=seed needs a model that is drawn from a seed: leave run.init out or set "
@@ -103,13 +120,13 @@ class Rules:
         codecs = [codec for codec, _ in self.links.uplinks(torch.arange(self.clients))]
         for codec in (*codecs, self.links.downlink):
             for turn in self.by_turn or (self,):
-                codec.variance(turn.layout)  # raises now, before round 0, if it cannot serve this model
+                codec.variance(turn.compressed)  # raises now, before round 0, if it cannot serve this model
 
     @cached_property
     def by_turn(self) -> tuple["Rules", ...]:
         """The rules of each turn; empty without turns."""
         parts = [Part(self.layout, names) for names in self.turns]
-        turn = replace(self, turns=(), repeats=self.clients_repeat_step) if parts else self
+        turn = replace(self, turns=(), repeats=self.clients_repeat_step, whole=None) if parts else self
         return tuple(replace(turn, layout=part.layout, part=part) for part in parts)
 
     def at(self, round_index: int) -> "Rules":
@@ -121,6 +138,16 @@ class Rules:
         """The same rules for a model that is nothing but the part."""
         return replace(self, part=None)
 
+    @cached_property
+    def compressed(self) -> Layout:
+        """The layout of what goes through lossy codecs: all but statistics, which travel as they are."""
+        sent, n = self.layout, len(self.layout.names)
+        left = 0 if self.own is not None else self.statistics
+        while left > 0:
+            n -= 1
+            left -= sent.sizes[n]
+        return sent if n == len(sent.names) else Layout(sent.names[:n], sent.shapes[:n], sent.dtype)
+
     def units(self, vector: str, rnd: Round) -> Units:
         """The units of an uploaded vector."""
         return Units(self.algorithm.unit(vector, rnd), self.algorithm.memory_unit(vector, rnd))
@@ -128,7 +155,7 @@ class Rules:
     @cached_property
     def uplink(self) -> Pipeline:
         """The stages around what clients send."""
-        return stages.uplink(self.links, memory_of(self.algorithm, self.links), self.layout, self.clients)
+        return stages.uplink(self.links, memory_of(self.algorithm, self.links), self.compressed, self.clients)
 
     def uplink_of(self, clients: Tensor) -> Pipeline:
         """The stages around what some clients send: each contracts by what its own codec needs."""
@@ -142,14 +169,14 @@ class Rules:
         """The share of x that a message of each client carries, by the promise of its codec."""
         kept = torch.empty(self.clients, dtype=torch.float64)
         for codec, rows in self.links.uplinks(torch.arange(self.clients)):
-            kept[rows] = codec.kept(self.layout)
+            kept[rows] = codec.kept(self.compressed)
         return kept
 
     @cached_property
     def downlink(self) -> Pipeline:
         """The stages around the mean that the server sends."""
         memory = self.links.downlink_memory or default_downlink_memory(self.algorithm, self.links.downlink)
-        return stages.downlink(self.links, memory, self.layout, self.clients)
+        return stages.downlink(self.links, memory, self.compressed, self.clients)
 
     @property
     def first_seed(self) -> int | None:
@@ -262,11 +289,17 @@ class Rules:
         algorithm, before = self.algorithm.at_gamma(rnd.gamma), side.state
         direction = returned.direction(algorithm, before, mean, rnd) if side.moments else None
         state = returned.stepped(algorithm, "server_step", before, algorithm.server_step(before, mean, rnd))
-        if direction is None:
-            return side._replace(state=state)
-        rates = rnd.eta, algorithm.global_rate
-        w, moments = algorithm.server.step(before.w, side.moments, direction, *rates)
-        return side._replace(state=state._replace(w=w), moments=moments)
+        moments = side.moments
+        if direction is not None:
+            rates = rnd.eta, algorithm.global_rate
+            w, moments = algorithm.server.step(before.w, side.moments, direction, *rates)
+            state = state._replace(w=w)
+        last = self.statistics if self.own is None else 0
+        if last and names(algorithm, "server_step", "server_direction"):  # they become the clients' mean
+            went = algorithm.mean_direction(before, mean, rnd)
+            averaged = before.w[..., -last:] - rnd.eta * went[..., -last:]
+            state = state._replace(w=torch.cat((state.w[..., :-last], averaged), -1))
+        return side._replace(state=state, moments=moments)
 
     def blank_mean(self, w: Tensor) -> Vectors:
         """Zeros for the mean of all that clients send.
@@ -299,11 +332,12 @@ class Rules:
         """What a client keeps before it first takes part: the algorithm's state, and empty memories."""
         remembered = self.algorithm.uploads if self.uplink.remembers else ()
         state = returned.begun(self.algorithm, "init_client", self.algorithm.init_client(w))
-        moments = self.algorithm.local.init(w)
+        own = {} if self.own is None else {OWN: self.own.to(w.device)}
+        moments = self.algorithm.local.init(torch.cat((w, *own.values())))
         kept = {**moments, STEPS: w.new_zeros(1, dtype=torch.int64)} if moments else {}
-        memory = {**{name: torch.zeros_like(w) for name in remembered}, **self.moments_kept(kept)}
-        own = apart([w, *state, *memory.values()])[1:]  # what a client begins from stays when w is written
-        return type(state)(*own[: len(state)]), dict(zip(memory, own[len(state) :], strict=True))
+        memory = {**{name: torch.zeros_like(w) for name in remembered}, **self.moments_kept(kept), **own}
+        held = apart([w, *state, *memory.values()])[1:]  # what a client begins from stays when w is written
+        return type(state)(*held[: len(state)]), dict(zip(memory, held[len(state) :], strict=True))
 
     def moments_in(self, memory: Vectors) -> Vectors:
         """What a client's optimiser keeps, out of all that the client remembers; empty: it begins anew."""

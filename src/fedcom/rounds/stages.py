@@ -109,6 +109,16 @@ class ErrorFeedback(_Remembering):
 
 
 @dataclass(frozen=True)
+class DecayedFeedback(ErrorFeedback):
+    """Remembers what the codec dropped, and forgets a twentieth of it each round, as SparseLoCo does."""
+
+    kept: ClassVar[float] = 0.95
+
+    def before(self, x: Tensor, memory: Tensor, units: Units) -> Tensor:
+        return units.memory * x + self.kept * memory
+
+
+@dataclass(frozen=True)
 class PaperMemory(_Remembering):
     """The paper's rule as printed: nu += u_j/m - mean u, with u = eta D (docs/decisions/memories.md).
 
@@ -222,6 +232,7 @@ class Pipeline:
 _MEMORIES: Mapping[Memory, Callable[[int], tuple[Stage, ...]]] = {
     "none": lambda clients: (),
     "error-feedback": lambda clients: (ErrorFeedback(),),
+    "decayed-feedback": lambda clients: (DecayedFeedback(),),
     "paper": lambda clients: (PaperMemory(clients),),
 }
 

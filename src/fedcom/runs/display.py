@@ -201,7 +201,9 @@ def _bar(console: "Console") -> "Progress":
 
 def _figures(row: Mapping[str, Any]) -> str:
     parts = [f"loss {significant(row.get('train_loss'), 4)}"]
-    if row.get("test_accuracy") is not None:
+    if row.get("test_perplexity") is not None:
+        parts.append(f"perplexity {significant(row['test_perplexity'], 4)}")
+    elif row.get("test_accuracy") is not None:
         parts.append(f"acc {percent(row['test_accuracy'])}%")
     elif row.get("test_c_index") is not None:
         parts.append(f"C-index {row['test_c_index']:.3f}")

@@ -66,7 +66,7 @@ def partition_of(simulation: Simulation) -> dict[str, Any]:
 
 def accuracy_of(simulation: Simulation) -> dict[str, Any]:
     with repeatable(simulation.options.tf32):
-        found = simulation.task.details(simulation.server.w)
+        found = simulation.task.details(simulation.server.w, simulation.own())
     clients = [accuracy if accuracy is None else round(accuracy, 5) for accuracy in found.client_accuracy]
     return {"clients": clients, "confusion": found.confusion}
 

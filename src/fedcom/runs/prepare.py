@@ -9,10 +9,12 @@ import torch
 from torch.nn.functional import mse_loss
 
 from fedcom.config import Config, DataConfig, RunConfig, RunSettings
+from fedcom.config.sections import TEXT
 from fedcom.data import DATASETS, PARTITIONS, Dataset, load, split
 from fedcom.data.dataset import normalised
 from fedcom.data.own_files import read_own
 from fedcom.data.synthetic import LAID_OUT, Synthetic
+from fedcom.data.text import read_text
 from fedcom.draws import Draw
 from fedcom.engines.ranks.ranks import here
 from fedcom.engines.remote.terms import Terms
@@ -24,6 +26,7 @@ from fedcom.rounds.rules import Measure, check, relative_error
 from fedcom.tasks.adapters import Adapter, load_kept
 from fedcom.tasks.losses import Loss
 from fedcom.tasks.models import OwnData
+from fedcom.tasks.norms import Choice
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.suitable import copied, initialised
 from fedcom.tasks.survival import cox
@@ -201,6 +204,8 @@ def _dataset(config: Config, draw: Draw) -> Dataset:
     c, name = config.data, data_name(config)
     if isinstance(config.model, OwnData):
         data = config.model.data(c.clients or 20, draw.fold("data"))
+    elif c.path is not None and name == TEXT:
+        data = read_text(c.path, c.text_column, c.client_column, c.test, c.length, c.tokenizer)
     elif c.path is not None:
         data = read_own(
             c.path, c.label_column, c.client_column, c.test, draw.fold("test"), c.time_column, c.event_column
@@ -208,7 +213,17 @@ def _dataset(config: Config, draw: Draw) -> Dataset:
         data = data if c.normalise is None else normalised(data, c.normalise)
     else:
         seed, by = config.run.seed, c.normalise
-        data = load(name, c.root, clients=c.clients, alpha=c.alpha, beta=c.beta, seed=seed, normalise=by)
+        data = load(
+            name,
+            c.root,
+            clients=c.clients,
+            alpha=c.alpha,
+            beta=c.beta,
+            seed=seed,
+            normalise=by,
+            length=c.length,
+            tokenizer=c.tokenizer,
+        )
     return data if c.pixels is None else data.in_unit_range()
 
 
@@ -219,7 +234,9 @@ def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:
     clients = data.clients
     if clients is None and partition != "natural":
         clients = 20 if name == "digits" or data.path else 100
-    return replace(data, name=None if data.path else name, partition=partition, clients=clients)
+    return replace(
+        data, name=None if data.path and name != TEXT else name, partition=partition, clients=clients
+    )
 
 
 def _objective(config: Config, data: Dataset) -> Objective:
@@ -232,7 +249,7 @@ def _objective(config: Config, data: Dataset) -> Objective:
         return adapter.on(module, config.run.seed) if isinstance(adapter, Adapter) else module
 
     usual = None if data.classes else cox if data.survival else mse_loss
-    return objective_of(config.run, make, config.model.loss() or usual)
+    return objective_of(config.run, make, config.model.loss() or usual, config.model.norms())
 
 
 def module_of(config: Config) -> torch.nn.Module:
@@ -243,22 +260,25 @@ def module_of(config: Config) -> torch.nn.Module:
     return _objective(config, Dataset("nothing", nothing, nothing, nothing, nothing, classes=1)).module
 
 
-def objective_of(run: RunConfig, make: Callable[[], torch.nn.Module], loss: Loss | None) -> Objective:
+def objective_of(
+    run: RunConfig, make: Callable[[], torch.nn.Module], loss: Loss | None, batch_norm: Choice | None = None
+) -> Objective:
     """A model and its loss; parameters are drawn from run.seed or read from run.init.
 
     Args:
         make: makes the model.
         loss: None: cross-entropy.
+        batch_norm: see `Objective`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         module = make()
     dtype: torch.dtype = getattr(torch, run.dtype)
     if run.init is None:
-        return Objective(module, loss, dtype, run.seed)
+        return Objective(module, loss, dtype, run.seed, batch_norm)
     module = copied(module, dtype)
     _load(module, Path(run.init))
-    return Objective(module, loss, dtype)
+    return Objective(module, loss, dtype, batch_norm=batch_norm)
 
 
 def _load(module: torch.nn.Module, path: Path) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PointSummary = Mapping[str, Any]  # one method at one point of the grid: means and spreads over seeds
 _MEANS = ("test_accuracy", "train_loss", "uplink_bytes")
+_PERPLEXITY = "test_perplexity"  # which text is scored by
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
     for record in records:
         groups.setdefault((record["method"], json.dumps(record["point"])), []).append(record)
     means = (*_MEANS, "modelled_seconds") if timed(records) else _MEANS
+    means = (*means, _PERPLEXITY) if any(_PERPLEXITY in record for record in records) else means
     table = [_entry(method, runs, means) for (method, _), runs in groups.items()]
     for method in methods(table):
         own = [entry for entry in table if entry["method"] == method]
@@ -133,7 +135,8 @@ def render(table: Sequence[PointSummary]) -> "RenderableType":
 
 def _headings(table: Sequence[PointSummary]) -> list[str]:
     up = f"up {_unit(table)[0]}"
-    return ["method", "point", "accuracy %", "loss", up, *["time"] * timed(table), "runs"]
+    perplexity = ["perplexity"] * any(_PERPLEXITY in entry for entry in table)
+    return ["method", "point", "accuracy %", *perplexity, "loss", up, *["time"] * timed(table), "runs"]
 
 
 def _unit(table: Sequence[PointSummary]) -> tuple[str, float]:
@@ -149,7 +152,8 @@ def _cells(entry: PointSummary, table: Sequence[PointSummary]) -> list[str]:
     sent = entry["uplink_bytes"]
     up = significant(None if sent is None else sent / _unit(table)[1], 3)
     time = [duration(entry["modelled_seconds"])] if timed([entry]) else []
-    return [entry["method"], point, accuracy, loss, up, *time, runs]
+    perplexity = [significant(entry[_PERPLEXITY], 4)] if _PERPLEXITY in entry else []
+    return [entry["method"], point, accuracy, *perplexity, loss, up, *time, runs]
 
 
 def markdown(table: Sequence[PointSummary]) -> str:
@@ -169,6 +173,7 @@ def _entry(method: str, runs: Sequence[Record], means: Sequence[str]) -> dict[st
         entry[f"{key}_spread"] = statistics.stdev(values) if len(values) > 1 else None
     loss = None if entry["train_loss"] is None else -entry["train_loss"]
     score = entry["test_accuracy"] if entry["test_accuracy"] is not None else loss
+    score = -entry[_PERPLEXITY] if entry.get(_PERPLEXITY) is not None else score
     entry["score"] = score if len(done) == len(runs) else None  # a point with a diverged seed has no score
     return entry
 

@@ -46,7 +46,15 @@ RATES = ("eta", "gamma")
 # The server's optimisers that are tried if nothing is said of it, and the factors with each.
 SERVERS: dict[str, Grid] = {"sgd": FACTORS, "momentum": FEWER}
 SECTIONS = ("uplink", "downlink", "server")  # of a method
-ABOUT = ("accuracy", "loss", "edges", "note", "table", "spent")  # what is told of a point besides its values
+ABOUT = (
+    "accuracy",
+    "perplexity",
+    "loss",
+    "edges",
+    "note",
+    "table",
+    "spent",
+)  # what is told of a point besides its values
 
 Point = tuple[tuple[str, Any], ...]
 RunTrials = Callable[[Sequence[Trial]], list[dict[str, Any]]]
@@ -183,6 +191,8 @@ def tune_one(
     note = "the budget ended the search" if over else note
     scored = best["test_accuracy"] is not None
     accuracy = {"accuracy": round(100 * best["test_accuracy"], 2) if scored else None}
+    if best.get("test_perplexity") is not None:
+        accuracy |= {"perplexity": round(best["test_perplexity"], 4)}
     how = {**accuracy, "loss": best["train_loss"], "edges": edges, "note": note, "table": found}
     return {**best["point"], **how, "spent": spent}
 
@@ -363,6 +373,7 @@ def words(own: Mapping[str, Any]) -> str:
     point = ", ".join(f"{key} {value}" for key, value in own.items() if key not in ABOUT)
     by_loss = own["accuracy"] is None
     score = f"loss {own.get('loss')}" if by_loss else f"{own['accuracy']}% on held-out samples"
+    score = f"perplexity {own['perplexity']} of held-out text" if "perplexity" in own else score
     return f"{point}: {score}; {own['note']}; {own['spent']:.1f} whole runs"
 
 

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedcom.data.tokens import IGNORED
+
 Loss = Callable[..., Tensor]  # of outputs and targets; of weights too if it is marked by `batch_loss`
 L = TypeVar("L", bound=Callable[..., Any])
 
@@ -20,7 +22,6 @@ _FUNCTIONS: dict[type, Loss] = {
     nn.BCELoss: F.binary_cross_entropy,
 }
 _OPTIONS = ("weight", "ignore_index", "label_smoothing", "reduction")
-_OF_CLASSES = (F.cross_entropy, F.nll_loss)
 _OF_YES_OR_NO = ((F.binary_cross_entropy_with_logits, 0.0), (F.binary_cross_entropy, 0.5))
 
 
@@ -40,6 +41,36 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.logsumexp(-1) - picked
 
 
+def token_cross_entropy(
+    outputs: Tensor,
+    targets: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = IGNORED,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """The cross-entropy of tokens: the mean over all tokens of a batch that are not ignored.
+
+    A client's loss is then the mean over its tokens, however many of them are padding.
+
+    Args:
+        outputs: a score for each token of the vocabulary at each place [samples, T, V].
+        targets: the right one at each place [samples, T], or ignore_index.
+        weight: of each token of the vocabulary in the mean [V]; None: 1.
+        reduction: "mean", or "none" for the loss at each place.
+        label_smoothing: as in torch.
+    """
+    found = F.cross_entropy(
+        outputs.reshape(-1, outputs.shape[-1]),
+        targets.reshape(-1),
+        weight,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
+    return found.reshape(targets.shape) if reduction == "none" else found
+
+
 @dataclass(frozen=True)
 class Terms:
     """What is known of a loss.
@@ -50,6 +81,7 @@ class Terms:
         ignored: a target that is left out of loss and accuracy; None: there is none.
         threshold: the output above which the answer is yes; None: answers are not yes or no.
         of_batch: whether it is a loss of a whole batch; see `batch_loss`.
+        tokens: whether it is that of tokens, of which a sample has several; see `token_cross_entropy`.
     """
 
     each: Loss | None = None
@@ -57,6 +89,7 @@ class Terms:
     ignored: int | None = None
     threshold: float | None = None
     of_batch: bool = False
+    tokens: bool = False
 
     @classmethod
     def of(cls, loss: Loss | None) -> "Terms":
@@ -67,13 +100,14 @@ class Terms:
         for other, threshold in _OF_YES_OR_NO:
             if function is other:
                 return cls(threshold=threshold)
-        if not any(function is other for other in _OF_CLASSES):
+        if not any(function is other for other in (F.cross_entropy, F.nll_loss, token_cross_entropy)):
             return cls()
+        tokens = function is token_cross_entropy
         ignored = options.get("ignore_index", -100)
         if options.get("reduction", "mean") != "mean":
-            return cls(ignored=ignored)
+            return cls(ignored=ignored, tokens=tokens)
         each = partial(function, **{**options, "reduction": "none"})
-        return cls(each, options.get("weight"), ignored)
+        return cls(each, options.get("weight"), ignored, tokens=tokens)
 
     def losses(self, loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each sample of a batch; of several targets the mean."""
@@ -99,17 +133,23 @@ class Terms:
         return mass if y.dim() == axes else mass.flatten(axes).mean(axes)
 
     def counted(self, y: Tensor) -> Tensor | None:
-        """Whether each sample has an accuracy; None: all have."""
+        """Whether each sample has an accuracy, or how many of its tokens have one; None: all samples have."""
+        if self.tokens:
+            return y.ne(cast(int, self.ignored)).flatten(1).sum(1)
         return None if self.ignored is None or y.dim() != 1 else y.ne(self.ignored)
 
     def hits(self, outputs: Tensor, y: Tensor, classes: int) -> Tensor:
         """1 for each sample that is answered right, else 0; of several answers, the share that is right.
+
+        Of tokens, how many are right.
 
         Args:
             classes: how many there are; 0: answers are yes or no, or the loss has no answers and all is 0.
         """
         if classes:
             right = outputs.argmax(-1) == y
+            if self.tokens:
+                return (right & y.ne(cast(int, self.ignored))).flatten(1).sum(1).double()
             counted = self.counted(y)
             return right.double() if counted is None else (right & counted).double()
         if self.threshold is None:

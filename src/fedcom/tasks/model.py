@@ -10,6 +10,7 @@ from fedcom import settings
 from fedcom.tasks.adapters import Adapter
 from fedcom.tasks.generate import Tokenizer
 from fedcom.tasks.losses import Loss
+from fedcom.tasks.norms import Choice
 
 
 @dataclass(frozen=True)
@@ -17,9 +18,11 @@ class Model(ABC):
     """Makes a module; its settings are the fields of the dataclass.
 
     Args:
+        batch_norm: what becomes of the statistics of BatchNorm layers: frozen, averaged or own.
         adapter: of the module, which is frozen then; or its name. None: all parameters are trained.
     """
 
+    batch_norm: Choice | None = field(default=None, kw_only=True)
     adapter: Adapter | None = field(default=None, kw_only=True)
 
     name: ClassVar[str]
@@ -40,6 +43,10 @@ class Model(ABC):
     def tokenizer(self) -> Tokenizer | None:
         """What turns text into the module's inputs; None: it is no language model, or has none of its own."""
         return None
+
+    def norms(self) -> Choice | None:
+        """The setting `batch_norm`, unless a module of the user's has an argument of that name."""
+        return self.batch_norm
 
     def loss(self) -> Loss | None:
         """The loss of (outputs, targets); None: cross-entropy."""

@@ -13,6 +13,7 @@ from fedcom.data import Dataset
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.registry import Registry, derived_from
+from fedcom.tasks.language import Gru, Transformer
 from fedcom.tasks.llama import Llama
 from fedcom.tasks.losses import Loss
 from fedcom.tasks.model import Model
@@ -190,7 +191,7 @@ class Quadratic(Model):
 MODELS: Registry[type[Model]] = Registry(
     "model",
     "fedcom.models",
-    {m.name: m for m in (Mlp, Logistic, Binary, Cnn, Lenet, Llama, Quadratic)},
+    {m.name: m for m in (Mlp, Logistic, Binary, Cnn, Lenet, Llama, Quadratic, Gru, Transformer)},
     derived_from(Model, "or torch.nn.Module, or function that makes one"),
     adapt=as_model,
 )

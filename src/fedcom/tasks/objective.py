@@ -1,25 +1,30 @@
 """A module and its loss as functions of one flat vector of parameters."""
 
+import copy
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from fedcom.data.inputs import Inputs
 from fedcom.errors import ConfigError, DataError
 from fedcom.tasks.adapters import PRODUCTS, TURNS, own_base
 from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
+from fedcom.tasks.dropout import Masks, has_dropout
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
+from fedcom.tasks.norms import STATISTICS, Choice, check_norms, converted, counting, norms, write
 from fedcom.tasks.pooled import Pooled
-from fedcom.tasks.suitable import check_module, copied, dtype_of, inputs, sharing, told
+from fedcom.tasks.suitable import check_module, copied, dtype_of, embeds, inputs, sharing, told
 from fedcom.tasks.survival import cox
-from fedcom.vectors import Layout, Piece, flatten
+from fedcom.vectors import Layout, Piece
 
+_AFFINE = ("weight", "bias")
 # What torch raises on tensors that do not fit; any other error is a bug of the module's or the loss's own.
 _MISFITS = (RuntimeError, ValueError, TypeError, IndexError)
 
@@ -32,26 +37,37 @@ class Objective:
     """Losses, outputs and per-client gradients of a module at any flat vector of its parameters.
 
     Args:
-        module: any module without batch statistics in training or active dropout; its trainable parameters
-            are the model. It is copied, not changed, and stays in the mode it is in, train() or eval(). If it
-            returns a mapping, "logits" is used, or else its only value; of a tuple, the first item.
+        module: any module whose outputs depend on its parameters and inputs alone, but for torch's dropout;
+            its trainable parameters are the model. It is copied, not changed, and stays in the mode it is in,
+            train() or eval(); if it drops or has BatchNorm, it is evaluated as after eval(). If it
+            returns a mapping or an object with "logits", those are used, or else its only value; of a tuple,
+            the first item.
         loss: loss(outputs, targets) of a batch, as in torch.nn.functional; for a batch of one sample it must
             be that sample's loss, except that weight and ignore_index of torch's losses of classes are
             understood. Or a loss of whole batches, see `batch_loss`. None: cross-entropy.
         dtype: of parameters and data, or its name.
         seed: from which the module's parameters were drawn, so that it can travel in their place; None: they
             cannot be drawn again.
+        batch_norm: what becomes of the statistics of BatchNorm layers in training. "frozen": they stay as
+            they are; "averaged": they are part of the model; "own": they and the layers' parameters stay with
+            each client (FedBN). None: such layers are refused.
 
     Attributes:
         terms: what is known of the loss.
-        layout: of the parameters in the flat vector.
+        layout: of the parameters in the flat vector, statistics that are averaged last.
         start: the module's parameters as a flat vector.
+        whole_layout: of those and of what stays with each client.
+        own: what stays with each client, as the module has it, statistics last; None: nothing does.
+        statistics: how many coordinates are statistics.
+        computed: the module as it is computed.
         products: the layers whose adapters are averaged as products, how many times these count, and whether
             they start anew after a round; None: there are none.
         base: the weights of these layers, one after the other, if they are this objective's own.
         turns: the names of the parameters that are trained in each of some rounds, in turn; empty: all are.
         dense: the module as a fully connected network; None: it is none, or has a loss of its own.
         pooled: the same as a convolutional network with max-pooling, which a GPU computes by matrix products.
+        drops: whether it drops something in training; found by `rehearse` if only its forward says so.
+        several: how the inputs of the module lie in the rows of x, if it takes several.
         same_in_any_stack: whether, on a CPU, a client's gradient has the same bits in any stack of clients.
     """
 
@@ -61,25 +77,67 @@ class Objective:
         loss: Loss | None = None,
         dtype: torch.dtype | str = torch.float32,
         seed: int | None = None,
+        batch_norm: Choice | None = None,
     ) -> None:
         check_module(module)
+        check_norms(module, batch_norm)
         dtype = dtype_of(dtype)
         if seed is not None and not 0 <= seed < 2**64:
             raise ConfigError(f"the seed of a model must be from 0 to 2^64 - 1; got {seed}")
         self.module = copied(module, dtype)
-        self._local, self._unfolded = threading.local(), unfolded(self.module)
+        self.batch_norm, self.computed = batch_norm, converted(self.module, batch_norm)
+        self._local, self._unfolded = threading.local(), unfolded(self.computed)
         device = next(self.module.parameters()).device
         self.loss, self.seed = placed(loss, dtype, device), seed
         self.terms = Terms.of(self.loss)
-        self.layout = Layout.of(module, dtype)
-        self.start = flatten(module, dtype)
+        self._lay_out(dtype)
         self.products: tuple[tuple[str, ...], float, bool] | None = getattr(module, PRODUCTS, None)
         self.base = self.start[:0]
         self.turns: tuple[tuple[str, ...], ...] = getattr(module, TURNS, ())
         self.dense = Dense.of(module, self.layout) if loss is None else None
         self.pooled = Pooled.of(module, self.layout) if loss is None else None
+        self.drops, self.several = has_dropout(self.module), cast(Inputs | None, None)
+        self._embeds = embeds(self.module)
         self._gradients = self.dense.gradients if self.dense else vmap(grad(self._weighted_loss))
         self.same_in_any_stack = self.dense is not None
+
+    def _lay_out(self, dtype: torch.dtype) -> None:
+        """Set where each tensor lies: what is shared, what each client keeps, and statistics last."""
+        parameters = {name: p.detach() for name, p in self.computed.named_parameters() if p.requires_grad}
+        layers = norms(self.computed)
+        last = [name for name in parameters if name in _inside(layers, STATISTICS)]
+        own = [] if self.batch_norm != "own" else [n for n in parameters if n in _inside(layers, _AFFINE)]
+        shared = [name for name in parameters if name not in (*own, *last)]
+        sent = shared if self.batch_norm == "own" else [*shared, *last]
+        if not sent:
+            raise ConfigError("all parameters are BatchNorm's, which clients keep; choose another batch_norm")
+        kept = [*own, *last] if self.batch_norm == "own" else []
+        self.layout, self.whole_layout = (
+            Layout(tuple(names), tuple(tuple(parameters[name].shape) for name in names), dtype)
+            for names in (sent, [*sent, *kept])
+        )
+        parts = [parameters[name].reshape(-1) for name in self.whole_layout.names]
+        self._sent, self._lacks = self.layout.size, self.whole_layout.size - self.layout.size
+        start = torch.cat(parts).to(dtype)
+        self.start = start[: self._sent].clone() if kept else start
+        self.own = start[self._sent :].clone() if kept else None
+        self.statistics = sum(parameters[name].numel() for name in last)
+
+    def statistics_in(self, w: Tensor) -> int:
+        """How many of the last coordinates of w are statistics; w may be without what clients keep."""
+        return self.statistics if self.own is None or w.shape[-1] > self._sent else 0
+
+    def complete(self, w: Tensor) -> Tensor:
+        """w with what stays with each client, as the module has it, if w is without."""
+        if self.own is None or w.shape[-1] > self._sent:
+            return w
+        return torch.cat((w, self.own.expand(*w.shape[:-1], -1)), -1)
+
+    def loaded(self, w: Tensor) -> nn.Module:
+        """A copy of the user's module with parameters w."""
+        module, names = copy.deepcopy(self.module), _inside(norms(self.computed), STATISTICS)
+        write(module, self.whole_layout.tensors(self.complete(w)), names)
+        return module
 
     @property
     def survival(self) -> bool:
@@ -88,7 +146,31 @@ class Objective:
 
     def inputs(self, x: Tensor) -> Tensor:
         """Samples in the model's dtype; whole numbers stay whole if the module has an embedding."""
-        return _finite(inputs(self.module, x, self.layout.dtype))
+        found = _finite(inputs(self.module, x, self.layout.dtype))
+        mixed = self.several is not None and any(self.several.whole)
+        if mixed and not torch.equal(self._whole_numbers(x), self._whole_numbers(found)):
+            raise DataError(f"an input has whole numbers beyond those of {found.dtype}; give dtype='float64'")
+        return found
+
+    def _whole_numbers(self, x: Tensor) -> Tensor:
+        """The inputs of whole numbers, of a module that takes several."""
+        assert self.several is not None
+        args, named = self.several.apart(x, keeps=True)
+        return torch.cat(
+            [part.flatten() for part in (*args, *named.values()) if not part.is_floating_point()]
+        )
+
+    def taking(self, several: Inputs | None) -> "Objective":
+        """The same objective for a module of several inputs.
+
+        Args:
+            several: how they lie in the rows of x; None: there is one.
+        """
+        if several == self.several:
+            return self
+        twin = copy.copy(self)
+        twin.several = several
+        return twin
 
     def targets(self, y: Tensor) -> Tensor:
         """Floating-point targets, and answers of yes or no, in the model's dtype; classes as they are."""
@@ -96,18 +178,24 @@ class Objective:
         return _finite(y)
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
-        """The module's outputs for a batch, with parameters w."""
-        return self._call(self._module_of_this_thread(), w, x)
+        """The module's outputs for a batch, with parameters w; nothing is dropped."""
+        if not self.drops and self.batch_norm is None:
+            return self._call(self._module_of_this_thread(), w, x)
+        w = self.complete(w)
+        with Masks(None):
+            return self._call(self._module_of_this_thread("evaluated"), w, x)
 
     def _call(self, module: nn.Module, w: Tensor, x: Tensor) -> Tensor:
-        found = _tensor_of(functional_call(module, self.layout.tensors(w), (x,)))
+        args, named = ((x,), {}) if self.several is None else self.several.apart(x, self._embeds)
+        found = _tensor_of(functional_call(module, self.whole_layout.tensors(w), args, named))
         return found.to(w.dtype) if found.dtype in (torch.float16, torch.bfloat16) else found
 
-    def _module_of_this_thread(self) -> nn.Module:
+    def _module_of_this_thread(self, use: Literal["trained", "evaluated"] = "trained") -> nn.Module:
         """A copy: a call sets the parameters for a while, and Ctrl-C may come before they are put back."""
-        if not hasattr(self._local, "module"):
-            self._local.module = sharing(self.module)
-        return cast(nn.Module, self._local.module)
+        if not hasattr(self._local, use):
+            twin = sharing(self.computed)
+            setattr(self._local, use, twin if use == "trained" else twin.eval())
+        return cast(nn.Module, getattr(self._local, use))
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each sample of a batch, times the weight of its class; 0 if its target is ignored."""
@@ -137,33 +225,40 @@ class Objective:
             share = (weight * mass.to(weight.dtype)).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
         return weight / torch.where(share > 0, share, 1.0)
 
-    def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None) -> Tensor:
         """The gradient of each client's weighted sum of losses, one row per client.
 
         Args:
-            w: the parameters of each client, one row per client.
+            w: the parameters of each client, one row per client; with or without what stays with the client,
+                and so is the gradient.
             x: the samples of each client [clients, samples, ...].
             y: their targets [clients, samples, ...].
             weight: of each sample [clients, samples].
+            key: of each client, from which it draws what it drops [clients]; None: nothing is dropped.
         """
+        more = () if key is None else (key,)
+        if self._lacks and w.shape[-1] == self._sent:
+            return self.gradients(self.complete(w), x, y, weight, key)[..., : self._sent]
         if torch.compiler.is_compiling():
-            return cast(Tensor, self._gradients(w, x, y, weight))
+            return cast(Tensor, self._gradients(w, x, y, weight, *more))
         if self.pooled is not None and w.is_cuda:
             return self.pooled.gradients(w, x, y, weight)
         try:
-            return cast(Tensor, self._gradients(w, x, y, weight))
+            return cast(Tensor, self._gradients(w, x, y, weight, *more))
         except RuntimeError as error:
             if said := translated(error):
                 raise said from error
             raise
 
-    def pieces(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Iterator[Piece]:
+    def pieces(
+        self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None
+    ) -> Iterator[Piece]:
         """The same gradients in pieces, each to be used before the next is asked for.
 
         They do not depend on what is written to w meanwhile.
         """
         if self.dense is None:
-            yield Piece(slice(None), slice(None), self.gradients(w, x, y, weight))
+            yield Piece(slice(None), slice(None), self.gradients(w, x, y, weight, key))
         else:
             yield from self.dense.pieces(w, x, y, weight)
 
@@ -181,14 +276,15 @@ class Objective:
         if self.loss is None:
             _check_classes(x, y, classes)
         try:
+            self.look_for_dropout(x[:1])
             outputs = self.outputs(self.start, x[:1])
         except _MISFITS as error:
             swapped = "; are x and y swapped?" if x.dim() == 1 < y.dim() else ""
             raise ConfigError(
-                f"the module cannot take one sample of shape {list(x.shape[1:])}: {told(error)}; change the "
+                f"the module cannot take one sample of {_shape(x, self.several)}: {told(error)}; change the "
                 f"module or the shape of x{swapped}"
             ) from error
-        scores = outputs.shape[1] if outputs.dim() == 2 else 0
+        scores = self._scores(outputs, y[:1], classes)
         if (self.loss is None or self.terms.each) and not scores >= classes:
             raise ConfigError(
                 f"labels go up to {classes - 1}, but of one sample the module makes {list(outputs.shape)}; "
@@ -205,6 +301,25 @@ class Objective:
         if not y.is_floating_point():
             self._check_mean(x[:8], y[:8])
         return classes if scores >= classes and self.terms.threshold is None else 0
+
+    def _scores(self, outputs: Tensor, y: Tensor, classes: int) -> int:
+        """How many classes a module's outputs have scores for; 0 if they are no scores of classes."""
+        if not self.terms.tokens:
+            return outputs.shape[1] if outputs.dim() == 2 else 0
+        if outputs.shape[:-1] != y.shape or outputs.shape[-1] < classes:
+            shape = [*y.shape, classes]
+            raise ConfigError(
+                f"y has one class per token, up to {classes - 1}, but of one sample the module makes "
+                f"{list(outputs.shape)}; it must return {shape}, one score per token and class, as "
+                "model.name=gru does; if a sample has one class, give y of shape [samples]"
+            )
+        return outputs.shape[-1]
+
+    def look_for_dropout(self, x: Tensor) -> None:
+        """Set `drops` by a call of the module on some samples."""
+        with Masks(None) as masks:
+            self._call(self._module_of_this_thread(), self.complete(self.start), x)
+        self.drops = self.drops or masks.calls > 0
 
     @torch.no_grad()
     def _check_mean(self, x: Tensor, y: Tensor) -> None:
@@ -225,47 +340,78 @@ class Objective:
                 stacklevel=5,
             )
 
-    def curvatures(self, w: Tensor, v: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def curvatures(
+        self, w: Tensor, v: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None
+    ) -> Tensor:
         """The Hessian of each client's weighted sum of losses times a vector, one row per client.
 
         Args:
             v: the vector of each client, one row per client; `gradients` explains the others.
         """
+        if self._lacks and w.shape[-1] == self._sent:
+            v = torch.nn.functional.pad(v, (0, self._lacks))
+            return self.curvatures(self.complete(w), v, x, y, weight, key)[..., : self._sent]
         with torch.enable_grad():  # torch.func.grad would do, but it imports the compiler: two seconds
             w = w.detach().requires_grad_()
-            loss = vmap(self._weighted_loss)(w, x, y, weight).sum()
+            more = () if key is None else (key,)
+            loss = vmap(self._weighted_loss)(w, x, y, weight, *more).sum()
             (g,) = torch.autograd.grad(loss, w, create_graph=True)
             if not g.requires_grad:  # the loss is linear
                 return torch.zeros_like(g)
             (product,) = torch.autograd.grad((g * v).sum(), w)
         return product
 
-    def _weighted_loss(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def _weighted_loss(
+        self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None
+    ) -> Tensor:
         module = self._unfolded if torch.compiler.is_compiling() else self._module_of_this_thread()
-        outputs = self._call(module, w, x)
+        if self.statistics:
+            with counting(module, weight) as gaps:
+                outputs = self._trained(module, w, x, key)
+        else:
+            outputs, gaps = self._trained(module, w, x, key), []
         if self.terms.of_batch:
-            return self.whole(outputs, y, weight)
-        return (self.losses(outputs, y) * weight).sum()
+            loss = self.whole(outputs, y, weight)
+        else:
+            loss = (self.losses(outputs, y) * weight).sum()
+        return sum(gaps, loss)
+
+    def _trained(self, module: nn.Module, w: Tensor, x: Tensor, key: Tensor | None) -> Tensor:
+        """The outputs of a step of training."""
+        if not self.drops:
+            return self._call(module, w, x)
+        with Masks(key):
+            return self._call(module, w, x)
 
     def with_own_base(self) -> "Objective":
         """The same objective with a base that may be written over."""
         module = sharing(self.module)
         base = own_base(module, self.layout.dtype)
-        twin = Objective(module, self.loss, self.layout.dtype, self.seed)
+        twin = Objective(module, self.loss, self.layout.dtype, self.seed, self.batch_norm)
         twin.base = base
+        vars(twin).update(self._found())
         return twin
 
-    def __reduce__(self) -> tuple[type["Objective"], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew: what belongs to a thread stays here."""
-        return Objective, (self.module, self.loss, self.layout.dtype, self.seed)
+        return (
+            Objective,
+            (self.module, self.loss, self.layout.dtype, self.seed, self.batch_norm),
+            self._found(),
+        )
+
+    def _found(self) -> dict[str, Any]:
+        """What was found out about the module with the data."""
+        return {"drops": self.drops, "several": self.several}
 
     def to(self, device: torch.device) -> "Objective":
         """The same objective with all its tensors on a device."""
         if self.start.device == device:
             return self
         module = sharing(self.module).to(device)
-        there = Objective(module, self.loss, self.layout.dtype, self.seed)
+        there = Objective(module, self.loss, self.layout.dtype, self.seed, self.batch_norm)
         there.start = self.start.to(device)
+        vars(there).update(self._found())
         return there
 
 
@@ -273,6 +419,16 @@ def _finite(x: Tensor) -> Tensor:
     if not torch.isfinite(x).all():
         raise DataError(f"the data holds NaN, infinity or a number beyond {x.dtype}; scale it")
     return x
+
+
+def _inside(layers: Mapping[str, nn.Module], names: Sequence[str]) -> list[str]:
+    """The full names of some tensors of each layer."""
+    return [f"{layer}.{name}".removeprefix(".") for layer in layers for name in names]
+
+
+def _shape(x: Tensor, several: Inputs | None) -> str:
+    """The shape of a sample, for errors."""
+    return f"shape {list(x.shape[1:])}" if several is None else f"the inputs {several}"
 
 
 def _check_classes(x: Tensor, y: Tensor, classes: int) -> None:
@@ -296,13 +452,16 @@ def _tensor_of(outputs: Any) -> Tensor:
     found = outputs
     if isinstance(found, Mapping):
         found = found.get("logits", next(iter(found.values())) if len(found) == 1 else None)
-    elif isinstance(found, tuple | list) and found:
+    elif isinstance(found, tuple | list) and found and not hasattr(found, "logits"):
         found = found[0]
+    elif not isinstance(found, Tensor):
+        held = vars(found) if hasattr(found, "__dict__") else {}
+        found = getattr(found, "logits", next(iter(held.values())) if len(held) == 1 else None)
     if not isinstance(found, Tensor):
         keys = f" with the keys {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
         raise ConfigError(
-            f"the module returns a {type(outputs).__name__}{keys}; it must return a tensor, a mapping with "
-            '"logits" or one value only, or a tuple that begins with a tensor'
+            f"the module returns a {type(outputs).__name__}{keys}; it must return a tensor, a mapping or "
+            'an object with "logits" or one value only, or a tuple that begins with a tensor'
         )
     return found
 
@@ -314,7 +473,8 @@ _VMAP = {  # how torch's own messages begin or what only they say, and what is m
     r"vmap: .*calling \.item\(\)": _VALUES,
     r"vmap: .*\(self, \*extra_args\) is not possible": _IN_PLACE,
     r"output with shape \[.*\] doesn't match the broadcast shape \[": _IN_PLACE,
-    r"vmap: called random operation": "draws random numbers, so no run could be repeated; leave them out",
+    r"vmap: (called random operation|.*rrelu_with_noise)": "draws random numbers, so no run could be "
+    "repeated; leave them out, or use torch's dropout, whose masks are drawn from the run's seed",
     r"vmap: .*dynamic shape": "makes tensors whose shape depends on values, as nonzero and x[mask] do; use "
     "torch.where",
 }

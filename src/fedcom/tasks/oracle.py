@@ -27,6 +27,7 @@ class Picked(NamedTuple):
     change: Tensor | None = None  # how its image is changed, if it is
     row: Tensor | None = None  # which of the task's samples each is, if that is found already
     y: Tensor | None = None  # its target, likewise, if that is one number
+    key: Tensor | None = None  # from which the client draws what it drops, if it drops anything
 
     def at(self, place: int | slice | Tensor) -> "Picked":
         """That of one step, out of several, or of some clients."""
@@ -85,7 +86,7 @@ class DataOracle:
         if self.batch_size is None:
             return self.full(w)
         x, y, weight = self.minibatch(self.batch_size, w.dtype)
-        return self._decayed(w, self.task.objective.gradients(w, x, y, weight))
+        return self._decayed(w, self.task.objective.gradients(w, x, y, weight, self._key))
 
     def pieces(self, w: Tensor) -> Iterator[Piece]:
         """The gradients of `batch` in pieces, each to be used before the next is asked for.
@@ -95,12 +96,13 @@ class DataOracle:
         if self.batch_size is None:
             yield Piece(slice(None), slice(None), self.full(w))
             return
-        for rows, place, g in self.task.objective.pieces(w, *self.minibatch(self.batch_size, w.dtype)):
+        batch = self.minibatch(self.batch_size, w.dtype)
+        for rows, place, g in self.task.objective.pieces(w, *batch, self._key):
             yield Piece(rows, place, self._decayed(w[rows, place], g))
 
     def minibatch(self, b: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """x and y of each client's minibatch of b samples, and the weight of each sample in the mean loss."""
-        position, weight, change, row, y = self.picked or self._pick(b, dtype)
+        position, weight, change, row, y, _ = self.picked or self._pick(b, dtype)
         if row is None:
             x, y = self.task.samples(self.clients, position)
         else:
@@ -141,7 +143,16 @@ class DataOracle:
         weight, augment = valid.to(dtype), self.task.augment
         key = self.draw.fold("augment", self._row_step) if augment else self.draw
         change = augment.draw(key, b) if augment else None
-        return Picked(position, weight / weight.sum(-1, keepdim=True), change)
+        return Picked(position, weight / weight.sum(-1, keepdim=True), change, key=self._drawn_key)
+
+    @property
+    def _key(self) -> Tensor | None:
+        """One key per client, from which it draws what it drops in this step; None: nothing is dropped."""
+        return self.picked.key if self.picked else self._drawn_key
+
+    @property
+    def _drawn_key(self) -> Tensor | None:
+        return self.draw.fold("dropout", self._row_step).key if self.task.objective.drops else None
 
     @property
     def _row_step(self) -> int | Tensor:
@@ -189,27 +200,29 @@ class DataOracle:
 
     def curvature(self, w: Tensor, v: Tensor) -> Tensor:
         """The Hessians of clients' losses at w, or of their minibatches', times v; one row per client."""
-        some = None if self.batch_size is None else [self.minibatch(self.batch_size, w.dtype)]
+        some = None if self.batch_size is None else [(*self.minibatch(self.batch_size, w.dtype), self._key)]
         curvatures = self.task.objective.curvatures
         products = (curvatures(w, v, *block) for block in some or self._blocks(w))
         return self._decayed(v, sum(products, torch.zeros_like(w)))
 
-    def _blocks(self, w: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """x, y and the weights of all samples of the clients, some per client at a time.
+    def _blocks(self, w: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+        """x, y, weights and keys of all samples of the clients, some per client at a time.
 
         Positions past a client's last sample have weight 0.
         """
-        objective, share = self.task.objective, self._share(w)
-        for position, weight in self._everything(w):
+        objective, share, key = self.task.objective, self._share(w), self._key
+        for i, (position, weight) in enumerate(self._everything(w)):
             x, y = self.task.samples(self.clients, position)
-            yield x, y, objective.balanced(y, weight, share)
+            own = None if key is None else Draw(key).fold("block", i).key
+            yield x, y, objective.balanced(y, weight, share), own
 
     def _everything(self, w: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The positions of all samples of the clients, and their weights, some per client at a time.
 
-        If the loss is one of whole batches, all at a time.
+        If the loss or BatchNorm is one of whole batches, all at a time.
         """
-        block = self.task.longest if self.task.objective.terms.of_batch else _FULL_BLOCK
+        objective = self.task.objective
+        block = self.task.longest if objective.terms.of_batch or objective.statistics else _FULL_BLOCK
         for positions in torch.split(torch.arange(self.task.longest, device=w.device), block):
             position = positions.expand(len(w), -1)
             yield position, (position < self._sizes).to(w.dtype) / self._sizes
@@ -277,4 +290,9 @@ class DataOracle:
     def _decayed(self, w: Tensor, g: Tensor) -> Tensor:
         if not self.weight_decay:
             return g
+        if last := self.task.objective.statistics_in(g):  # they are no weights
+            return torch.cat((self._decayed_all(w, g)[..., :-last], g[..., -last:]), -1)
+        return self._decayed_all(w, g)
+
+    def _decayed_all(self, w: Tensor, g: Tensor) -> Tensor:
         return torch.add(g, w, alpha=self.weight_decay) if g.is_cuda else g + self.weight_decay * w

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Sequence
 from dataclasses import field, fields, make_dataclass
 from math import prod
 from typing import Any, get_type_hints
@@ -37,11 +38,13 @@ def as_model(thing: Any) -> Any:
     words = inspect.getdoc(thing) if thing.__doc__ else f"{thing.__module__}.{thing.__qualname__}."
     space = {
         "name": name,
-        "module": _module(thing),
+        "module": _module(thing, [key for key, *_ in settings]),
         "__doc__": words,
         "__module__": thing.__module__,
         "__qualname__": thing.__qualname__,
     }
+    if any(key == "batch_norm" for key, *_ in settings):  # it is the module's own
+        space["norms"] = lambda self: None
     return make_dataclass(thing.__name__, settings, bases=(Model,), namespace=space, frozen=True)
 
 
@@ -55,7 +58,7 @@ def _setting(parameter: inspect.Parameter, hint: Any) -> tuple[Any, Any]:
     return kind, field(default=default, metadata={"needed": parameter.default is parameter.empty})
 
 
-def _module(thing: Any) -> Any:
+def _module(thing: Any, arguments: Sequence[str]) -> Any:
     def module(self: Any, shape: tuple[int, ...], classes: int) -> nn.Module:
         """The user's module, with what it needs to know of the data."""
         known = {
@@ -66,11 +69,10 @@ def _module(thing: Any) -> Any:
             "num_classes": classes,
             "out_features": classes,
         }
-        own = [f for f in fields(self) if "needed" in f.metadata]
-        given = {f.name: getattr(self, f.name) for f in own}
+        given = {name: getattr(self, name) for name in arguments}
         given |= {key: known[key] for key, value in given.items() if value is None and key in known}
-        for f in own:
-            if f.metadata.get("needed") and given[f.name] is None:
+        for f in fields(self):
+            if f.metadata.get("needed") and given.get(f.name) is None:
                 raise ConfigError(f"model {self.name} needs {f.name}; set model.{f.name}=...")
         try:
             made = thing(**given)

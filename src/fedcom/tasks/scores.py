@@ -1,4 +1,4 @@
-"""How good a model is on some samples: losses, accuracy, the scores of a regression, metrics of one's own."""
+"""How good a model is on some samples: losses, accuracy, scores of a regression or of text, own metrics."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +22,26 @@ FAIRNESS = ("client_mean", "client_worst", "client_spread")  # see `Marks.fairne
 SCORES = (  # what a model's row may hold of it
     *("train_loss", "test_loss", "test_accuracy", "worst_client_accuracy"),
     *("test_r2", "test_rmse", "test_c_index", *FAIRNESS),
+    *("test_perplexity", "test_bits_per_character", "worst_client_perplexity"),
 )
 EVAL_BLOCK = 4096  # samples evaluated at once
+_MOST_OUTPUTS = 1 << 26  # the same for text: fewer samples if their outputs would be more numbers
+_LARGEST = 700.0  # a loss whose exponential is still a number
+
+
+def block_of(y: Tensor, classes: int) -> int:
+    """How many samples to evaluate at once.
+
+    Args:
+        y: the targets; if each sample has several, its outputs have so many numbers for each class.
+    """
+    width = y.shape[1:].numel() * classes if y.dim() > 1 else 0
+    return max(1, min(EVAL_BLOCK, _MOST_OUTPUTS // width)) if width else EVAL_BLOCK
+
+
+def perplexity(loss: float) -> float:
+    """The exponential of the mean loss of tokens, in nats."""
+    return math.exp(min(loss, _LARGEST))
 
 
 class Marks:
@@ -39,7 +57,8 @@ class Marks:
     Attributes:
         losses: of each sample, times the weight of its class; 0 if its target is ignored. Zeros if the loss
             is one of whole batches.
-        hits: 1 for each sample that is answered right, else 0; of several answers, the share that is right.
+        hits: 1 for each sample that is answered right, else 0; of several answers, the share that is right;
+            of tokens, how many are.
         outputs: of the module, if they are kept.
     """
 
@@ -49,7 +68,8 @@ class Marks:
     ) -> None:
         self.y, self.terms, self.classes, kept, losses, hits = y, objective.terms, classes, [], [], []
         self.objective, keep = objective, keep or objective.terms.of_batch
-        blocks = zip(torch.split(x, EVAL_BLOCK), torch.split(y, EVAL_BLOCK), strict=True)
+        block = block_of(y, classes)
+        blocks = zip(torch.split(x, block), torch.split(y, block), strict=True)
         for xs, ys in blocks if len(x) else ():  # not every module can take no sample
             outputs = objective.outputs(w, xs)
             of_each = outputs.new_zeros(len(ys)) if self.terms.of_batch else objective.losses(outputs, ys)
@@ -92,6 +112,21 @@ class Marks:
         error = float((outputs.reshape(y.shape) - y).square().mean())
         spread = float((y - y.mean(0)).square().mean())
         return {"r2": 1 - error / spread if spread else math.nan, "rmse": math.sqrt(error)}
+
+    def of_tokens(self, characters: bool) -> dict[str, float]:
+        """The perplexity of text, and its bits per character if tokens are characters."""
+        loss = self.loss()
+        bits = {"test_bits_per_character": loss / math.log(2)} if characters else {}
+        return {"test_perplexity": perplexity(loss), **bits}
+
+    def perplexities(self, sizes: Sequence[int]) -> list[float | None]:
+        """The perplexity of each client's text; None if it has none.
+
+        Args:
+            sizes: see `by_client`.
+        """
+        slices = [slice(*ends) for ends in pairwise(accumulate(sizes, initial=0))]
+        return [perplexity(self.loss(rows)) if self._counted[rows].sum() else None for rows in slices]
 
     @property
     def score_name(self) -> str:

@@ -30,6 +30,7 @@ def similarity(task: Task, w: Tensor, clients: int = 20) -> Tensor:
         clients: how many, at most.
     """
     picked = chosen_clients(task, w.numel(), clients).to(w.device)
-    oracles = (DataOracle(task, client, Draw.seeded(0), None) for client in torch.split(picked, 1))
+    draw = Draw.seeded(0)
+    oracles = (DataOracle(task, one, draw.fold(one), None) for one in torch.split(picked, 1))
     g = torch.cat([normalize(oracle.full(w.reshape(1, -1)), dim=-1) for oracle in oracles])
     return (g @ g.T).clamp(-1, 1)

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
 
+from fedcom.data.inputs import Inputs
 from fedcom.errors import ConfigError, nearest
 from fedcom.imports import in_brackets, place_in_own_code
 
@@ -47,18 +47,24 @@ def sharing(module: nn.Module, freeze: bool = False) -> nn.Module:
     return copy.deepcopy(module, kept)
 
 
-def initialised(module: M, x: Tensor) -> M:
+def initialised(module: M, x: Tensor, several: Inputs | None = None) -> M:
     """A module whose lazy layers have seen a sample, as a copy; any other module as it is.
 
     Args:
         x: samples, the first of which is shown to the module.
+        several: how its inputs lie in x, if it takes several.
     """
     if not isinstance(module, nn.Module) or not _lazy(module):
         return module
     module = copy.deepcopy(module)
+    modes = {part: part.training for part in module.modules()}
     try:
+        module.eval()  # BatchNorm takes no single sample in training
         with torch.no_grad():
-            module(inputs(module, x[:1], next(module.parameters()).dtype))
+            args, named = arguments(module, x[:1], next(module.parameters()).dtype, several)
+            module(*args, **named)
+        for part, mode in modes.items():
+            part.training = mode
     except Exception as error:
         raise ConfigError(
             f"the module has lazy layers and cannot take one sample of shape {list(x.shape[1:])}: "
@@ -69,8 +75,24 @@ def initialised(module: M, x: Tensor) -> M:
 
 def inputs(module: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     """Samples in a dtype; whole numbers stay whole if the module has an embedding."""
-    embeds = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
-    return x if embeds and not x.is_floating_point() else x.to(dtype)
+    return x if embeds(module) and not x.is_floating_point() else x.to(dtype)
+
+
+def embeds(module: nn.Module) -> bool:
+    """Whether a module looks whole numbers up in a table."""
+    return any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
+
+
+def arguments(
+    module: nn.Module, x: Tensor, dtype: torch.dtype, several: Inputs | None
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """What a module is called with for some samples: arguments by position, and by name.
+
+    Args:
+        several: how its inputs lie in x, if it takes several.
+    """
+    x = inputs(module, x, dtype)
+    return ((x,), {}) if several is None else several.apart(x, embeds(module))
 
 
 def check_kind(module: Any) -> None:
@@ -90,17 +112,8 @@ def check_kind(module: Any) -> None:
 
 
 def check_module(module: Any) -> None:
-    """Refuse what is no module, and modules whose output depends on more than parameters and input."""
+    """Refuse what is no module, and modules that have nothing to train."""
     check_kind(module)
-    for name, part in module.named_modules():
-        where = f"{type(part).__name__} at {name or 'the top'!r}"
-        if isinstance(part, _NormBase) and (part.training or part.running_mean is None):
-            _check_norm(part, where)
-        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 and part.training:
-            raise ConfigError(
-                f"{where} draws from a global generator, so no run could be repeated; "
-                "set p=0, call module.eval() first, or use weight_decay"
-            )
     if _lazy(module):
         raise ConfigError("the module has lazy layers; call it once on a sample, as in module(x[:1])")
     if not any(p.requires_grad for p in module.parameters()):
@@ -131,15 +144,3 @@ def told(error: Exception) -> str:
 
 def _lazy(module: nn.Module) -> bool:
     return any(is_lazy(x) for x in (*module.parameters(), *module.buffers()))
-
-
-def _check_norm(part: _NormBase, where: str) -> None:
-    """Refuse a layer that normalises by the statistics of a batch."""
-    instead = f"torch.nn.GroupNorm(groups, {part.num_features})"
-    if part.track_running_stats:
-        raise ConfigError(
-            f"{where} keeps batch statistics, which clients cannot average; use {instead} instead, or call "
-            "module.eval() first to keep the statistics as they are"
-        )
-    if isinstance(part, _BatchNorm):
-        raise ConfigError(f"{where} mixes the samples of a batch; use {instead} instead")

@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,13 +13,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedcom.data import Dataset, Partition, Population, check_parts, from_arrays, indices, split
+from fedcom.data import (
+    Dataset,
+    Partition,
+    Population,
+    Tokens,
+    check_parts,
+    from_arrays,
+    from_text,
+    indices,
+    split,
+)
+from fedcom.data.text import LENGTH, TEST
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.formats import html_table
 from fedcom.tasks import scores as scoring
 from fedcom.tasks.augment import DEFAULT, Augment
-from fedcom.tasks.losses import Loss, Terms
+from fedcom.tasks.losses import Loss, Terms, token_cross_entropy
+from fedcom.tasks.model import Model
+from fedcom.tasks.norms import Choice
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.scores import Marks, Metric, Numbers, numbers, shares
 from fedcom.tasks.suitable import check_kind, initialised
@@ -52,6 +66,7 @@ class Task:
         augment: how clients change the images of each minibatch; None: not at all.
         test_sizes: the number of test samples of each client, with those of the first client first; None:
             whose they are is not known.
+        tokens: of text, what the numbers in x and y stand for, if that is known.
     """
 
     objective: Objective
@@ -67,6 +82,7 @@ class Task:
     held: range | None = None
     augment: Augment | None = None
     test_sizes: tuple[int, ...] | None = None
+    tokens: Tokens | None = None
 
     @property
     def answers(self) -> bool:
@@ -80,7 +96,8 @@ class Task:
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.x.shape[1:])) or "single numbers"
-        kind = f"{self.classes} classes" if self.classes else "yes or no" if self.answers else "no classes"
+        kind = "tokens" if self.objective.terms.tokens else "classes"
+        kind = f"{self.classes} {kind}" if self.classes else "yes or no" if self.answers else "no classes"
         d = self.objective.layout.size
         return (
             f"Task({self.name!r}: {self.clients} clients, {int(self.sizes.sum())} samples of {shape} and "
@@ -116,20 +133,25 @@ class Task:
         Args:
             parts: the indices of each client's samples, as tensors, arrays or lists.
         """
+        if objective.loss is None and data.classes and data.y.dim() == 2:
+            objective = Objective(
+                objective.module, token_cross_entropy, objective.layout.dtype, objective.seed
+            )
         parts = indices(parts, len(data.y))
         check_parts(parts, len(data.y))
         sizes = torch.tensor([len(part) for part in parts])
-        order, objective = torch.cat(parts), objective.to(data.x.device)
+        order, objective = torch.cat(parts), objective.taking(data.inputs).to(data.x.device)
         x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
         classes = objective.rehearse(x, y, data.classes)
-        return cls(objective, x, y, sizes, test_x, test_y, classes, data.name)._with_own_tests(data, parts)
+        task = cls(objective, x, y, sizes, test_x, test_y, classes, data.name, tokens=data.tokens)
+        return task._with_own_tests(data, parts)
 
     def _with_own_tests(self, data: Dataset, parts: Sequence[Tensor]) -> "Task":
         """The same task, with test samples client by client if it is known whose they are.
 
         That is if each client has the samples of one author of the data set, as the natural partition deals
-        them. Those of other authors come last.
+        them. Those of other authors come last; of text, they are left out.
         """
         if data.groups is None or data.test_groups is None or not len(data.test_groups):
             return self
@@ -141,6 +163,7 @@ class Task:
         place[found] = torch.arange(clients)
         owners = place[data.test_groups]
         order, sizes = owners.argsort(stable=True), owners.bincount(minlength=clients)[:clients]
+        order = order if data.tokens is None else order[: int(sizes.sum())]
         test_x, test_y = self.test_x[order], self.test_y[order]
         return replace(self, test_x=test_x, test_y=test_y, test_sizes=tuple(sizes.tolist()))
 
@@ -181,16 +204,21 @@ class Task:
         dtype: torch.dtype | str = torch.float32,
         seed: int = 0,
         model_seed: int | None = None,
+        batch_norm: Choice | None = None,
     ) -> "Task":
         """A task from a module and arrays (numpy or torch), split among clients by a partition.
 
         Args:
             module: its trainable parameters are the model; it is copied, not changed.
-            x: training samples, along the first axis; or, without y, samples and targets as a torch Dataset
-                or DataLoader, as (x, y), as pairs, or as a mapping or table such as {"x": ..., "label": ...}.
-            y: whole numbers 0..C-1 are classes; floats make it a regression, or with a binary cross-entropy
-                of torch's are answers of yes (1) or no (0). With a loss of your own, whole numbers of any
-                shape and sign; there is an accuracy if the outputs have one score per class.
+            x: training samples, along the first axis; for a module of several inputs a tuple of such arrays,
+                or a mapping of its arguments, as {"input_ids": ..., "attention_mask": ...}; or, without y,
+                samples and targets as a torch Dataset or DataLoader, as (x, y), as pairs, or as a mapping or
+                table such as {"x": ..., "label": ...}.
+            y: whole numbers 0..C-1 are classes, one per sample, or one per token [samples, T] with -100 in
+                padding, of which the module makes outputs [samples, T, C]; floats make it a regression, or
+                with a binary cross-entropy of torch's are answers of yes (1) or no (0). With a loss of your
+                own, whole numbers of any shape and sign; there is an accuracy if the outputs have one score
+                per class.
             test_x: test samples, with test_y or in one of the other forms; None: no test set.
             clients: how many; None: one per author or part, if the partition says so.
             partition: "iid", "classes", "labels", "dirichlet", "dirichlet-capped" or "natural"; a function of
@@ -202,21 +230,23 @@ class Task:
             test_groups: the author of each test sample; then scores have the clients' own test sets too.
             loss: loss(outputs, targets) of a batch, as in torch.nn.functional; fedcom.cox for survival, with
                 y [samples, 2] of times and events; or a loss of whole batches of your own, see
-                `fedcom.batch_loss`. None: cross-entropy.
+                `fedcom.batch_loss`. None: cross-entropy; if y has one class per token, the mean over tokens.
             dtype: of parameters and data, or its name.
             seed: of the partition.
             model_seed: from which the module's parameters were drawn, for `Links(first="seed")`.
+            batch_norm: what becomes of BatchNorm's statistics: "frozen" as they are, "averaged" with the
+                model, or "own" to each client, with the layers' parameters (docs/decisions/layers.md).
         """
         check_kind(module)
-        ignored = Terms.of(loss).ignored
+        terms = Terms.of(loss)
         data = from_arrays(
             x,
             y,
             test_x,
             test_y,
             groups,
-            any_targets=loss is not None,
-            ignored=ignored,
+            any_targets=loss is not None and not terms.tokens,
+            ignored=terms.ignored,
             test_groups=test_groups,
             survival=loss is cox,
         )
@@ -232,7 +262,35 @@ class Task:
             classes_per_client=classes_per_client,
             alpha=alpha,
         )
-        return cls.build(Objective(initialised(module, data.x), loss, dtype, model_seed), data, parts)
+        module = initialised(module, data.x, data.inputs)
+        return cls.build(Objective(module, loss, dtype, model_seed, batch_norm), data, parts)
+
+    @classmethod
+    def from_text(
+        cls,
+        model: Model | Callable[[int], nn.Module],
+        texts: Mapping[str, str | tuple[str, str]],
+        *,
+        test: float = TEST,
+        length: int = LENGTH,
+        tokenizer: str | Path | None = None,
+        dtype: torch.dtype | str = torch.float32,
+        seed: int = 0,
+    ) -> "Task":
+        """A task from clients' texts, to predict the next character or token; `from_text` explains the rest.
+
+        Args:
+            model: such as fedcom.Gru() or fedcom.Transformer(), or a function of the size of the vocabulary
+                that makes a module.
+            seed: from which the parameters are drawn.
+        """
+        data = from_text(texts, test=test, length=length, tokenizer=tokenizer)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made = model.module((length,), data.classes) if isinstance(model, Model) else model(data.classes)
+        check_kind(made)
+        parts = split("natural", data.y, data.groups, None, Draw.seeded(seed))
+        return cls.build(Objective(made, None, dtype, seed), data, parts)
 
     @classmethod
     def stacked(cls, tasks: Sequence["Task"]) -> "Task":
@@ -357,10 +415,13 @@ class Task:
         return sizes if self.shown is None else sizes[self.shown]
 
     def label_counts(self) -> list[list[int]]:
-        """How many samples of each class a client has, for each client on which a model is evaluated."""
+        """How many samples of each class a client has, for each client on which a model is evaluated.
+
+        Of text, how many tokens.
+        """
         ignored = self.objective.terms.ignored
         y = torch.split(self.y.cpu(), self.shown_sizes.tolist())
-        kept = (labels if ignored is None else labels[labels != ignored] for labels in y)
+        kept = (labels.flatten() if ignored is None else labels[labels != ignored] for labels in y)
         return [torch.bincount(labels, minlength=self.classes).tolist() for labels in kept]
 
     def evaluate(
@@ -369,41 +430,57 @@ class Task:
         p: Tensor,
         metrics: Mapping[str, Metric] | None = None,
         scored: Scored | None = None,
+        own: Tensor | None = None,
     ) -> Scores:
         """The scores of one model: train_loss, and what else the data allows.
 
         With a test set test_loss; with classes or answers of yes or no test_accuracy and
         worst_client_accuracy, the mean over the worst tenth of clients; else with a test set test_r2 and
-        test_rmse, or with Cox's loss test_c_index. If it is known whose the test samples are, client_mean,
-        client_worst and client_spread: of the accuracy (C-index, r2) over clients' own test samples.
+        test_rmse, or with Cox's loss test_c_index. Of text test_perplexity, test_bits_per_character if tokens
+        are characters, and worst_client_perplexity, the mean over the worst tenth of clients. If it is known
+        whose the test samples are, client_mean, client_worst and client_spread: of the accuracy (C-index, r2)
+        over clients' own test samples.
 
         Args:
             w: the model.
             p: the weights of all clients in the train loss.
             metrics: the user's own, on the test set.
             scored: the training samples, if they were scored elsewhere.
+            own: what stays with each of the clients on which a model is evaluated, one row per client. Its
+                samples are scored with it; test samples of nobody with the mean. None: as the module has it.
         """
         regression = not self.answers and self.test_y.is_floating_point()
         keep = regression or bool(metrics)
-        test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep)
+        test = self._marked(w, self.test_x, self.test_y, self.test_sizes or (), own, keep)
         has_test = len(self.test_y) > 0
-        train_loss, worst = self._train_scores(w, p, scored)
+        train_loss, worst = self._train_scores(w, p, scored, own)
         return {
             "train_loss": train_loss,
             "test_loss": test.loss() if has_test else None,
             "test_accuracy": test.accuracy() if self.answers else None,
             "worst_client_accuracy": worst,
             **({f"test_{key}": n for key, n in test.regression().items()} if regression and has_test else {}),
+            **(self._text_scores(test) if self.objective.terms.tokens and has_test else {}),
             **({} if self.test_sizes is None else test.fairness(self.test_sizes)),
             **test.own(metrics or {}),
         }
 
-    def _train_scores(self, w: Tensor, p: Tensor, scored: Scored | None) -> tuple[float, float | None]:
+    def _text_scores(self, test: Marks) -> Scores:
+        """The perplexity of the test text, and of the worst tenth of clients."""
+        scores: Scores = test.of_tokens(self.tokens is not None and self.tokens.tokenizer is None)
+        own = test.perplexities(self.test_sizes or ())
+        worst = sorted((found for found in own if found is not None), reverse=True)
+        worst = worst[: max(1, round(0.1 * len(worst)))]
+        return scores | ({"worst_client_perplexity": float(np.mean(worst))} if worst else {})
+
+    def _train_scores(
+        self, w: Tensor, p: Tensor, scored: Scored | None, own: Tensor | None
+    ) -> tuple[float, float | None]:
         """The train loss, and if there are right answers the mean accuracy of the worst tenth of clients."""
         if self.blind:
             return math.nan, None
         losses, hits = (
-            np.add.reduceat(marks, self._starts) for marks in scored or self._score(w, slice(None))
+            np.add.reduceat(marks, self._starts) for marks in scored or self._score(w, slice(None), own)
         )
         masses, counts = self._counts
         p = p.double().cpu()
@@ -414,31 +491,61 @@ class Task:
         return train_loss, float(worst.mean()) if self.answers and len(worst) else None
 
     def whole_blocks(self, clients: range) -> range:
-        """Which blocks of EVAL_BLOCK training samples hold samples of these clients alone."""
+        """Which blocks of training samples, as `block_of` cuts them, hold samples of these clients alone."""
         if (
             self.objective.terms.of_batch
         ):  # then a client's loss is of all its samples, not of a block of them
             return range(0)
-        ends, size = self.sizes.cumsum(0), scoring.EVAL_BLOCK
+        ends, size = self.sizes.cumsum(0), scoring.block_of(self.y, self.classes)
         first, last = (int(ends[edge - 1]) if edge else 0 for edge in (clients.start, clients.stop))
         return range(-(-first // size), -(-last // size) if last == ends[-1] else last // size)
 
     def score_block(self, w: Tensor, block: int) -> Scored:
         """Score one block of training samples, all of which this task holds."""
-        size = scoring.EVAL_BLOCK
+        size = scoring.block_of(self.y, self.classes)
         first = size * block - (0 if self.held is None else int(self.sizes[: self.held.start].sum()))
         return self._score(w, slice(first, first + size))
 
-    def _score(self, w: Tensor, rows: slice) -> Scored:
-        """Score some of the training samples."""
-        marks = Marks(self.objective, w, self.x[rows], self.y[rows], self.classes)
+    def _marked(
+        self, w: Tensor, x: Tensor, y: Tensor, sizes: Sequence[int], own: Tensor | None, keep: bool = False
+    ) -> Marks:
+        """What a model, and what clients keep of their own, make of samples.
+
+        Args:
+            sizes: how many are each client's, those of the first client first; the others are nobody's.
+            own: see `evaluate`.
+        """
+        if own is None:
+            return Marks(self.objective, w, x, y, self.classes, keep)
+        rows = [*own[: len(sizes)], own.mean(0)]
+        parts = [*sizes, len(y) - sum(sizes)]
+        samples = zip(rows, torch.split(x, parts), torch.split(y, parts), strict=True)
+        found = [
+            Marks(self.objective, torch.cat((w, row.to(w))), xs, ys, self.classes, keep)
+            for row, xs, ys in samples
+            if len(ys)
+        ]
+        whole = Marks(self.objective, w, x[:0], y[:0], self.classes, keep)
+        whole.y, kept = y, [one.outputs for one in found]
+        whole.outputs = torch.cat(kept) if kept else y[:0]
+        whole.losses, whole.hits = (
+            np.concatenate([np.zeros(0), *(getattr(one, name) for one in found)])
+            for name in ("losses", "hits")
+        )
+        return whole
+
+    def _score(self, w: Tensor, rows: slice, own: Tensor | None = None) -> Scored:
+        """Score some of the training samples; all, if clients have something of their own."""
+        marks = self._marked(w, self.x[rows], self.y[rows], self.shown_sizes.tolist(), own)
         if not self.objective.terms.of_batch:
             return marks.losses, marks.hits
         sizes = self.shown_sizes.tolist()
         losses = [marks.loss(slice(i, i + n)) for i, n in zip(self._starts, sizes, strict=True)]
         return np.repeat(losses, sizes), marks.hits
 
-    def evaluate_clients(self, w: Tensor, metrics: Mapping[str, Metric] | None = None) -> list[Scores]:
+    def evaluate_clients(
+        self, w: Tensor, metrics: Mapping[str, Metric] | None = None, own: Tensor | None = None
+    ) -> list[Scores]:
         """The scores of one model on the training data of each client on which models are evaluated.
 
         And the score on its own test samples, if it is known which are its own.
@@ -446,8 +553,9 @@ class Task:
         Args:
             w: the model.
             metrics: the user's own.
+            own: see `evaluate`.
         """
-        marks = Marks(self.objective, w, self.x, self.y, self.classes, keep=bool(metrics))
+        marks = self._marked(w, self.x, self.y, self.shown_sizes.tolist(), own, keep=bool(metrics))
         numbers = range(self.clients) if self.shown is None else self.shown.tolist()
         found = []
         for client, start, size in zip(numbers, self._starts, self.shown_sizes.tolist(), strict=True):
@@ -456,9 +564,13 @@ class Task:
             scores = {"train_loss": marks.loss(rows), **right, **marks.own(metrics or {}, rows)}
             found.append({"client": client, "samples": size, **scores})
         if self.test_sizes is not None:
-            test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep=True)
+            keep = not self.objective.terms.tokens  # outputs of text are many
+            test = self._marked(w, self.test_x, self.test_y, self.test_sizes, own, keep=keep)
             for row, size, score in zip(found, self.test_sizes, test.by_client(self.test_sizes), strict=True):
                 row |= {"test_samples": size, f"test_{test.score_name}": score}
+            if self.objective.terms.tokens:
+                for row, found_one in zip(found, test.perplexities(self.test_sizes), strict=True):
+                    row["test_perplexity"] = found_one
         return found
 
     @cached_property
@@ -475,13 +587,21 @@ class Task:
         share = self.shown_sizes.numpy()
         return share.cumsum() - share
 
-    def details(self, w: Tensor) -> Details:
-        """The accuracy of one model on each client and on each class; for tasks with classes."""
+    def details(self, w: Tensor, own: Tensor | None = None) -> Details:
+        """The accuracy of one model on each client and on each class; for tasks with classes.
+
+        Of text there is no table by class.
+
+        Args:
+            own: see `evaluate`.
+        """
         accuracy = list[float | None]()
         if not self.blind:  # else clients' samples are elsewhere
-            hits = np.add.reduceat(self._score(w, slice(None))[1], self._starts)
+            hits = np.add.reduceat(self._score(w, slice(None), own)[1], self._starts)
             accuracy = [float(h / n) if n else None for h, n in zip(hits, self._counts[1], strict=True)]
-        test = Marks(self.objective, w, self.test_x, self.test_y, self.classes, keep=True)
+        if self.objective.terms.tokens:
+            return Details(accuracy, [])
+        test = self._marked(w, self.test_x, self.test_y, self.test_sizes or (), own, keep=True)
         confusion = torch.zeros(self.classes, self.classes + 1, dtype=torch.int64)
         if len(self.test_x):
             taken_for = test.outputs.argmax(-1).clamp(max=self.classes).cpu()

@@ -14,7 +14,7 @@ from fedcom.codecs import CODECS, Codec, Identity
 from fedcom.errors import ConfigError
 from fedcom.plain import pick
 
-Memory = Literal["none", "error-feedback", "paper"]
+Memory = Literal["none", "error-feedback", "decayed-feedback", "paper"]
 DownlinkMemory = Literal["none", "error-feedback"]
 First = Literal["dense", "seed"]
 
@@ -50,7 +50,8 @@ class Links:
         uplink: compresses what clients send.
         downlink: compresses the mean that the server sends; the model, if it is sent, is not compressed.
         uplink_memory: what a client does with what its codec dropped: "none"; "error-feedback", which adds it
-            to the next message; "paper", the rule as the paper prints it. None: the method's default.
+            to the next message; "decayed-feedback", which adds 0.95 of it; "paper", the rule as the
+            paper prints it. None: the method's default.
         downlink_memory: the same for the server.
         first: how clients get the first model: "dense", or from the "seed" that it was drawn from.
         clip: the largest norm, in the model's units, of what a client sends; longer vectors are scaled down

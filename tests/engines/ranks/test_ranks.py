@@ -31,6 +31,13 @@ JOB = Path(__file__).with_name("job.py")
 ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 ROUNDS = 20 if CHAOS else 8
 SMALL = ["model.hidden=8", f"run.rounds={ROUNDS}", f"run.eval_every={ROUNDS // 2}", "algorithm.tau=2"]
+
+
+def normed(batch_norm: str) -> list[str]:
+    """A model that drops and has BatchNorm, in `make chaos`; torch takes seconds to load for it."""
+    return ["model.name=tests.engines.ranks.nets:Net", f"model.batch_norm={batch_norm}"] if CHAOS else []
+
+
 METHODS = {
     "fedcomgate": ["uplink.name=int", "uplink.bits=4", "run.participation=0.35"],
     "fedcomgate-exact": ["uplink.name=rotated", "uplink.bits=1", "run.participation=0.35", "run.store=disk"],
@@ -38,8 +45,8 @@ METHODS = {
     "fedpaq": ["uplink.name=topk", "uplink.ratio=0.1", "uplink.memory=error-feedback"],
     "diana": ["algorithm.tau=1", "run.participation=0.5"],
     "fedavgm": ["run.participation=0.35", "local.name=adamw", "local.keep=true", "algorithm.eta=0.01"],
-    "fedexp": ["uplink.name=int", "run.participation=0.35", "adapter.name=fedex", "adapter.alpha=2"],
-    "scaffold-m": ["server.name=momentum", "run.participation=0.35"],
+    "fedexp": ["uplink.name=int", "run.participation=0.35", *normed("averaged")],
+    "scaffold-m": ["server.name=momentum", "run.participation=0.35", *normed("own")],
     "fedgate": ["server.name=nesterov", "server.momentum=0.5", "run.store=disk", "local.name=momentum"],
     "fedcom": [
         *("uplink.name=int", "downlink.name=rotated", "downlink.bits=2", "algorithm.option=I"),

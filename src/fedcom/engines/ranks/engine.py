@@ -116,12 +116,12 @@ class RankedEngine(EagerEngine):
         task, w = self.task, self.runs[0].server.w
         others = [replace(self.ranks, rank=rank) for rank in range(1, self.ranks.size)]
         shares = [task.whole_blocks(other.block(task.clients)) for other in others]
-        if task.source is not None or not any(shares):
+        if task.source is not None or not any(shares) or self.runs[0].rules.own is not None:
             return None
         with needing_all_ranks():
             self.ranks.tell({"do": "score"})
             found = dict[int, Scored]()
-            for block in range(-(-len(task.x) // scoring.EVAL_BLOCK)):
+            for block in range(-(-len(task.x) // scoring.block_of(task.y, task.classes))):
                 if not any(block in share for share in shares):
                     found[block] = task.score_block(w, block)
             for rank, share in enumerate(shares, 1):

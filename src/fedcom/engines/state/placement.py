@@ -14,7 +14,8 @@ from fedcom.engines.state.parking import HostParking, Parking, leave_in_place
 from fedcom.engines.state.stores import ClientStore, PrefetchedStore, SparseStore, Storage
 from fedcom.errors import ConfigError
 from fedcom.rounds.rules import Rules
-from fedcom.tasks.suitable import sharing
+from fedcom.tasks.dropout import Masks
+from fedcom.tasks.suitable import arguments, sharing
 from fedcom.tasks.task import Task
 
 _COPIES = 10  # flat vectors alive at once per client: model, gradient, state, message and intermediate ones
@@ -134,9 +135,10 @@ def _activations(task: Task) -> int:
         if isinstance(output, Tensor) and isinstance(module, nn.Conv2d):  # the table of patches, if compiled
             counts.append(output.numel() // module.out_channels * module.weight[0].numel())
 
-    whole = sharing(task.objective.module).cpu()  # a GPU would load kernels for this alone
+    whole = sharing(task.objective.computed).cpu()  # a GPU would load kernels for this alone
     for module in whole.modules():
         module.register_forward_hook(count)
-    with torch.no_grad():
-        whole(task.x[:1].cpu())
+    with torch.no_grad(), Masks(None):
+        args, named = arguments(whole, task.x[:1].cpu(), task.x.dtype, task.objective.several)
+        whole(*args, **named)
     return sum(counts)

@@ -20,10 +20,13 @@ X = {  # the first that has values is shown when the page opens
 }
 Y = {
     "test_accuracy": ("Accuracy", *UNITS["test_accuracy"]),
+    "test_perplexity": ("Perplexity", *UNITS["test_perplexity"]),
+    "test_bits_per_character": ("Bits", "test bits per character", 1.0),
     "test_c_index": ("C-index", "test C-index", 1.0),
     "train_loss": ("Loss", *UNITS["train_loss"]),
     "client_mean": ("Clients' mean", "test score, mean over clients", 1.0),
     "client_worst": ("Worst client", "test score of the worst client", 1.0),
+    "worst_client_perplexity": ("Worst tenth's perplexity", "test perplexity, worst tenth of clients", 1.0),
     "worst_client_accuracy": ("Worst tenth", "training accuracy, worst tenth of clients (%)", 100.0),
 }
 MOST = 600  # points per curve

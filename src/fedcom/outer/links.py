@@ -1,0 +1,153 @@
+"""How workers exchange messages: each sends its own to every other, as bytes of their exact number."""
+
+import os
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fedcom.errors import ConfigError, RankLost
+
+c10d: Any = dist  # whose stubs do not name its stores
+_NUMBER = 8  # bytes of a length, which goes before a message
+
+
+def start(backend: str = "gloo", timeout: float = 1800.0) -> None:
+    """Set torch.distributed up as torchrun says, also after torchrun has started the processes again.
+
+    torch.distributed.init_process_group by itself then finds the addresses of the processes that ended.
+    Without torchrun a process is alone, and nothing is set up.
+
+    Args:
+        backend: of the groups that the training itself uses.
+        timeout: seconds to wait for another process.
+    """
+    env, wait = os.environ, timedelta(seconds=timeout)
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in env]
+    if len(missing) == 4:
+        return
+    if missing:
+        raise ConfigError(f"{', '.join(missing)} is not set; start the processes with torchrun")
+    rank, size = int(env["RANK"]), int(env["WORLD_SIZE"])
+    serves = rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    server = c10d.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), size, serves, wait)
+    store = c10d.PrefixStore(f"fedcom-outer-{env.get('TORCHELASTIC_RESTART_COUNT', 0)}", server)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
+
+
+class Links:
+    """The workers of a run, as one of their processes sees them.
+
+    Alone, if torch.distributed is not set up. A site is one or more processes with the same parameters, or
+    with shards of them. Its first process exchanges messages with those of other sites and hands them on;
+    of shards, every process exchanges its own.
+
+    Args:
+        per_site: processes of a site, which have consecutive ranks.
+        sharded: whether each of them holds shards.
+        timeout: seconds that a message may take.
+
+    Attributes:
+        process: the number of this process among all.
+        number: of its site.
+        leads: whether this process exchanges messages with other sites.
+        sites: how many there are.
+        sent: bytes this process has sent to other sites.
+        received: bytes it has received from them.
+    """
+
+    def __init__(self, per_site: int, sharded: bool, timeout: float) -> None:
+        self.sent = self.received = 0
+        self._peers: dist.ProcessGroup | None = None
+        self._site: dist.ProcessGroup | None = None
+        alone = not (dist.is_available() and dist.is_initialized())
+        rank, size = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
+        if per_site < 1 or size % per_site:
+            raise ConfigError(f"per_site must divide the {size} processes; got {per_site}")
+        self.process = rank
+        self.number, self.sites = rank // per_site, size // per_site
+        self._inside = rank % per_site
+        self.leads = sharded or self._inside == 0
+        if alone:
+            return
+        wait = timedelta(seconds=timeout)
+        for i in range(per_site if sharded else 1):  # groups are made by all processes together
+            group = dist.new_group(list(range(i, size, per_site)), timeout=wait, backend="gloo")
+            self._peers = group if self.leads and self._inside == i else self._peers
+        for first in range(0, size, per_site) if per_site > 1 and not sharded else ():
+            group = dist.new_group(list(range(first, first + per_site)), timeout=wait, backend="gloo")
+            self._site = group if self.number == first // per_site else self._site
+
+    def exchange(self, message: bytes) -> list[memoryview]:
+        """The messages of all sites in order, this one's own among them."""
+        if self.sites == 1:
+            return [memoryview(message)]
+        try:
+            found = self._among_peers(message) if self.leads else []
+            return found if self._site is None else self._inside_site(found)
+        except RuntimeError as error:
+            said = re.sub(r"^\[[^\]]*\] *", "", str(error).strip()).splitlines()
+            why = said[0][:200] if said else type(error).__name__
+            raise RankLost(f"another worker ended or did not answer in time ({why})") from error
+
+    def gather(self, word: int) -> list[int]:
+        """A whole number of every site: the least that one of its processes gives."""
+        if self.sites == 1:
+            return [word]
+        least = torch.tensor([word])
+        if self._site is not None:
+            dist.all_reduce(least, dist.ReduceOp.MIN, self._site)
+        found = [torch.zeros_like(least) for _ in range(self.sites)]
+        if self._peers is not None:
+            dist.all_gather(found, least, self._peers)
+        return self._told(torch.cat(found)).tolist()
+
+    def hand(self, tensors: Sequence[Tensor], source: int) -> None:
+        """Overwrite tensors with those of another site, on all processes."""
+        for x in tensors:
+            there = x.cpu()
+            if self._peers is not None:
+                dist.broadcast(there, dist.get_global_rank(self._peers, source), self._peers)
+            x.copy_(self._told(there))
+
+    def _told(self, x: Tensor) -> Tensor:
+        """What the first process of the site has, overwritten on its others."""
+        if self._site is not None:
+            dist.broadcast(x, dist.get_global_rank(self._site, 0), self._site)
+        return x
+
+    def _among_peers(self, message: bytes) -> list[memoryview]:
+        """Send the message to every other site, and hear theirs."""
+        peers = self._peers
+        assert peers is not None
+        told = [torch.zeros(1, dtype=torch.int64) for _ in range(self.sites)]
+        dist.all_gather(told, torch.tensor([len(message)]), peers)
+        lengths = [int(n) for n in told]
+        boxes = [torch.empty(n, dtype=torch.uint8) for n in lengths]
+        boxes[self.number] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        others = [i for i in range(self.sites) if i != self.number]
+        place = {i: dist.get_global_rank(peers, i) for i in others}
+        work = [dist.irecv(boxes[i], place[i], peers) for i in others]
+        work += [dist.isend(boxes[self.number], place[i], peers) for i in others]
+        for each in work:
+            assert each is not None
+            each.wait()
+        self.sent += len(others) * (len(message) + _NUMBER)
+        self.received += sum(lengths[i] + _NUMBER for i in others)
+        return [_bytes(box) for box in boxes]
+
+    def _inside_site(self, found: list[memoryview]) -> list[memoryview]:
+        """What the site's first process heard, on all its processes."""
+        lengths = self._told(torch.tensor([len(m) for m in found] if self.leads else [0] * self.sites))
+        whole = torch.empty(int(lengths.sum()), dtype=torch.uint8)
+        if self.leads:
+            whole = torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8)
+        return [_bytes(part) for part in torch.split(self._told(whole), lengths.tolist())]
+
+
+def _bytes(x: Tensor) -> memoryview:
+    return memoryview(x.numpy().data)

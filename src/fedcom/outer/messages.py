@@ -1,0 +1,76 @@
+"""What a worker sends in one outer step: a header, then one message of the codec for each piece.
+
+    offset  bytes  what
+    0       2      magic, b"FO"
+    2       1      version of this format, 1
+    3       1      1: the worker has nothing to send, since its change is not finite
+    4       4      number of the fragment
+    8       8      number of the outer step of this fragment
+    16      8      a checksum of the fragment's outer parameters before the step
+    24      8      the worker's weight in the mean, a float
+    32      ...    for each piece the length of its message in 4 bytes, and the message
+
+Numbers are little-endian.
+"""
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedcom.errors import WireError
+
+_HEADER = struct.Struct("<2sBBIqqd")
+_LENGTH = struct.Struct("<I")
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a message says of itself."""
+
+    fragment: int
+    turn: int  # the number of the outer step of this fragment
+    checksum: int
+    weight: float
+    empty: bool = False
+
+
+def pack(header: Header, pieces: Sequence[bytes]) -> bytes:
+    """A whole message."""
+    said = (header.fragment, header.turn, header.checksum, header.weight)
+    head = _HEADER.pack(b"FO", VERSION, header.empty, *said)
+    return b"".join([head, *(part for piece in pieces for part in (_LENGTH.pack(len(piece)), piece))])
+
+
+def unpack(data: memoryview, fragment: int, turn: int, count: int) -> tuple[Header, list[memoryview]]:
+    """The header and the messages of the pieces; raises WireError on what this outer step does not expect.
+
+    Args:
+        count: how many pieces the fragment has.
+    """
+    if len(data) < _HEADER.size:
+        raise WireError(f"it has {len(data)} bytes, fewer than a header")
+    magic, version, empty, number, own, checksum, weight = _HEADER.unpack_from(data)
+    if (magic, version) != (b"FO", VERSION):
+        raise WireError(f"it begins with {bytes(data[:3])!r}, not as a message of this version")
+    header = Header(number, own, checksum, weight, bool(empty))
+    if (header.fragment, header.turn) != (fragment, turn):
+        raise WireError(
+            f"it is of outer step {header.turn} of fragment {header.fragment}, not of {turn} of {fragment}"
+        )
+    if not (math.isfinite(weight) and weight > 0):
+        raise WireError(f"its weight is {weight}")
+    pieces, at = list[memoryview](), _HEADER.size
+    while at < len(data):
+        if at + _LENGTH.size > len(data):
+            raise WireError("it ends within a piece")
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        if at + length > len(data):
+            raise WireError("it ends within a piece")
+        pieces.append(data[at : at + length])
+        at += length
+    if len(pieces) != (0 if header.empty else count):
+        raise WireError(f"it has {len(pieces)} pieces, not {count}")
+    return header, pieces

@@ -1,0 +1,448 @@
+"""Outer steps: every so many of its own steps a worker exchanges what changed in its model with the others.
+
+Worker j begins at the outer parameters w and takes some steps with any optimiser, to w_j. It sends its change
+Delta_j = w - w_j, compressed. Everybody decodes the same messages in the same order, and takes the same
+outer step along their mean, by default Nesterov's as in DiLoCo (Douillard et al., 2023):
+
+    m <- mu m + Delta,   w <- w - rate (Delta + mu m),   w_j <- w
+
+With a delay the exchange goes on while workers take their next steps. They keep what they have gained since:
+
+    w_j <- w + (w_j - w_j as it was when Delta_j was sent)
+
+So every gain is sent once, and applied one interval late.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedcom.algorithms.optimisers import ServerOptimiser
+from fedcom.codecs import CODECS, Codec
+from fedcom.draws import Draw, mix
+from fedcom.errors import ConfigError, Diverged, NotFinite, RankLost, WireError
+from fedcom.formats import MB
+from fedcom.outer import messages
+from fedcom.outer.links import Links
+from fedcom.outer.messages import Header
+from fedcom.outer.shards import Named, Piece, divided, is_sharded, trainable
+from fedcom.plain import pick
+from fedcom.vectors import Vectors
+
+_ODD = 0x9E3779B97F4A7C1
+
+
+class Outer:
+    """Outer steps of one worker; call `step` after each step of its own optimiser.
+
+    Args:
+        model: a module, or its parameters with or without names; only trainable ones are exchanged.
+        codec: its name, a table with its name and settings, or a codec.
+        bits: per number, for a codec that is given by its name; None: the codec's own setting.
+        every: steps of the worker between outer steps.
+        rate: of the outer step, in the published units: DiLoCo's 0.7. Adaptive optimisers have their own.
+        optimiser: of the outer step: nesterov, momentum, sgd, adam, yogi or adagrad, a table with its name
+            and settings, or a ServerOptimiser.
+        fragments: parts of the model that take turns, so that messages are smaller and more frequent.
+        delay: 0: wait for the others' messages; 1: they travel during the next interval.
+        memory: the share of what a codec has not sent that is added to the next change: SparseLoCo's 0.95
+            for top-k. Leave it 0 for unbiased codecs.
+        weight: of this worker in the mean, as its number of samples; all the same by default.
+        per_site: processes with the same parameters (DDP) or shards of them (FSDP) on one site; their ranks
+            are consecutive.
+        seed: of the codec's random numbers; the same on all workers.
+        timeout: seconds to wait for another worker.
+        log: called with a line of progress after each outer step, as print is.
+
+    Attributes:
+        steps: that the worker has taken.
+        size: how many numbers are exchanged.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Iterable[Tensor] | Iterable[Named],
+        codec: str | dict[str, Any] | Codec = "rotated",
+        bits: float | None = None,
+        every: int = 50,
+        *,
+        rate: float = 0.7,
+        optimiser: str | dict[str, Any] | ServerOptimiser = "nesterov",
+        fragments: int = 1,
+        delay: int = 0,
+        memory: float = 0.0,
+        weight: float = 1.0,
+        per_site: int = 1,
+        seed: int = 0,
+        timeout: float = 1800.0,
+        log: Callable[[str], object] | None = None,
+    ) -> None:
+        _check(every=every, rate=rate, delay=delay, memory=memory, weight=weight, fragments=fragments)
+        parameters = trainable(model)
+        self.codec, self.optimiser = codec_of(codec, bits), ServerOptimiser.of_plain(optimiser)
+        self.every, self.delay, self.memory, self.weight = every, delay, memory, weight
+        self._gamma = rate / (1 - self.optimiser.kept) if self.optimiser.uses_gamma else 1.0
+        self._links = Links(per_site, is_sharded(parameters), timeout)
+        self._draw, self._log = Draw.seeded(seed), log
+        self._fragments = [
+            Fragment(number, pieces, self.optimiser, memory)
+            for number, pieces in enumerate(divided(parameters, fragments))
+        ]
+        self.steps, self.size = 0, sum(fragment.size for fragment in self._fragments)
+        self._pool = ThreadPoolExecutor(1, "fedcom-outer") if delay else None
+        if len(set(self._links.gather(self._facts()))) > 1:
+            raise ConfigError(
+                "workers differ in model, codec, fragments, seed or starting parameters; give all the same, "
+                "and set the same torch.manual_seed before the model is made"
+            )
+
+    @property
+    def workers(self) -> int:
+        """How many sites exchange messages."""
+        return self._links.sites
+
+    @property
+    def process(self) -> int:
+        """The number of this process among all."""
+        return self._links.process
+
+    @property
+    def turns(self) -> list[int]:
+        """Outer steps of each fragment so far."""
+        return [fragment.turn for fragment in self._fragments]
+
+    @property
+    def sent(self) -> int:
+        """Bytes this process has sent to other sites, each receiver counted."""
+        return self._links.sent
+
+    @property
+    def received(self) -> int:
+        """Bytes this process has received from other sites."""
+        return self._links.received
+
+    def step(self) -> bool:
+        """Count a step of the worker, and take the outer step that is due; returns whether one was."""
+        self.steps += 1
+        due = [fragment for fragment in self._fragments if self._due(fragment)]
+        for fragment in due:
+            self._land(fragment)
+            self._launch(fragment)
+            if not self.delay:
+                self._land(fragment)
+        return bool(due)
+
+    def finish(self) -> None:
+        """Bring in what is in flight, and exchange what was gained since: all workers are the same then."""
+        for fragment in self._fragments:
+            self._land(fragment)
+            if self.steps and not self._due(fragment):
+                self._launch(fragment)
+                self._land(fragment)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, the model has the outer parameters, which are the same on all workers; its own after."""
+        own = [[piece.read() for piece in fragment.pieces] for fragment in self._fragments]
+        for fragment in self._fragments:
+            fragment.wait()
+            fragment.show(fragment.w)
+        try:
+            yield
+        finally:
+            for fragment, before in zip(self._fragments, own, strict=True):
+                fragment.show(before)
+
+    def seconds(self, megabits: float) -> float:
+        """How long the messages so far take a site on a link of so many megabits per second each way."""
+        return 8 * max(self.sent, self.received) / (1e6 * megabits)
+
+    def __str__(self) -> str:
+        full = 4 * self.size * sum(f.turn * f.size for f in self._fragments) / max(1, self.size)
+        share = full * (self.workers - 1) / self.sent if self.sent else math.nan
+        return (
+            f"step {self.steps}, outer step {max(self.turns)}: {self.sent / MB:.3g} MB sent, "
+            f"{self.received / MB:.3g} MB received, {share:.0f} times fewer than 32 bits"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that another process needs to go on with the same bits; waits for what is in flight."""
+        own = [fragment.state_dict() for fragment in self._fragments]  # nothing is in flight after this
+        return {"steps": self.steps, "sent": self.sent, "received": self.received, "fragments": own}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; the model's own parameters are the caller's, as with an optimiser."""
+        if len(state["fragments"]) != len(self._fragments):
+            raise ConfigError(
+                f"the state has {len(state['fragments'])} fragments, not {len(self._fragments)}"
+            )
+        for fragment, own in zip(self._fragments, state["fragments"], strict=True):
+            fragment.load_state_dict(own)
+        self.steps, self._links.sent, self._links.received = (state[k] for k in ("steps", "sent", "received"))
+
+    def join(self, source: int, steps: int, missing: bool) -> None:
+        """Hand the outer state of one worker to those that miss it; all workers call this at once.
+
+        Args:
+            source: the number of the worker that has it.
+            steps: that the others have taken.
+            missing: whether this worker misses it. It then begins at the outer parameters.
+        """
+        for fragment in self._fragments:
+            turn = torch.tensor(fragment.turn)
+            moments = [x for own in fragment.moments for x in own.values()]
+            found = [x.clone() for x in (turn, *fragment.w, *moments)]
+            self._links.hand(found, source)
+            if missing:
+                fragment.turn, fragment.launched, fragment.before = int(found[0]), False, None
+                for own, new in zip((*fragment.w, *moments), found[1:], strict=True):
+                    own.copy_(new)
+                fragment.show(fragment.w)
+        self.steps = steps
+
+    def gather(self, word: int) -> list[int]:
+        """A whole number of every worker; all call this at once."""
+        return self._links.gather(word)
+
+    def _due(self, fragment: "Fragment") -> bool:
+        """Whether a fragment is exchanged after this step; they take turns."""
+        offset = fragment.number * self.every // len(self._fragments)
+        return self.steps > 0 and (self.steps - offset) % self.every == 0
+
+    def _facts(self) -> int:
+        """A number that differs between workers that cannot exchange messages."""
+        found = 0
+        for fragment in self._fragments:
+            for piece in fragment.pieces:
+                found = mix(found, self.codec.fingerprint(piece.layout))
+            found = mix(found, fragment.checksum())
+        return _signed(mix(mix(found, int(self._draw.key)), self.every))
+
+    def _launch(self, fragment: "Fragment") -> None:
+        """Send the change of a fragment, and take the outer step when all messages are here."""
+        fragment.before = [piece.read() for piece in fragment.pieces] if self.delay else None
+        if self._pool is None:
+            self._turn(fragment)
+        else:
+            ready = _recorded(fragment)
+            fragment.flight = self._pool.submit(self._turn_aside, fragment, ready)
+
+    def _land(self, fragment: "Fragment") -> None:
+        """Give the worker the outer parameters after the last step, with what it has gained meanwhile."""
+        fragment.wait()
+        if not fragment.launched:
+            return
+        fragment.launched = False
+        for i, piece in enumerate(fragment.pieces):
+            w = fragment.w[i]
+            piece.write(w if fragment.before is None else w + (piece.read() - fragment.before[i]))
+        fragment.before = None
+        if self._log is not None and self._links.number == 0:
+            self._log(str(self))
+
+    def _turn_aside(self, fragment: "Fragment", ready: Mapping[torch.device, Any]) -> None:
+        """`_turn` in another thread; a GPU does it on a stream of its own, beside the worker's steps."""
+        streams = {device: torch.cuda.Stream(device) for device in ready}  # type: ignore[no-untyped-call]
+        for device, stream in streams.items():
+            stream.wait_event(ready[device])
+        with _on(streams):
+            self._turn(fragment)
+        for stream in streams.values():
+            stream.synchronize()
+
+    @torch.no_grad()
+    def _turn(self, fragment: "Fragment") -> None:
+        """Exchange messages, and step along the mean of what they hold."""
+        checksum = fragment.checksum()
+        header = Header(fragment.number, fragment.turn, checksum, self.weight)
+        mail = self._links.exchange(self._encode(fragment, header) if self._links.leads else b"")
+        heard = self._heard(fragment, mail, checksum)
+        total = sum(header.weight for header, _ in heard.values())
+        if not total:
+            raise Diverged("no worker's change is finite; lower the rates, and go on from a checkpoint")
+        for i in range(len(fragment.pieces)):
+            mean = torch.zeros_like(fragment.w[i])
+            for number, (header, parts) in heard.items():
+                mean.add_(self._decoded(fragment, i, number, parts[i]), alpha=header.weight / total)
+            w, moments = self.optimiser.step(fragment.w[i], fragment.moments[i], mean, 1.0, self._gamma)
+            fragment.w[i].copy_(w)
+            for name, x in moments.items():
+                fragment.moments[i][name].copy_(x)
+        fragment.turn += 1
+        fragment.launched = True
+
+    def _decoded(self, fragment: "Fragment", i: int, number: int, part: memoryview) -> Tensor:
+        """What a worker's message says of a piece."""
+        try:
+            return self.codec.decode(part, fragment.pieces[i].layout, self._key(fragment, i, number))
+        except WireError as error:
+            raise WireError(f"outer step {fragment.turn}: worker {number} sent nonsense: {error}") from None
+
+    def _encode(self, fragment: "Fragment", header: Header) -> bytes:
+        """This worker's message; an empty one if its change is not finite."""
+        parts, own = list[bytes](), self._links.number
+        try:
+            for i, piece in enumerate(fragment.pieces):
+                change = fragment.w[i] - (piece.read() if fragment.before is None else fragment.before[i])
+                change = change + self.memory * fragment.rest[i] if self.memory else change
+                draw = self._key(fragment, i, own)
+                parts.append(self.codec.encode(change, piece.layout, draw))
+                if self.memory:
+                    fragment.rest[i].copy_(change - self.codec.decode(parts[-1], piece.layout, draw))
+        except NotFinite:
+            fragment.before = None  # what it gains meanwhile is not finite either
+            return messages.pack(replace(header, empty=True), [])
+        return messages.pack(header, parts)
+
+    def _heard(
+        self, fragment: "Fragment", mail: list[memoryview], checksum: int
+    ) -> dict[int, tuple[Header, list[memoryview]]]:
+        """The messages that count, by worker; those that cannot be read are named and left out."""
+        heard, pieces, codec = {}, len(fragment.pieces), self.codec
+        for number, data in enumerate(mail):
+            try:
+                header, parts = messages.unpack(data, fragment.number, fragment.turn, pieces)
+                if header.empty:
+                    raise WireError("its change is not finite")
+                for piece, part in zip(fragment.pieces, parts, strict=True):
+                    codec.format.unframe(codec.id, codec.fingerprint(piece.layout), part)
+            except WireError as error:
+                warnings.warn(
+                    f"outer step {fragment.turn}: the message of worker {number} is left out: {error}",
+                    stacklevel=2,
+                )
+                continue
+            if header.checksum != checksum:
+                raise RankLost(
+                    f"before outer step {fragment.turn} worker {number} has other outer parameters than "
+                    f"worker {self._links.number}: do all run the same versions on the same kind of "
+                    "hardware? go on from a checkpoint"
+                )
+            heard[number] = header, parts
+        return heard
+
+    def _key(self, fragment: "Fragment", piece: int, worker: int) -> Draw:
+        """The random numbers with which a worker's message of a piece is made and read."""
+        key = self._draw.fold(fragment.turn).fold(torch.tensor([worker])).fold("uplink", "D")
+        several = len(self._fragments) > 1 or len(fragment.pieces) > 1
+        key = key.fold(fragment.number, piece) if several else key
+        return Draw(key.key[0].to(fragment.w[piece].device))
+
+
+class Fragment:
+    """A part of the model that is exchanged at one time: its outer parameters and their moments, by piece.
+
+    Attributes:
+        w: the outer parameters.
+        moments: of the outer optimiser.
+        rest: what the codec has not sent, if it is remembered.
+        before: the worker's own parameters when it last sent its change, if it goes on meanwhile.
+        launched: whether an outer step was taken that the worker does not have yet.
+        turn: outer steps taken.
+    """
+
+    def __init__(self, number: int, pieces: list[Piece], optimiser: ServerOptimiser, memory: float) -> None:
+        self.number, self.pieces, self.turn, self.launched = number, pieces, 0, False
+        self.w = [piece.read() for piece in pieces]
+        self.moments: list[Vectors] = [optimiser.init(w) for w in self.w]
+        self.rest = [torch.zeros_like(w) for w in self.w] if memory else []
+        self.before: list[Tensor] | None = None
+        self.flight: Future[None] | None = None
+        self.size = sum(piece.layout.size for piece in pieces)
+
+    def wait(self) -> None:
+        """Until no message of this fragment is under way; raises what went wrong with them."""
+        if self.flight is not None:
+            flight, self.flight = self.flight, None
+            flight.result()
+
+    def show(self, vectors: list[Tensor]) -> None:
+        """Write vectors over the worker's own parameters."""
+        for piece, x in zip(self.pieces, vectors, strict=True):
+            piece.write(x)
+
+    def checksum(self) -> int:
+        """A number of 63 bits that changes with every bit of the outer parameters."""
+        found = 0
+        for w in self.w:
+            words = w.view(torch.int64 if w.dtype == torch.float64 else torch.int32).to(torch.int64)
+            places = torch.arange(1, 2 * words.numel(), 2, device=w.device)
+            found = mix(found, int((words * (places * _ODD)).sum())) % 2**63
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        self.wait()
+        return {
+            "turn": self.turn,
+            "launched": self.launched,
+            "w": self.w,
+            "moments": self.moments,
+            "rest": self.rest,
+            "before": self.before,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.wait()
+        if [x.shape for x in state["w"]] != [x.shape for x in self.w]:
+            raise ConfigError("the state is of a model with other parameters, or of another torch dtype")
+        self.turn, self.launched, before = state["turn"], state["launched"], state["before"]
+        for own, new in zip([*self.w, *self.rest], [*state["w"], *state["rest"]], strict=True):
+            own.copy_(new)
+        for moments, new in zip(self.moments, state["moments"], strict=True):
+            for name, x in new.items():
+                moments[name].copy_(x)
+        self.before = before and [x.to(w.device, w.dtype) for x, w in zip(before, self.w, strict=True)]
+
+
+def codec_of(given: str | dict[str, Any] | Codec, bits: float | None) -> Codec:
+    """The codec that a name, a table or a codec stands for, at so many bits."""
+    table = {"name": given} if isinstance(given, str) else given
+    codec = table if isinstance(table, Codec) else pick(CODECS, table, "codec")
+    if bits is None:
+        return codec
+    found = codec.at(bits)
+    if found is None:
+        raise ConfigError(f"codec {codec.name} cannot send {bits:g} bits per number; give its own settings")
+    return found
+
+
+def _check(**given: float) -> None:
+    """Refuse settings out of range."""
+    for name in ("every", "rate", "weight", "fragments"):
+        if not given[name] > 0:
+            raise ConfigError(f"{name} must be above 0; got {given[name]}")
+    if given["delay"] not in (0, 1):
+        raise ConfigError(f"delay must be 0 or 1 intervals; got {given['delay']}")
+    if not 0 <= given["memory"] <= 1:
+        raise ConfigError(f"memory must be from 0 to 1; got {given['memory']}")
+    if given["fragments"] > given["every"]:
+        raise ConfigError(
+            f"fragments must be at most every, {given['every']:g}, to take turns; got {given['fragments']:g}"
+        )
+
+
+def _recorded(fragment: Fragment) -> dict[torch.device, Any]:
+    """An event on each GPU after which the fragment's vectors are there."""
+    devices = {w.device for w in fragment.w if w.is_cuda}
+    return {device: torch.cuda.current_stream(device).record_event() for device in devices}
+
+
+@contextmanager
+def _on(streams: Mapping[torch.device, Any]) -> Iterator[None]:
+    """Inside, GPUs compute on these streams."""
+    with ExitStack() as stack:
+        for stream in streams.values():
+            stack.enter_context(torch.cuda.stream(stream))
+        yield
+
+
+def _signed(x: int) -> int:
+    """The low 64 bits, as a signed integer."""
+    return (x + 2**63) % 2**64 - 2**63

@@ -1,0 +1,220 @@
+"""Small models of text: of sequences of tokens [samples, T] they make a score per token [samples, T, V].
+
+They are written in plain tensor operations, so that the models of many clients are computed side by side.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedcom.errors import ConfigError
+from fedcom.tasks.model import Model
+
+
+class GruLayer(nn.Module):
+    """Gated recurrent units, as torch.nn.GRU defines them; torch.vmap cannot take several of torch's own.
+
+    Args:
+        fan_in: how many numbers come in at each place.
+        width: how many units there are.
+    """
+
+    def __init__(self, fan_in: int, width: int) -> None:
+        super().__init__()
+        self.inputs, self.state = nn.Linear(fan_in, 3 * width), nn.Linear(width, 3 * width)
+        bound = 1 / math.sqrt(width)
+        for p in self.parameters():
+            nn.init.uniform_(p, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The state after each place [samples, T, width]."""
+        moved = self.inputs(x)  # of all places at once
+        width = moved.shape[-1] // 3
+        h, states, parts = torch.zeros_like(moved[:, 0, :width]), list[Tensor](), (2 * width, width)
+        gates, new = (part.unbind(1) for part in moved.split(parts, -1))
+        for gate, x_new in zip(gates, new, strict=True):
+            h_gate, h_new = self.state(h).split(parts, -1)
+            r, z = torch.sigmoid(gate + h_gate).chunk(2, -1)  # reset, update
+            n = torch.tanh(x_new + r * h_new)
+            h = n + z * (h - n)
+            states.append(h)
+        return torch.stack(states, 1)
+
+
+class TransformerLayer(nn.Module):
+    """Causal attention, then a layer of four times the width, each on what is normalised and added to it.
+
+    Args:
+        width: how many numbers stand for a token.
+        heads: of attention.
+        rotary: whether queries and keys are turned by their place.
+    """
+
+    def __init__(self, width: int, heads: int, rotary: bool) -> None:
+        super().__init__()
+        self.heads, self.rotary = heads, rotary
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attend, self.join = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What stands for each token, with what is known of those before it [samples, T, width]."""
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+            for part in self.attend(self.before(x)).chunk(3, -1)
+        )
+        if self.rotary:
+            q, k = turned(q), turned(k)
+        places = torch.arange(x.shape[-2], device=x.device)
+        later = places.unsqueeze(0) > places.unsqueeze(1)
+        scores = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).masked_fill(later, -math.inf)
+        x = x + self.join((scores.softmax(-1) @ v).transpose(-2, -3).flatten(-2))
+        wide: Tensor = self.narrow(F.gelu(self.widen(self.after(x))))
+        return x + wide
+
+
+def turned(x: Tensor) -> Tensor:
+    """Pairs of numbers turned by an angle that grows with their place (rotary positions, Su et al. 2021).
+
+    Args:
+        x: [..., T, an even number].
+    """
+    half = x.shape[-1] // 2
+    steps = torch.arange(half, device=x.device, dtype=x.dtype)
+    angles = torch.arange(x.shape[-2], device=x.device, dtype=x.dtype).unsqueeze(-1) * 10000 ** (
+        -steps / half
+    )
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
+
+
+class TextModule(nn.Module):
+    """An embedding, some layers, and a score for each token of the vocabulary.
+
+    Args:
+        vocabulary: how many tokens there are.
+        embed: how many numbers stand for a token.
+        layers: from [samples, T, embed] to [samples, T, width].
+        places: how many places have an embedding of their own that is added to the token's; 0: none.
+        tied: whether the scores' weights are those of the embedding.
+        norm: whether what the layers make is normalised first.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        embed: int,
+        layers: list[nn.Module],
+        width: int,
+        *,
+        places: int = 0,
+        tied: bool = False,
+        norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, embed)
+        self.places = nn.Parameter(0.02 * torch.randn(places, embed)) if places else None
+        self.layers = nn.Sequential(*layers)
+        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
+        self.head = nn.Linear(width, vocabulary)
+        if tied:
+            nn.init.normal_(self.tokens.weight, std=1 / math.sqrt(embed))
+            self.head.weight = self.tokens.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of the next token at each place [samples, T, vocabulary]."""
+        h = self.tokens(x)
+        if self.places is not None:
+            if x.shape[-1] > len(self.places):
+                raise ValueError(
+                    f"sequences of {x.shape[-1]} tokens, but there are {len(self.places)} places"
+                )
+            h = h + self.places[: x.shape[-1]]
+        scores: Tensor = self.head(self.norm(self.layers(h)))
+        return scores
+
+
+@dataclass(frozen=True)
+class Gru(Model):
+    """Gated recurrent units on an embedding of characters or tokens, for text.
+
+    Args:
+        embed: how many numbers stand for a token.
+        hidden: the units of each layer.
+        layers: how many.
+    """
+
+    embed: int = 64
+    hidden: int = 256
+    layers: int = 1
+
+    name: ClassVar[str] = "gru"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _positive(self.name, embed=self.embed, hidden=self.hidden, layers=self.layers)
+
+    def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        _length(self.name, shape)
+        widths = [self.embed, *[self.hidden] * self.layers]
+        layers: list[nn.Module] = [GruLayer(*pair) for pair in pairwise(widths)]
+        return TextModule(classes, self.embed, layers, self.hidden)
+
+
+@dataclass(frozen=True)
+class Transformer(Model):
+    """A small causal transformer, normalised before each part, for text.
+
+    Args:
+        width: how many numbers stand for a token.
+        heads: of attention.
+        layers: how many.
+        positions: "rotary": queries and keys are turned by their place; "learned": places have embeddings.
+        tied: whether the scores' weights are those of the embedding.
+    """
+
+    width: int = 128
+    heads: int = 4
+    layers: int = 2
+    positions: Literal["rotary", "learned"] = "rotary"
+    tied: bool = False
+
+    name: ClassVar[str] = "transformer"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _positive(self.name, width=self.width, heads=self.heads, layers=self.layers)
+        if self.width % (2 * self.heads):
+            raise ConfigError(
+                f"the width of a transformer is split among its heads, an even number each; got "
+                f"width={self.width}, heads={self.heads}"
+            )
+
+    def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        length, rotary = _length(self.name, shape), self.positions == "rotary"
+        layers: list[nn.Module] = [
+            TransformerLayer(self.width, self.heads, rotary) for _ in range(self.layers)
+        ]
+        places = 0 if rotary else length
+        return TextModule(classes, self.width, layers, self.width, places=places, tied=self.tied, norm=True)
+
+
+def _positive(name: str, **sizes: int) -> None:
+    for key, size in sizes.items():
+        if size < 1:
+            raise ConfigError(f"{name} needs {key} of 1 or more; got {size}")
+
+
+def _length(name: str, shape: tuple[int, ...]) -> int:
+    """The length of a sequence, or a ConfigError if samples are none."""
+    if len(shape) != 1:
+        raise ConfigError(
+            f"{name} is for text, sequences of whole numbers; one sample has shape {shape}; set "
+            "data.name=shakespeare, or data.name=text with data.path"
+        )
+    return shape[0]

@@ -1,0 +1,257 @@
+"""Text by client: plays by role, a user's own text, sequences and their targets."""
+
+import io
+import json
+import sys
+import tarfile
+
+import pytest
+import torch
+
+from fedcom.data import from_text, load, split
+from fedcom.data.plays import speeches
+from fedcom.data.sources import SOURCES, Source
+from fedcom.data.text import read_text
+from fedcom.data.tokens import Tokens
+from fedcom.draws import Draw
+from fedcom.errors import ConfigError, DataError
+from tests.data.made import lay, sha256
+
+LOUD = """A PLAY
+
+DRAMATIS PERSONAE
+
+KING JOHN, king of England.
+HUBERT.
+
+ACT I.
+
+SCENE I. KING JOHN'S palace.
+
+[Enter KING JOHN,
+ and HUBERT]
+
+KING JOHN.
+Now, say, Chatillon,
+   what would   France with us?
+
+[Aside.]
+
+Well.
+I go on.
+
+HUBERT. Thus, after greeting,
+speaks the King.
+
+KING JOHN.
+[To HUBERT] A strange beginning!
+
+SCENE II. France.
+
+Trumpets sound
+and nobody speaks.
+
+HUBERT.
+Silence. [Exit.] Good mother.
+
+MRS. PAGE.
+Sirs,
+once.
+
+MRS. PAGE.
+Sirs, twice.
+"""
+PLAIN = """PERSONS.
+
+Ham, a prince.
+
+ACT I.
+
+Ber.
+Who's there?
+
+Fran.
+Nay, answer me: stand,
+and unfold yourself.
+
+Ber.
+Long live the king!
+
+Fran. Bernardo?
+
+Fran.
+You.
+
+First Clown.
+He.
+
+First Clown.
+You come
+most carefully upon your hour.
+"""
+
+
+def said(text):
+    found = {}
+    for name, lines in speeches(text):
+        found.setdefault(name, []).extend(lines)
+    return found
+
+
+def test_speakers_are_named_in_capitals_or_not_on_a_line_of_their_own_or_before_the_speech():
+    assert said(LOUD) == {
+        "KING JOHN": [
+            *("Now, say, Chatillon,", "what would France with us?", "Well.", "I go on."),
+            "A strange beginning!",
+        ],
+        "HUBERT": ["Thus, after greeting,", "speaks the King.", "Silence. Good mother."],
+        "MRS. PAGE": ["Sirs,", "once.", "Sirs, twice."],
+    }
+    assert said(PLAIN) == {
+        "BER": ["Who's there?", "Long live the king!"],
+        "FRAN": ["Nay, answer me: stand,", "and unfold yourself.", "Bernardo?", "You."],
+        "FIRST CLOWN": ["He.", "You come", "most carefully upon your hour."],
+    }
+    assert said(PLAIN.replace("\n", "\r\n")) == said(PLAIN)
+    assert said("no play at all") == {}
+
+
+def play(role, lines):
+    line = f"{role}.\nLine {{}} of what {role.lower()} says, to be learnt."
+    speech = "\n\n".join(line.format(i) for i in range(lines))
+    return f"A PLAY\n\nACT I.\n\n{speech}\n\nSMALL.\nA word.\n\nSMALL.\nAnother.\n".encode()
+
+
+@pytest.fixture
+def plays(monkeypatch):
+    """Two plays, the official files of the data set shakespeare; in the archive they have other names."""
+    contents = {"one.txt": play("ANNE", 40), "two.txt": play("ANNE", 50)}
+    files = {name: sha256(content) for name, content in contents.items()}
+
+    def serve(*mirrors):
+        source = Source("shakespeare", files, {"plays.tar.gz": None}, mirrors)
+        monkeypatch.setitem(SOURCES, "shakespeare", (source,))
+        return contents
+
+    return serve
+
+
+def packed(members):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def test_plays_are_downloaded_and_found_in_the_archive_by_their_checksums(plays, server, cache):
+    contents = plays(server.url)
+    members = {f"pkg/{name[:3]}_gut.txt": content for name, content in contents.items()}
+    lay(server.folder, {"plays.tar.gz": packed({**members, "pkg/one.txt": b"something else"})})
+    data = load("shakespeare", length=30)
+    assert {file.name: file.read_bytes() for file in (cache / "shakespeare").iterdir()} == contents
+    assert len(data.groups.unique()) == len(data.test_groups.unique()) == 2  # SMALL says too little
+    assert data.classes == data.tokens.size == 85
+    # the last fifth of 40 and of 50 lines is for testing, and a sequence overlaps the next by no token
+    for client, lines in enumerate((40, 50)):
+        text = "\n".join(f"Line {i} of what anne says, to be learnt." for i in range(lines))
+        cut = text.index(f"\nLine {lines - lines // 5} of")
+        for x, y, groups, want in (
+            (data.x, data.y, data.groups, text[:cut]),
+            (data.test_x, data.test_y, data.test_groups, text[cut + 1 :]),
+        ):
+            own, targets = x[groups == client].flatten(), y[groups == client].flatten()
+            kept = targets != -100
+            assert data.tokens.decode(own[kept]) == want[:-1]
+            assert data.tokens.decode(targets[kept]) == want[1:]
+            assert (own[~kept] == 0).all()
+    with pytest.raises(ConfigError, match="one per token; use 'natural'"):
+        split("dirichlet", data.y, data.groups, 2, Draw.seeded(0))
+    with pytest.raises(ConfigError, match="text has none"):
+        load("shakespeare", normalise="all")
+
+
+def test_an_archive_without_the_plays_is_refused(plays, server):
+    plays(server.url)
+    lay(server.folder, {"plays.tar.gz": packed({"one.txt": b"changed", "two.txt": b"changed"})})
+    with pytest.raises(DataError, match=r"does not contain one\.txt"):
+        load("shakespeare")
+
+
+def test_a_text_is_cut_into_sequences_and_unknown_characters_are_one():
+    data = from_text({"b": ("abcab", "axb"), "a": "ab\nba\nbb\nab\nab"}, length=3)
+    assert data.tokens.characters == "\nabc"
+    a, b, c, new = 3, 4, 5, 2
+    assert data.x.tolist() == [[a, b, c], [a, 0, 0], [a, b, new], [b, a, new], [b, b, new], [a, 0, 0]]
+    assert data.y[:2].tolist() == [[b, c, a], [b, -100, -100]]
+    assert data.groups.tolist() == [0, 0, 1, 1, 1, 1]
+    assert data.test_x.tolist() == [[a, 1, 0], [a, 0, 0]]
+    assert data.test_y.tolist() == [[1, b, -100], [b, -100, -100]]
+    assert data.tokens.decode(data.test_y[0, :2]) == "�b"
+    assert data.classes == 6
+    (one,) = (from_text({"a": "one long line of words"}, test=0.4),)
+    assert one.tokens.decode(one.x[0]) == "one long lin"
+    assert Tokens("ab").encode("aXb").tolist() == [2, 1, 3]
+    for bad, match in (
+        ({}, "there is no text"),
+        ({"a": 3}, "text of client 'a' is a int"),
+        ({"a": "hello there", "b": "x"}, "client 'b' has less than two tokens"),
+    ):
+        with pytest.raises(DataError, match=match):
+            from_text(bad)
+
+
+def test_own_text_is_a_file_or_a_folder_per_client_or_jsonl(tmp_path, monkeypatch):
+    lay(tmp_path / "own", {"anna.txt": b"first line\nsecond line\nthird line", ".hidden": b"\xff"})
+    lay(tmp_path / "own" / "bert", {"1.txt": b"one and\ntwo", "2.txt": b"three and\nfour\nfive"})
+    folder = read_text(tmp_path / "own", length=100)
+    assert folder.tokens.decode(folder.x[1]) == "one and\ntwo\nthree and\nfou"
+    assert (
+        folder.tokens.decode(folder.test_x[1]) == "fi\N{REPLACEMENT CHARACTER}"
+    )  # no v in what is trained on
+    rows = [{"who": 7, "said": "ab"}, {"who": "8", "said": "cd ef"}, {"who": 7, "said": "gh"}]
+    lay(tmp_path, {"log.jsonl": "\n".join(map(json.dumps, rows)).encode()})
+    lines = read_text(tmp_path / "log.jsonl", "said", "who", test=0.0)
+    assert lines.tokens.decode(lines.x[0]) == "ab\ng"
+    assert len(lines.test_x) == 0
+    lay(tmp_path, {"bad.jsonl": b'{"text": "a"}\n', "worse.jsonl": b"{}\n[1\n", "deep.jsonl": b"[]"})
+    lay(tmp_path, {"b.txt": b"", "broken.jsonl": b"\n[1\n"})
+    lay(tmp_path / "latin", {"x.txt": b"\xff\xfe\xfa"})
+    (tmp_path / "empty").mkdir()
+    for name, match in (
+        ("bad.jsonl", "no 'client'; .*set data.client_column"),
+        ("worse.jsonl", "line 1 .* has no 'text'"),
+        ("broken.jsonl", "line 2 .* is not JSON"),
+        ("deep.jsonl", "not an object"),
+        ("b.txt", "neither a folder of text files nor"),
+        ("empty", "has no files"),
+        ("latin", "cannot be read as UTF-8"),
+        ("nowhere", "neither a folder"),
+    ):
+        with pytest.raises(DataError, match=match):
+            read_text(tmp_path / name)
+    for options, match in (({"test": "file.txt"}, "share of each"), ({"test": 1.5}, "from 0 to below 1")):
+        with pytest.raises(ConfigError, match=match):
+            read_text(tmp_path / "own", **options)
+    with pytest.raises(ConfigError, match=r"are fields of \.jsonl"):
+        read_text(tmp_path / "own", "said")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(Exception, match=r"fedcom\[text\]"):
+        read_text(tmp_path / "own", tokenizer=str(tmp_path / "tokenizer.json"))
+
+
+def test_a_tokenizer_file_cuts_text_into_tokens(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "to": 1, "be": 2}, "<unk>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "t.json"))
+    data = from_text({"a": ("to be or to be", "be to")}, length=2, tokenizer=tmp_path / "t.json")
+    assert data.x.tolist() == [[1, 2], [0, 1]]
+    assert data.y.tolist() == [[2, 0], [1, 2]]
+    assert data.classes == 3
+    lay(tmp_path, {"no.json": b"{}"})
+    with pytest.raises(DataError, match="is no tokenizer"):
+        from_text({"a": "to be"}, tokenizer=tmp_path / "no.json")
+    assert torch.equal(data.test_x, torch.tensor([[2, 0]]))

@@ -1,0 +1,175 @@
+"""Outer steps of one process: Nesterov by hand, fragments and pieces, states, damaged messages."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedcom import ConfigError, Simulation, SparseLoCo, Task, TopK
+from fedcom.errors import StorageError, WireError
+from fedcom.outer import Outer, messages, restore, save, shards
+from fedcom.outer.messages import Header
+from tests.conftest import close
+
+EVERY = 3
+
+
+def model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+
+
+def flat(net: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+
+def train(net: nn.Module, outer: Outer, optimizer: torch.optim.Optimizer, steps: int) -> Tensor:
+    x = torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(6, 4).to(next(net.parameters()).dtype)
+    for _ in range(steps):
+        (net(x) - x[:, :2]).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        outer.step()
+    return flat(net)
+
+
+def pair(**more: Any) -> tuple[nn.Module, Outer, torch.optim.Optimizer]:
+    net = model()
+    settings = {"codec": "identity", "every": EVERY, **more}
+    return net, Outer(net, **settings), torch.optim.AdamW(net.parameters(), lr=0.05)
+
+
+def test_nesterov_by_hand() -> None:
+    net, outer, optimizer = pair(rate=0.5, optimiser={"name": "nesterov", "momentum": 0.8})
+    hand = copy.deepcopy(net)
+    own, w, m = (
+        torch.optim.AdamW(hand.parameters(), lr=0.05),
+        flat(hand),
+        torch.zeros(37, dtype=torch.float64),
+    )
+    train(net, outer, optimizer, 4 * EVERY)
+    for _ in range(4):
+        change = w - train(hand, Outer(hand, "identity", every=100), own, EVERY)
+        m = 0.8 * m + change
+        w = w - 0.5 * (change + 0.8 * m)
+        nn.utils.vector_to_parameters(w, hand.parameters())
+    close(flat(net), w, 1e-12)
+
+
+def test_a_delay_by_hand() -> None:
+    """What is gained while a message travels stays, and is sent with the next."""
+    net, outer, optimizer = pair(delay=1, optimiser="sgd", rate=1.0)
+    before = flat(net)
+    for turn in range(1, 5):  # one worker, all of its change and no momentum: nothing is lost or added
+        train(net, outer, optimizer, EVERY)
+        with outer.averaged():
+            assert not turn > 1 or not torch.equal(flat(net), before)
+    alone = model()
+    by_itself = torch.optim.AdamW(alone.parameters(), lr=0.05)
+    asked = train(alone, Outer(alone, "identity", every=1000), by_itself, 4 * EVERY)
+    close(flat(net), asked, 1e-12)
+    outer.finish()
+    close(flat(net), asked, 1e-12)
+
+
+def test_sparseloco_is_the_simulation_s() -> None:
+    """Top-k, a memory that forgets a twentieth each round, and plain outer steps."""
+    x, y, net = torch.ones(1, 4, dtype=torch.float64), torch.tensor([1]), model()
+    task = Task.from_arrays(net, x, y, clients=1, dtype="float64")
+    codec = TopK(ratio=0.2, values="levels", chunk=16)
+    simulation = Simulation(task, SparseLoCo(eta=0.05, tau=EVERY, batch=1), codec, seed=0)
+    outer = Outer(net, codec, every=EVERY, optimiser="sgd", rate=1.0, memory=0.95)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
+    for _ in range(6):
+        simulation.step()
+        for _ in range(EVERY):
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            outer.step()
+        close(flat(net), simulation.server.w, 1e-12)
+
+
+@pytest.mark.parametrize("more", [{}, {"delay": 1}, {"fragments": 3}, {"codec": "topk", "memory": 0.95}])
+def test_a_state_goes_on_with_the_same_bits(tmp_path: Path, more: dict[str, Any]) -> None:
+    more = {"codec": "rotated", "bits": None, **more}
+    net, outer, optimizer = pair(**more)
+    whole = train(net, outer, optimizer, 20)
+
+    net, outer, optimizer = pair(**more)
+    train(net, outer, optimizer, 10)
+    save(tmp_path, outer, net=net, optimizer=optimizer)
+    net, outer, optimizer = pair(**more)
+    assert restore(tmp_path, outer, net=net, optimizer=optimizer)
+    assert outer.steps == 10
+    assert torch.equal(train(net, outer, optimizer, 10), whole)
+    with pytest.raises(StorageError, match="give the same parts"):
+        restore(tmp_path, outer, net=net)
+    assert not restore(tmp_path / "other", outer, net=net)
+
+
+def test_pieces_and_fragments_change_nothing_but_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, outer, optimizer = pair()
+    whole = train(net, outer, optimizer, 2 * EVERY)
+    monkeypatch.setattr(shards, "MOST", 7)
+    net, outer, optimizer = pair()
+    close(train(net, outer, optimizer, 2 * EVERY), whole, 1e-12)
+    assert [piece.layout.size for piece in outer._fragments[0].pieces] == [7, 7, 7, 7, 7, 2]
+    found = shards.divided(shards.trainable(model()), 4)
+    assert [sum(piece.layout.size for piece in pieces) for pieces in found] == [20, 5, 10, 2]
+
+
+def test_only_what_is_trained_is_exchanged() -> None:
+    """Frozen and tied parameters, half precision, and tensors that lie in memory in another order."""
+    net = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(3, 3), nn.Linear(3, 3))
+    net = net.to(torch.bfloat16).to(memory_format=torch.channels_last)
+    net[2].weight.requires_grad_(False)
+    net[3].weight = net[2].bias  # the same parameter twice
+    outer = Outer(net, "identity", every=1, optimiser="sgd", rate=1.0)
+    assert outer.size == 3 * 2 * 4 + 3 + 3 + 3
+    before = flat(net)
+    with torch.no_grad():
+        net[0].weight.add_(0.5)
+    asked = flat(net)
+    outer.step()
+    assert torch.equal(flat(net), asked)
+    assert not torch.equal(before, asked)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"every": 0}, "every must be above 0"),
+        ({"delay": 2}, "delay must be 0 or 1"),
+        ({"memory": 2.0}, "memory must be from 0 to 1"),
+        ({"fragments": 9, "every": 99}, "fragments must be from 1 to 4"),
+        ({"fragments": 4}, "at most every"),
+        ({"codec": "rotatd"}, "rotated"),
+        ({"codec": "sign", "bits": 0.25}, "cannot send 0.25 bits"),
+        ({"optimiser": "adamw"}, "adam"),
+        ({"per_site": 2}, "per_site must divide the 1 processes"),
+    ],
+)
+def test_what_cannot_be_is_refused(more: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        pair(**more)
+
+
+@given(st.binary(max_size=80), st.integers(0, 60), st.integers(1, 3))
+def test_messages(noise: bytes, at: int, count: int) -> None:
+    header = Header(fragment=1, turn=7, checksum=-3, weight=2.5)
+    pieces = [bytes([i]) * (i + 2) for i in range(count)]
+    message = messages.pack(header, pieces)
+    found, parts = messages.unpack(memoryview(message), 1, 7, count)
+    assert (found, [bytes(part) for part in parts]) == (header, pieces)
+    for broken in (noise, message[:at], message + noise[:3]):
+        if broken != message:
+            with pytest.raises(WireError):
+                messages.unpack(memoryview(broken), 1, 7, count)
+    with pytest.raises(WireError, match="outer step 7"):
+        messages.unpack(memoryview(message), 1, 8, count)

@@ -1,0 +1,81 @@
+"""Outer steps of four real processes: the simulation's numbers, the same bits everywhere, failures."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedcom import FedCOM, Rotated, Simulation, Task
+from tests.conftest import close
+from tests.outer.worker import model, samples
+
+WORKERS, STEPS, TURNS = 4, 5, 20
+
+
+def torchrun(out: Path, *more: str, **given: Any) -> list[Any]:
+    """What each worker found."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS), *more]
+    script = [str(Path(__file__).with_name("worker.py")), json.dumps({"out": str(out / "found"), **given})]
+    job = subprocess.run([sys.executable, *command, *script], capture_output=True, text=True, timeout=240)
+    assert job.returncode == 0, job.stderr[-3000:]
+    return [torch.load(out / f"found-{rank}.pt") for rank in range(WORKERS)]
+
+
+def simulated() -> list[torch.Tensor]:
+    """The models after each round of the same training in a simulation."""
+    x, y = (torch.cat(parts) for parts in zip(*map(samples, range(WORKERS)), strict=True))
+    task = Task.from_arrays(model(), x, y, partition=[[i] for i in range(WORKERS)], dtype="float64")
+    method = FedCOM(
+        eta=1e-2,
+        gamma=0.7 / (1 - 0.9),
+        tau=STEPS,
+        batch=1,
+        local={"name": "adamw", "keep": True},
+        server={"name": "nesterov", "momentum": 0.9},
+    )
+    simulation, found = Simulation(task, method, Rotated(bits=0.25), rounds=TURNS, seed=0), []
+    for _ in range(TURNS):
+        simulation.step()
+        found.append(simulation.state.server.w.clone())
+    return found
+
+
+def test_four_workers(tmp_path: Path) -> None:
+    first, *others = torchrun(tmp_path)
+    for found in (first, *others):
+        assert found["same"]
+        assert found["bytes"][0] == found["bytes"][1] > 0
+        assert "worker 2" in found["not finite"][0]
+        assert "not finite" in found["not finite"][0]
+        assert "same" in found["differ"]
+        assert "other outer parameters" in found["drifted"]
+        assert torch.equal(found["path"], first["path"])
+    for ours, theirs in zip(first["path"], simulated(), strict=True):
+        close(ours, theirs, 1e-6)
+    # Weights 1, 2 and 4 of changes 1, 2 and 4, and a step of 0.7 (1 + 0.9).
+    close(first["without it"], torch.tensor(1.33 * 21 / 7, dtype=torch.float64), 0.05)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("more", [{}, {"delay": 1, "fragments": 2}, {"memory": 0.9, "codec": "topk"}])
+def test_a_killed_worker_is_started_again(tmp_path: Path, more: dict[str, Any]) -> None:
+    whole = torchrun(tmp_path, folder=str(tmp_path / "whole"), more=more, victim=-1)
+    ends = torchrun(tmp_path, "--max-restarts=2", folder=str(tmp_path / "cut"), more=more, victim=1)
+    for found, asked in zip(ends, whole, strict=True):
+        assert found["same"]
+        assert torch.equal(found["end"], asked["end"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "leads"), [("ddp", 2), ("fsdp", 4)])
+def test_sites_of_several_processes(tmp_path: Path, kind: str, leads: int) -> None:
+    """With DDP one process of a site sends all, with FSDP each sends its shards."""
+    ends = torchrun(tmp_path, sites=kind)
+    assert all(found["same"] for found in ends)
+    assert sum(found["sent"] > 0 for found in ends) == leads
+    assert sum(found["size"] for found in ends) == (4 if kind == "ddp" else 2) * 180
+    assert all(found["losses"][-1] < found["losses"][0] / 1.5 for found in ends)

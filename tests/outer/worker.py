@@ -1,0 +1,166 @@
+"""One of the workers of test_torchrun.py: torchrun starts four of them."""
+
+import json
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from fedcom.errors import ConfigError, RankLost
+from fedcom.outer import Outer, restore, save, start
+
+torch.set_num_threads(1)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+
+
+def samples(rank: int) -> tuple[Tensor, Tensor]:
+    """A worker's data: one sample, so that every minibatch is the same."""
+    draw = torch.Generator().manual_seed(rank)
+    return torch.randn(1, 6, generator=draw, dtype=torch.float64), torch.tensor([rank % 3])
+
+
+def train(
+    net: nn.Module, outer: Outer, steps: int, folder: Path | None = None, victim: int = -1
+) -> list[Tensor]:
+    """Take steps on this worker's data; the model after each outer step."""
+    optimizer, found = torch.optim.AdamW(net.parameters(), lr=1e-2), list[Tensor]()
+    rank = dist.get_rank()
+    x, y = samples(rank)
+    if folder is not None:
+        restore(folder, outer, net=net, optimizer=optimizer)
+    while outer.steps < steps:
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if outer.step():
+            found.append(flat(net))
+            if folder is not None:
+                save(folder, outer, net=net, optimizer=optimizer)
+        if (
+            victim == rank
+            and outer.steps == steps // 2 + 2
+            and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+        ):
+            os.kill(os.getpid(), signal.SIGKILL)
+    outer.finish()
+    return [*found, flat(net)]
+
+
+def flat(net: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+
+def all_same(x: Tensor) -> bool:
+    """Whether all workers have the same bits."""
+    others = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(others, x)
+    return all(torch.equal(x, other) for other in others)
+
+
+def counted() -> list[int]:
+    """A list that grows by the bytes of every message that is received from now on."""
+    heard, irecv = list[int](), dist.irecv
+
+    def spy(tensor: Tensor, *more: Any) -> Any:
+        heard.append(tensor.numel())
+        return irecv(tensor, *more)
+
+    dist.irecv = spy
+    return heard
+
+
+def outcomes(rank: int) -> dict[str, Any]:
+    """What the test asserts, by name."""
+    found, heard = dict[str, Any](), counted()
+    net = model()
+    outer = Outer(net, "rotated", 0.25, every=5)
+    found["path"] = torch.stack(train(net, outer, 100)[:-1])
+    found["same"] = all_same(flat(net))
+    found["bytes"] = (outer.received, sum(heard) + 8 * len(heard))  # and a length before each
+    for name, more in (("delayed", {"delay": 1}), ("fragments", {"delay": 1, "fragments": 2})):
+        net = model()
+        found[name] = train(net, Outer(net, "rotated", 0.25, every=5, **more), 23)[-1]
+        found["same"] &= all_same(flat(net))
+
+    net = model()
+    outer = Outer(net, "int", 8, every=1, weight=1.0 + rank)
+    before = flat(net)
+    with torch.no_grad():
+        next(net.parameters()).add_(torch.inf if rank == 2 else 1.0 + rank)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        outer.step()
+    found["not finite"] = [str(warning.message) for warning in said]
+    found["without it"] = (flat(net) - before)[0]  # 1.33 times the weighted mean of what came: 1, 2 and 4
+    found["same"] &= all_same(flat(net))
+
+    try:
+        net = model()
+        Outer(net, seed=int(rank == 3))
+    except ConfigError as error:
+        found["differ"] = str(error)
+    net = model()
+    outer = Outer(net, every=1)
+    outer._fragments[0].w[0].add_(float(rank == 1))  # as if a worker computed something else
+    try:
+        outer.step()
+    except RankLost as error:
+        found["drifted"] = str(error)
+    return found
+
+
+def sites(kind: str) -> dict[str, Any]:
+    """Two sites of two processes each, which share their gradients, or the parameters too."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+    if kind == "ddp":
+        groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        net = nn.parallel.DistributedDataParallel(net, process_group=groups[dist.get_rank() // 2])
+    else:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(net, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "inside"))["inside"])
+    optimizer, outer = torch.optim.AdamW(net.parameters(), lr=1e-2), Outer(net, every=5, per_site=2)
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    x, losses = torch.randn(20, 6, generator=draw), list[float]()
+    for _ in range(40):
+        loss = nn.functional.cross_entropy(net(x), x[:, :4].argmax(1))
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        outer.step()
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in net.parameters()]
+    same = all_same(torch.cat([p.flatten() for p in whole]))
+    return {"same": same, "size": outer.size, "sent": outer.sent, "losses": losses}
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    start(timeout=60)
+    rank = dist.get_rank()
+    if "folder" in given:
+        net = model()
+        done = train(
+            net,
+            Outer(net, every=5, **{"codec": "rotated", **given["more"]}),
+            40,
+            Path(given["folder"]),
+            given["victim"],
+        )
+        result: Any = {"end": done[-1], "same": all_same(done[-1])}
+    else:
+        result = sites(given["sites"]) if "sites" in given else outcomes(rank)
+    torch.save(result, f"{given['out']}-{rank}.pt")
+    dist.destroy_process_group()
