@@ -162,9 +162,7 @@ def generate(
     config, module = _saved(folder, best, trust, base)
     tokenizer = config.model.tokenizer() or build_task(config)[0].tokens
     if tokenizer is None:
-        raise ConfigError(
-            f"model {config.model.name} has no tokenizer and no text, so it cannot go on with one"
-        )
+        raise ConfigError(f"model {config.model.name} has no tokenizer and no text to go on with")
     shape = getattr(module, "shape", None)
     context = None if shape is None else shape.max_position_embeddings
     for number in range(samples):

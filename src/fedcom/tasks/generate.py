@@ -95,7 +95,7 @@ def generate(
     if tokens < 1 or temperature < 0:
         raise ConfigError(f"tokens must be 1 or more and temperature 0 or more; got {tokens}, {temperature}")
     found, draw = [int(token) for token in tokenizer.encode(prompt)], Draw.seeded(seed).fold("tokens")
-    ends = getattr(tokenizer, "ends", frozenset())
+    ends: frozenset[int] = getattr(tokenizer, "ends", frozenset())
     if not found:
         raise ConfigError("the prompt has no token to go on from; give it a word")
     device = next(module.parameters()).device
