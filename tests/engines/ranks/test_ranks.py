@@ -44,7 +44,10 @@ METHODS = {
     "scaffold": ["algorithm.weights=size", "network.preset=lte"],
     "fedpaq": ["uplink.name=topk", "uplink.ratio=0.1", "uplink.memory=error-feedback"],
     "diana": ["algorithm.tau=1", "run.participation=0.5"],
-    "fedavgm": ["run.participation=0.35", "local.name=adamw", "local.keep=true", "algorithm.eta=0.01"],
+    "fedavgm": [
+        *("run.participation=0.35", "local.name=adamw", "local.keep=true", "algorithm.eta=0.01"),
+        *("adapter.name=fedex", "adapter.alpha=2"),
+    ],
     "fedexp": ["uplink.name=int", "run.participation=0.35", *normed("averaged")],
     "scaffold-m": ["server.name=momentum", "run.participation=0.35", *normed("own")],
     "fedgate": ["server.name=nesterov", "server.momentum=0.5", "run.store=disk", "local.name=momentum"],
