@@ -329,7 +329,7 @@ def test_a_run_s_folder_holds_what_its_model_needs(adapter: str, tmp_path: Path,
     assert {*load_file(tmp_path / "flat" / "model.safetensors")} == {
         f"{i}.{kind}" for i in (1, 3) for kind in ("weight", "bias")
     }
-    assert "has no tokenizer" in command("generate", "run", "--prompt", "a").err
+    assert "no text" in command("generate", "run", "--prompt", "a").err
 
 
 def test_draws_depend_on_the_seed_and_the_name_alone() -> None:

@@ -162,3 +162,18 @@ def test_a_run_goes_on_with_a_text_and_is_exported(tmp_path: Path, command: Comm
         assert close(llama(tmp_path / "flat")(tokens(2, 7)), module(tokens(2, 7)), 1e-5)
     (base / "tokenizer.bin").unlink()
     assert "has no tokenizer" in command("generate", str(run), "--prompt", "a").err
+
+
+def test_a_model_of_characters_goes_on_with_the_letters_of_its_clients(
+    tmp_path: Path, command: Command
+) -> None:
+    (tmp_path / "texts").mkdir()
+    for name in ("anna", "bert"):
+        (tmp_path / "texts" / f"{name}.txt").write_text("to be or not to be\n" * 8)
+    settings = ("data.name=text", "data.path=texts", "data.length=8", "model.name=gru", "model.hidden=8")
+    rates = ("algorithm.name=fedavg", "algorithm.eta=0.1", "algorithm.tau=1", "run.rounds=1")
+    done = command("run", *settings, *rates, "--out", "run", "--quiet", "--device", "cpu")
+    assert done.code == 0, done.err
+    text = command("generate", "run", "--prompt", "to be", "--tokens", "5", "--temperature", "1").out
+    assert text.startswith("to be")
+    assert {*text} <= {*"to be or not to be\n\N{REPLACEMENT CHARACTER}"}

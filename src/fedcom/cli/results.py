@@ -156,12 +156,13 @@ def generate(
     trust: Trust = False,
 ) -> None:
     """Let a run's language model go on with a text."""
+    from fedcom.runs.prepare import build_task
     from fedcom.tasks.generate import generate as go_on
 
     config, module = _saved(folder, best, trust, base)
-    tokenizer = config.model.tokenizer()
+    tokenizer = config.model.tokenizer() or build_task(config)[0].tokens
     if tokenizer is None:
-        raise ConfigError(f"model {config.model.name} has no tokenizer, so it cannot go on with a text")
+        raise ConfigError(f"model {config.model.name} has no tokenizer and no text to go on with")
     shape = getattr(module, "shape", None)
     context = None if shape is None else shape.max_position_embeddings
     for number in range(samples):

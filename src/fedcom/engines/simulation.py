@@ -135,7 +135,7 @@ class Simulation:
             links = replace(links, encode=True)
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
         objective = self.task.objective
-        spec = objective.products
+        products = None if objective.products is None else Products(layout, *objective.products)
         rules = Rules(
             algorithm,
             links,
@@ -144,11 +144,11 @@ class Simulation:
             cohort.sampled,
             measure,
             objective.seed,
-            own=objective.own,
-            statistics=objective.statistics,
-            whole=objective.whole_layout,
+            objective.own,
+            objective.statistics,
+            objective.whole_layout,
             turns=objective.turns,
-            products=None if spec is None else Products(layout, *spec),
+            products=products,
         )
         speeds: Any = Network.preset(network) if isinstance(network, str) else network
         speeds = convert(speeds, Network | None, "network")

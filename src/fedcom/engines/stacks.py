@@ -31,13 +31,13 @@ def stack_runs(simulations: Sequence[Simulation]) -> Engine:
         raise ConfigError(
             "runs played in step must share one local optimiser, but for its mu; play each run by itself"
         )
+    if len({_frozen(simulation) for simulation in simulations}) > 1:
+        raise ConfigError("runs played in step must share their frozen parameters; play each run by itself")
     own = [simulation.rules.own for simulation in simulations]
     if any(each is not None and not torch.equal(each, cast(Tensor, own[0])) for each in own):
         raise ConfigError(
             "clients of runs played in step must begin with the same own parameters; play each run by itself"
         )
-    if len({_frozen(simulation) for simulation in simulations}) > 1:
-        raise ConfigError("runs played in step must share their frozen parameters; play each run by itself")
     task = Task.stacked([simulation.task for simulation in simulations])
     options = replace(first.options, chunk=len(simulations) * first.rules.sampled)
     engine = make_engine(first.engine_name, [run.state for run in simulations], task, options)

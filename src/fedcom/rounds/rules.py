@@ -136,7 +136,7 @@ class Rules:
     def by_turn(self) -> tuple["Rules", ...]:
         """The rules of each turn; empty without turns."""
         parts = [Part(self.layout, names) for names in self.turns]
-        turn = replace(self, turns=(), repeats=self.clients_repeat_step) if parts else self
+        turn = replace(self, turns=(), repeats=self.clients_repeat_step, whole=None) if parts else self
         return tuple(replace(turn, layout=part.layout, part=part) for part in parts)
 
     def at(self, round_index: int) -> "Rules":

@@ -1,6 +1,7 @@
 """Text from a language model, token by token; and the tokenizers that folders of models have."""
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,16 +15,9 @@ from fedcom.tasks import llama2c
 
 
 class Tokenizer(Protocol):
-    """What turns text into tokens and back.
+    """What turns text into tokens and back; if it has `ends`, they are the tokens that end a text."""
 
-    Attributes:
-        ends: the tokens that end a text.
-    """
-
-    @property
-    def ends(self) -> frozenset[int]: ...
-
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> Iterable[int] | Tensor:
         """The tokens of a text."""
 
     def decode(self, tokens: list[int]) -> str:
@@ -100,7 +94,8 @@ def generate(
     """
     if tokens < 1 or temperature < 0:
         raise ConfigError(f"tokens must be 1 or more and temperature 0 or more; got {tokens}, {temperature}")
-    found, draw = tokenizer.encode(prompt), Draw.seeded(seed).fold("tokens")
+    found, draw = [int(token) for token in tokenizer.encode(prompt)], Draw.seeded(seed).fold("tokens")
+    ends: frozenset[int] = getattr(tokenizer, "ends", frozenset())
     if not found:
         raise ConfigError("the prompt has no token to go on from; give it a word")
     device = next(module.parameters()).device
@@ -113,7 +108,7 @@ def generate(
             bounds = (scores / temperature).softmax(-1).cumsum(-1)
             drawn = draw.fold(number).uniform(1, torch.float64) * bounds[-1]
             token = min(int(torch.searchsorted(bounds, drawn, right=True)), len(scores) - 1)
-        if token in tokenizer.ends:
+        if token in ends:
             break
         found.append(token)
     return tokenizer.decode(found)

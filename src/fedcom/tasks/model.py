@@ -40,13 +40,13 @@ class Model(ABC):
             classes: how many outputs there are.
         """
 
-    def norms(self) -> Choice | None:
-        """The setting `batch_norm`, unless a module of the user's has an argument of that name."""
-        return self.batch_norm
-
     def tokenizer(self) -> Tokenizer | None:
         """What turns text into the module's inputs; None: it is no language model, or has none of its own."""
         return None
+
+    def norms(self) -> Choice | None:
+        """The setting `batch_norm`, unless a module of the user's has an argument of that name."""
+        return self.batch_norm
 
     def loss(self) -> Loss | None:
         """The loss of (outputs, targets); None: cross-entropy."""

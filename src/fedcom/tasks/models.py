@@ -191,7 +191,7 @@ class Quadratic(Model):
 MODELS: Registry[type[Model]] = Registry(
     "model",
     "fedcom.models",
-    {m.name: m for m in (Mlp, Logistic, Binary, Cnn, Lenet, Quadratic, Gru, Transformer, Llama)},
+    {m.name: m for m in (Mlp, Logistic, Binary, Cnn, Lenet, Llama, Quadratic, Gru, Transformer)},
     derived_from(Model, "or torch.nn.Module, or function that makes one"),
     adapt=as_model,
 )

@@ -388,7 +388,8 @@ class Objective:
         module = sharing(self.module)
         base = own_base(module, self.layout.dtype)
         twin = Objective(module, self.loss, self.layout.dtype, self.seed, self.batch_norm)
-        vars(twin).update(self._found(), base=base)
+        twin.base = base
+        vars(twin).update(self._found())
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -69,11 +69,10 @@ def _module(thing: Any, arguments: Sequence[str]) -> Any:
             "num_classes": classes,
             "out_features": classes,
         }
-        own = [f for f in fields(self) if "needed" in f.metadata]
-        given = {f.name: getattr(self, f.name) for f in own}
+        given = {name: getattr(self, name) for name in arguments}
         given |= {key: known[key] for key, value in given.items() if value is None and key in known}
-        for f in own:
-            if f.metadata.get("needed") and given[f.name] is None:
+        for f in fields(self):
+            if f.metadata.get("needed") and given.get(f.name) is None:
                 raise ConfigError(f"model {self.name} needs {f.name}; set model.{f.name}=...")
         try:
             made = thing(**given)

@@ -42,10 +42,13 @@ METHODS = {
     "fedcomgate": ["uplink.name=int", "uplink.bits=4", "run.participation=0.35"],
     "fedcomgate-exact": ["uplink.name=rotated", "uplink.bits=1", "run.participation=0.35", "run.store=disk"],
     "scaffold": ["algorithm.weights=size", "network.preset=lte"],
-    "fedpaq": ["uplink.name=topk", "uplink.ratio=0.1", "uplink.memory=error-feedback", *normed("averaged")],
+    "fedpaq": ["uplink.name=topk", "uplink.ratio=0.1", "uplink.memory=error-feedback"],
     "diana": ["algorithm.tau=1", "run.participation=0.5"],
-    "fedavgm": ["run.participation=0.35", "local.name=adamw", "local.keep=true", "algorithm.eta=0.01"],
-    "fedexp": ["uplink.name=int", "run.participation=0.35", "adapter.name=fedex", "adapter.alpha=2"],
+    "fedavgm": [
+        *("run.participation=0.35", "local.name=adamw", "local.keep=true", "algorithm.eta=0.01"),
+        *("adapter.name=fedex", "adapter.alpha=2"),
+    ],
+    "fedexp": ["uplink.name=int", "run.participation=0.35", *normed("averaged")],
     "scaffold-m": ["server.name=momentum", "run.participation=0.35", *normed("own")],
     "fedgate": ["server.name=nesterov", "server.momentum=0.5", "run.store=disk", "local.name=momentum"],
     "fedcom": [
