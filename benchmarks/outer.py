@@ -9,11 +9,16 @@ messages as there are workers; the time is that of one.
 import argparse
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
+from fedcom.draws import Draw
 from fedcom.outer import Outer
+from fedcom.outer.shards import divided, trainable
 
 
 def synchronised(device: torch.device) -> float:
@@ -40,31 +45,29 @@ def main() -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     outer = Outer(model, given.codec, given.bits, every=1)
+    pieces, draw = divided(trainable(model), 1)[0], Draw.seeded(0, device)
     times: dict[str, list[float]] = {"code": [], "read": [], "whole": []}
 
-    def timed(name: str, work):  # type: ignore[no-untyped-def]
-        def spy(*arguments):  # type: ignore[no-untyped-def]
-            started = synchronised(device)
-            found = work(*arguments)
-            spent[name] += synchronised(device) - started
-            return found
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        started = synchronised(device)
+        found = work()
+        times[name].append(synchronised(device) - started)
+        return found
 
-        return spy
+    def read(messages: list[bytes]) -> None:
+        for piece, message in zip(pieces, messages, strict=True):
+            outer.codec.decode(message, piece.layout, draw)
 
-    outer._encode, outer._decoded = timed("code", outer._encode), timed("read", outer._decoded)  # type: ignore[method-assign]
-    for turn in range(given.repeats + 1):
+    for _ in range(given.repeats + 1):
         with torch.no_grad():
             for p in model.parameters():
                 p.add_(torch.randn_like(p), alpha=1e-3)
-        spent = {"code": 0.0, "read": 0.0}
-        started = synchronised(device)
-        outer.step()
-        spent["whole"] = synchronised(device) - started
-        for name, seconds in spent.items() if turn else ():
-            times[name].append(seconds)
-    code, read, whole = (statistics.median(times[name]) for name in ("code", "read", "whole"))
+        timed("whole", outer.step)
+        sent = timed("code", lambda: [outer.codec.encode(p.read(), p.layout, draw) for p in pieces])
+        timed("read", partial(read, sent))
+    code, heard, whole = (statistics.median(times[name][1:]) for name in ("code", "read", "whole"))
     print(f"{numbers / 1e6:.1f} million parameters, {given.codec} at {given.bits:g} bits, {device.type}")
-    print(f"coding {code:.3f} s, reading {read:.3f} s, an outer step of one worker {whole:.3f} s")
+    print(f"coding {code:.3f} s, reading {heard:.3f} s, an outer step of one worker {whole:.3f} s")
     if device.type == "cuda":
         extra = (torch.cuda.max_memory_allocated() - held) / (4 * numbers)
         print(f"memory: {extra:.2f} times the model's float32 beside it at most")
