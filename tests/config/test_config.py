@@ -156,7 +156,7 @@ def test_parameters_alone_refine_the_methods_own_codec() -> None:
 REFUSED = [
     # unknown names: the nearest, or all
     ("algorithm.name=fedcomgat", "unknown algorithm 'fedcomgat'; did you mean 'fedcomgate'?"),
-    ("algorithm.name=zzz", "known: diana, econtrol, fedadagrad, "),
+    ("algorithm.name=zzz", "known: diana, diloco, econtrol, fedadagrad, "),
     ("algorithm.name=1,2", "unknown algorithm [1, 2]"),
     ("uplink.name=topp", "unknown codec 'topp'; did you mean 'topk'?"),
     ("downlink.name=natrual", "unknown codec 'natrual'; did you mean 'natural'?"),
@@ -180,7 +180,7 @@ REFUSED = [
     ("algorithm.eta.x=1", "algorithm.eta must be a number or 'auto'; got {'x': 1}"),
     ("algorithm.tau=2.5", "algorithm.tau must be a whole number or whole numbers, such as 200,200; got 2.5"),
     ("algorithm.batch=half", "algorithm.batch must be a whole number or 'full'; got 'half'"),
-    ("uplink.memory=some", "must be 'none' or 'error-feedback' or 'paper'; got 'some'"),
+    ("uplink.memory=some", "must be 'none' or 'error-feedback' or 'decayed-feedback' or 'paper'; got 'some'"),
     ("model.hidden=a,b", "model.hidden must be whole numbers, such as 200,200; got 'a,b'"),
     ("model.hidden=1.5,2", "model.hidden must be whole numbers"),
     ("data.name=5", "data.name must be text; got 5; write data.name='\"5\"' for that text"),

@@ -284,7 +284,7 @@ def test_what_cannot_work_says_why_and_what_to_do() -> None:
 
 
 def test_configs_choose_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "nets.py").write_text(
+    (tmp_path / "normed_nets.py").write_text(
         "from torch import nn\n"
         "def net(in_features, classes):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(in_features, 8), "
@@ -296,10 +296,10 @@ def test_configs_choose_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     table: dict[str, Any] = {"data": {"name": "digits", "clients": 4}, "run": {"rounds": 1}}
-    config = Config.of({**table, "model": {"name": "nets:net", "batch_norm": "own"}})
+    config = Config.of({**table, "model": {"name": "normed_nets:net", "batch_norm": "own"}})
     assert build_task(config)[0].objective.batch_norm == "own"
     assert config.table()["model"]["batch_norm"] == "own"
-    assert build_task(Config.of({**table, "model": {"name": "nets:says"}}))[0].objective.batch_norm is None
+    assert build_task(Config.of({**table, "model": {"name": "normed_nets:says"}}))[0].objective.batch_norm is None
     with pytest.raises(ConfigError, match="frozen"):
         Config.of({**table, "model": {"name": "mlp", "batch_norm": "mean"}})
     assert copy.deepcopy(task("own").objective).own is not None

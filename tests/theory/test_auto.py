@@ -145,6 +145,7 @@ CODECS: dict[str, dict[str, Any]] = {
 CELLS = [
     (method, codec)
     for method in ALGORITHMS
+    if ALGORITHMS[method].local.linear  # else steps have a length of their own, and rates are not found
     for codec in CODECS
     if (codec == "identity") <= ("memory" not in ALGORITHMS[method].uplink)
     if codec == "identity" or ALGORITHMS[method].compresses is None
