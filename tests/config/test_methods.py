@@ -71,3 +71,12 @@ def test_settings_of_a_file_and_of_python_are_used_alike() -> None:
     for one in both:
         other = replace(one, algorithm=FedAvg(eta=0.5))
         assert (other.table()["algorithm"]["eta"], other.run.rounds, dict(other.metrics)) == (0.5, 3, {})
+
+
+def test_methods_whose_steps_have_a_length_keep_their_rates_on_data_of_one_s_own() -> None:
+    rates = {
+        name: Config.of({"data": {"path": "own.csv"}, "algorithm": {"name": name}}).algorithm
+        for name in ("diloco", "fedcom")
+    }
+    assert (rates["diloco"].eta, rates["diloco"].gamma) == (1e-3, 7.0)
+    assert (rates["fedcom"].eta, rates["fedcom"].gamma) == ("auto", "auto")

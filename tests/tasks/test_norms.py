@@ -299,7 +299,10 @@ def test_configs_choose_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     config = Config.of({**table, "model": {"name": "normed_nets:net", "batch_norm": "own"}})
     assert build_task(config)[0].objective.batch_norm == "own"
     assert config.table()["model"]["batch_norm"] == "own"
-    assert build_task(Config.of({**table, "model": {"name": "normed_nets:says"}}))[0].objective.batch_norm is None
+    assert (
+        build_task(Config.of({**table, "model": {"name": "normed_nets:says"}}))[0].objective.batch_norm
+        is None
+    )
     with pytest.raises(ConfigError, match="frozen"):
         Config.of({**table, "model": {"name": "mlp", "batch_norm": "mean"}})
     assert copy.deepcopy(task("own").objective).own is not None

@@ -138,8 +138,10 @@ def _with_rates(table: Table) -> Table:
     if known_data and (model is None or MODELS.is_own(model)):
         return table
     given = {"name": DEFAULT, **table.get("algorithm", {})}
-    fixed = ALGORITHMS.find(given["name"], "algorithm").fixed
-    rates = {key: "auto" for key in ("eta", "gamma") if key not in fixed}
+    method = ALGORITHMS.find(given["name"], "algorithm")
+    if not method.local.linear:  # no rates can be found for its steps; it has some of its own
+        return table
+    rates = {key: "auto" for key in ("eta", "gamma") if key not in method.fixed}
     return {**table, "algorithm": {**rates, **given}}
 
 
