@@ -121,6 +121,8 @@ def test_every_command_of_the_docs_is_one(line: str, desk: Path, monkeypatch: py
     if name in ("run", "compare", "sweep"):
         if all("=" in word for word in words) and not re.search(r"model\.name|bits=0\.01", line):
             words.append("model.hidden=8")  # not for the model of a file or of one's own, or so few bits
+        if "model.name=gru" in line:
+            words += ["model.hidden=8", "data.length=8"]
         real = any("mnist" in word or "cifar" in word for word in words)
         words += ["--dry-run", "--device", "cpu", *(["data.name=digits", "data.clients=10"] if real else [])]
     if name in ("reproduce", "probe", "tune", "plan", "flower") or {"--measure", "--live"} & {*words}:
