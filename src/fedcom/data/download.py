@@ -58,20 +58,20 @@ def _retrieve(source: Source, archive: str, checksum: str | None, folder: Path) 
 def _unpack(archive: Path, source: Source, folder: Path) -> None:
     """Take the source's files, and nothing else, out of a tar; paths inside the tar are ignored.
 
-    Where the tar has no checksum, files are known by theirs, whatever they are called.
+    Files are known by their checksums, whatever they are called there, or else by their names.
     """
     known = {checksum: name for name, checksum in source.files.items() if checksum}
     with tarfile.open(archive) as tar:
         for member in tar:
             name = PurePosixPath(member.name).name
             content = tar.extractfile(member) if member.isfile() else None
-            if content is None or (source.archives[archive.name] and name not in source.files):
+            if content is None:
                 continue
             with content:
-                if source.archives[archive.name] is None:
-                    name = known.get(hashlib.sha256(content.read()).hexdigest(), "")
+                sure = known.get(hashlib.sha256(content.read()).hexdigest())
+                name = sure or name
+                if name in source.files and (sure or not (archive.parent / name).exists()):
                     content.seek(0)
-                if name:
                     with open(archive.parent / name, "wb") as out:
                         shutil.copyfileobj(content, out)
     for name in source.files:
