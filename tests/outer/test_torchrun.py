@@ -12,16 +12,28 @@ import torch
 from fedcom import FedCOM, Rotated, Simulation, Task
 from tests.conftest import close
 from tests.outer.worker import model, samples
+from tests.processes import PATIENCE, program
 
 WORKERS, STEPS, TURNS = 4, 5, 20
 
 
-def torchrun(out: Path, *more: str, **given: Any) -> list[Any]:
-    """What each worker found."""
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS), *more]
-    script = [str(Path(__file__).with_name("worker.py")), json.dumps({"out": str(out / "found"), **given})]
-    job = subprocess.run([sys.executable, *command, *script], capture_output=True, text=True, timeout=240)
-    assert job.returncode == 0, job.stderr[-3000:]
+def torchrun(out: Path, restarts: int = 0, real: bool = False, **given: Any) -> list[Any]:
+    """What each worker found.
+
+    Args:
+        real: whether the command itself starts them, or a process that has imported all.
+    """
+    given = {"out": str(out / "found"), **given}
+    if real:
+        options = ("--standalone", f"--nproc-per-node={WORKERS}", f"--max-restarts={restarts}")
+        script = (str(Path(__file__).with_name("worker.py")), json.dumps(given))
+        command = [sys.executable, "-m", "torch.distributed.run", *options, *script]
+        job = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        assert job.returncode == 0, job.stderr[-3000:]
+    else:
+        code = f"from tests.outer import worker\nworker.launch({WORKERS}, {restarts}, {given!r})"
+        end = program(out, code, environment={"GLOO_SOCKET_IFNAME": "lo"})
+        assert end.code == 0, end.err[-3000:]
     return [torch.load(out / f"found-{rank}.pt") for rank in range(WORKERS)]
 
 
@@ -45,7 +57,16 @@ def simulated() -> list[torch.Tensor]:
 
 
 def test_four_workers(tmp_path: Path) -> None:
-    first, *others = torchrun(tmp_path)
+    check_four(torchrun(tmp_path))
+
+
+@pytest.mark.thorough
+def test_the_command_torchrun(tmp_path: Path) -> None:
+    check_four(torchrun(tmp_path, real=True))
+
+
+def check_four(ends: list[Any]) -> None:
+    first, *others = ends
     for found in (first, *others):
         assert found["same"]
         assert found["bytes"][0] == found["bytes"][1] > 0
@@ -64,7 +85,7 @@ def test_four_workers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("more", [{}, {"delay": 1, "fragments": 2}, {"memory": 0.9, "codec": "topk"}])
 def test_a_killed_worker_is_started_again(tmp_path: Path, more: dict[str, Any]) -> None:
     whole = torchrun(tmp_path, folder=str(tmp_path / "whole"), more=more, victim=-1)
-    ends = torchrun(tmp_path, "--max-restarts=2", folder=str(tmp_path / "cut"), more=more, victim=1)
+    ends = torchrun(tmp_path, 2, folder=str(tmp_path / "cut"), more=more, victim=1)
     for found, asked in zip(ends, whole, strict=True):
         assert found["same"]
         assert torch.equal(found["end"], asked["end"])

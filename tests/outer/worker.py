@@ -1,4 +1,4 @@
-"""One of the workers of test_torchrun.py: torchrun starts four of them."""
+"""The workers of test_torchrun.py, which torchrun starts."""
 
 import json
 import os
@@ -145,21 +145,37 @@ def sites(kind: str) -> dict[str, Any]:
     return {"same": same, "size": outer.size, "sent": outer.sent, "losses": losses}
 
 
-if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
+def work(given: dict[str, Any]) -> None:
+    """What one worker does; what it finds goes to a file."""
     start(timeout=60)
     rank = dist.get_rank()
     if "folder" in given:
         net = model()
-        done = train(
-            net,
-            Outer(net, every=5, **{"codec": "rotated", **given["more"]}),
-            40,
-            Path(given["folder"]),
-            given["victim"],
-        )
+        outer = Outer(net, every=5, **{"codec": "rotated", **given["more"]})
+        done = train(net, outer, 40, Path(given["folder"]), given["victim"])
         result: Any = {"end": done[-1], "same": all_same(done[-1])}
     else:
         result = sites(given["sites"]) if "sites" in given else outcomes(rank)
     torch.save(result, f"{given['out']}-{rank}.pt")
     dist.destroy_process_group()
+
+
+def launch(workers: int, restarts: int, given: dict[str, Any]) -> None:
+    """What torchrun does, but workers are forked from this process and need not import torch again."""
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    torch.optim.AdamW([nn.Parameter(torch.zeros(1))])  # imports what optimisers need, once for all workers
+    config = LaunchConfig(
+        *(1, 1, workers),
+        run_id="outer",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=restarts,
+        monitor_interval=0.05,
+        start_method="fork",
+    )
+    elastic_launch(config, work)(given)
+
+
+if __name__ == "__main__":
+    work(json.loads(sys.argv[1]))
