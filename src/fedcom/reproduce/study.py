@@ -1,6 +1,6 @@
 """What a study is: claims of the paper, the runs that test them, a figure and a verdict on each claim."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,8 @@ def panel(
     name: str | None = None,
     tuned: bool = True,
     rates: Sequence[str] = (),
+    tunes: Mapping[str, Sequence[str]] | None = None,
+    seeds: int | None = None,
     over: Table | None = None,
     quick: Table | None = None,
 ) -> Panel:
@@ -117,6 +119,8 @@ def panel(
         name: of the panel; None for the file's.
         tuned: run each method at its rates from experiments/rates.
         rates: the files there with rates for this very task; see `Panel`.
+        tunes: what tuning looks for; see `Panel`.
+        seeds: at most so many.
         over: settings that override the file's, by section.
         quick: settings that override those in the quick form.
     """
@@ -129,7 +133,7 @@ def panel(
     grid = table.pop("grid", {})
     table = scale.of(table)
     untuned = lay_rates(table, methods, rates) if tuned else ()
-    return Panel(name or Path(file).stem, table, tuple(methods), grid, tuple(rates), untuned)
+    return Panel(name or Path(file).stem, table, tuple(methods), grid, tuple(rates), untuned, tunes, seeds)
 
 
 def authors() -> str:
