@@ -51,11 +51,8 @@ def hours(p: Panel, label: str, rounds: float, sent: float, speed: float) -> flo
     Args:
         sent: bytes of its own messages.
     """
-    run = next(run for run in p.runs(1) if run.method == label)
-    tau = run.config.algorithm.tau
-    assert isinstance(tau, int)
-    wire: float = 8e-6 * traffic(p.config.data.clients or 1, label) * sent / speed
-    return (rounds * tau * STEP + wire) / 3600
+    wire = 8e-6 * traffic(p.config.data.clients or 1, label) * sent / speed
+    return float(rounds * p.table["algorithm"]["tau"] * STEP + wire) / 3600
 
 
 class Mark(NamedTuple):

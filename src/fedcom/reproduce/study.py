@@ -155,17 +155,18 @@ def lay_rates(table: Table, methods: Sequence[str], files: Sequence[str] = ()) -
     """
     tuned = {label: rates for file in files for label, rates in rates_in(file).items()}
     labels = table.setdefault("methods", {})
+    whose = {label: labels.get(label, {}).get("rates_of", label) for label in methods}
     for label in methods:
         own = labels.get(label, {})
-        if "rates_of" in own:
-            like = labels[own.pop("rates_of")]
+        if own.pop("rates_of", None):
+            like = labels[whose[label]]
             rates = {key: like[key] for key in ("eta", "gamma") if key in like}
         else:
             rates = dict(tuned.get(label) or method_rates(table["data"]["name"], own.get("name", label)))
             if "rate" in rates:  # of an adaptive server
                 own = {**own, "server": {**own["server"], "rate": rates.pop("rate")}}
         labels[label] = {**rates, **own}
-    return tuple(label for label in methods if files and label not in tuned)
+    return tuple(label for label in methods if files and whose[label] not in tuned)
 
 
 def method_rates(data: str, method: str) -> dict[str, float]:
