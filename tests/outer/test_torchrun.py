@@ -17,7 +17,9 @@ from tests.processes import PATIENCE, program
 WORKERS, STEPS, TURNS = 4, 5, 20
 
 
-def torchrun(out: Path, restarts: int = 0, real: bool = False, **given: Any) -> list[Any]:
+def torchrun(
+    out: Path, restarts: int = 0, real: bool = False, workers: int = WORKERS, **given: Any
+) -> list[Any]:
     """What each worker found.
 
     Args:
@@ -25,16 +27,16 @@ def torchrun(out: Path, restarts: int = 0, real: bool = False, **given: Any) -> 
     """
     given = {"out": str(out / "found"), **given}
     if real:
-        options = ("--standalone", f"--nproc-per-node={WORKERS}", f"--max-restarts={restarts}")
+        options = ("--standalone", f"--nproc-per-node={workers}", f"--max-restarts={restarts}")
         script = (str(Path(__file__).with_name("worker.py")), json.dumps(given))
         command = [sys.executable, "-m", "torch.distributed.run", *options, *script]
         job = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         assert job.returncode == 0, job.stderr[-3000:]
     else:
-        code = f"from tests.outer import worker\nworker.launch({WORKERS}, {restarts}, {given!r})"
+        code = f"from tests.outer import worker\nworker.launch({workers}, {restarts}, {given!r})"
         end = program(out, code, environment={"GLOO_SOCKET_IFNAME": "lo"})
         assert end.code == 0, end.err[-3000:]
-    return [torch.load(out / f"found-{rank}.pt") for rank in range(WORKERS)]
+    return [torch.load(out / f"found-{rank}.pt") for rank in range(workers)]
 
 
 def simulated() -> list[torch.Tensor]:
@@ -72,6 +74,9 @@ def check_four(ends: list[Any]) -> None:
         assert found["bytes"][0] == found["bytes"][1] > 0
         assert "worker 2" in found["not finite"][0]
         assert "not finite" in found["not finite"][0]
+        late, damaged = found["refused"][-2:] if "worker 3" in found["refused"][0] else found["refused"][::-1]
+        assert "outer step 1: the message of worker 3 is left out: it is of outer step 0" in late
+        assert "outer step 1: the message of worker 2 is left out" in damaged
         assert "same" in found["differ"]
         assert "other outer parameters" in found["drifted"]
         assert torch.equal(found["path"], first["path"])
@@ -79,6 +84,20 @@ def check_four(ends: list[Any]) -> None:
         close(ours, theirs, 1e-6)
     # Weights 1, 2 and 4 of changes 1, 2 and 4, and a step of 0.7 (1 + 0.9).
     close(first["without it"], torch.tensor(1.33 * 21 / 7, dtype=torch.float64), 0.05)
+    close(first["of two"], torch.tensor(1.5, dtype=torch.float64), 0.05)  # changes 1 and 2
+    assert sum("another worker cannot read it" in found["refused"][-1] for found in ends) == 3
+
+
+def test_a_killed_worker_that_has_lost_its_checkpoints_joins_again(tmp_path: Path) -> None:
+    """It gets the outer parameters, moments and what was in flight from another; all go on the same."""
+    more = {"delay": 1, "fragments": 2}
+    ends = torchrun(
+        *(tmp_path, 1, False, 3), folder=str(tmp_path / "saved"), more=more, victim=1, forgets=True
+    )
+    for found in ends:
+        assert found["same"]
+        assert found["turns"] == [8, 9]  # with one in finish
+        assert found["outer steps"] in (7, 8)  # killed after step 22, all go on from there or from 20
 
 
 @pytest.mark.thorough

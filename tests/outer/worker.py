@@ -32,7 +32,12 @@ def samples(rank: int) -> tuple[Tensor, Tensor]:
 def train(
     net: nn.Module, outer: Outer, steps: int, folder: Path | None = None, victim: int = -1
 ) -> list[Tensor]:
-    """Take steps on this worker's data; the model after each outer step."""
+    """Take steps on this worker's data; the model after each outer step.
+
+    Args:
+        folder: of checkpoints, from which it goes on.
+        victim: the worker that is killed halfway, once.
+    """
     optimizer, found = torch.optim.AdamW(net.parameters(), lr=1e-2), list[Tensor]()
     rank = dist.get_rank()
     x, y = samples(rank)
@@ -72,7 +77,7 @@ def counted() -> list[int]:
     heard, irecv = list[int](), dist.irecv
 
     def spy(tensor: Tensor, *more: Any) -> Any:
-        heard.append(tensor.numel())
+        heard.append(tensor.nbytes)
         return irecv(tensor, *more)
 
     dist.irecv = spy
@@ -86,7 +91,7 @@ def outcomes(rank: int) -> dict[str, Any]:
     outer = Outer(net, "rotated", 0.25, every=5)
     found["path"] = torch.stack(train(net, outer, 100)[:-1])
     found["same"] = all_same(flat(net))
-    found["bytes"] = (outer.received, sum(heard) + 8 * len(heard))  # and a length before each
+    found["bytes"] = (outer.received, sum(heard))
     net = model()
     train(net, Outer(net, "rotated", 0.25, every=5, delay=1, fragments=2), 23)
     found["same"] &= all_same(flat(net))
@@ -101,6 +106,30 @@ def outcomes(rank: int) -> dict[str, Any]:
         outer.step()
     found["not finite"] = [str(warning.message) for warning in said]
     found["without it"] = (flat(net) - before)[0]  # 1.33 times the weighted mean of what came: 1, 2 and 4
+    found["same"] &= all_same(flat(net))
+
+    net = model()
+    outer = Outer(net, "int", 8, every=1, optimiser="sgd", rate=1.0)
+    exchange, kept = outer._links.exchange, list[bytes]()
+
+    def badly(message: bytes) -> list[memoryview]:
+        """Worker 3 sends its first message again, and that of worker 2 is damaged on its way to worker 1."""
+        kept.append(message)
+        mail = exchange(kept[0] if rank == 3 else message)
+        if rank == 1 and len(kept) == 2:
+            mail[2] = memoryview(bytes(mail[2][:-1]) + b"?")
+        return mail
+
+    outer._links.exchange = badly
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            before = flat(net)
+            with torch.no_grad():
+                next(net.parameters()).add_(1.0 + rank)
+            outer.step()
+    found["refused"] = [str(warning.message) for warning in said]
+    found["of two"] = (flat(net) - before)[0]
     found["same"] &= all_same(flat(net))
 
     try:
@@ -150,10 +179,24 @@ def work(given: dict[str, Any]) -> None:
     start(timeout=60)
     rank = dist.get_rank()
     if "folder" in given:
-        net = model()
+        net, folder = model(), Path(given["folder"])
         outer = Outer(net, every=5, **{"codec": "rotated", **given["more"]})
-        done = train(net, outer, 40, Path(given["folder"]), given["victim"])
-        result: Any = {"end": done[-1], "same": all_same(done[-1])}
+        if (
+            given.get("forgets")
+            and rank == given["victim"]
+            and os.environ["TORCHELASTIC_RESTART_COUNT"] == "1"
+        ):
+            for path in folder.glob(f"worker-{rank}-*"):  # as a new machine in the place of a lost one
+                path.unlink()
+        done = train(net, outer, 40, folder, given["victim"])
+        own = outer.state_dict()["fragments"]
+        moments = [x for part in own for some in part["moments"] for x in some.values()]
+        result: Any = {
+            "end": done[-1],
+            "same": all_same(done[-1]) and all_same(torch.cat(moments)),
+            "turns": outer.turns,
+            "outer steps": len(done) - 1,
+        }
     else:
         result = sites(given["sites"]) if "sites" in given else outcomes(rank)
     torch.save(result, f"{given['out']}-{rank}.pt")

@@ -1,8 +1,12 @@
-"""How workers exchange messages: each sends its own to every other, as bytes of their exact number."""
+"""How workers exchange messages: each sends its own to every other, as bytes of their exact number.
+
+Before a message goes its length, in 8 bytes; after all of them a byte for each: whether it could be read.
+"""
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +17,6 @@ from torch import Tensor
 from fedcom.errors import ConfigError, RankLost
 
 c10d: Any = dist  # whose stubs do not name its stores
-_NUMBER = 8  # bytes of a length, which goes before a message
 
 
 def start(backend: str = "gloo", timeout: float = 1800.0) -> None:
@@ -86,13 +89,21 @@ class Links:
         """The messages of all sites in order, this one's own among them."""
         if self.sites == 1:
             return [memoryview(message)]
-        try:
-            found = self._among_peers(message) if self.leads else []
+        found = self._among_peers(message) if self.leads else []
+        with _blaming("another process of this site"):
             return found if self._site is None else self._inside_site(found)
-        except RuntimeError as error:
-            said = re.sub(r"^\[[^\]]*\] *", "", str(error).strip()).splitlines()
-            why = said[0][:200] if said else type(error).__name__
-            raise RankLost(f"another worker ended or did not answer in time ({why})") from error
+
+    def agree(self, good: Sequence[bool]) -> list[bool]:
+        """What all sites say yes to, of as many questions as there are sites."""
+        if self.sites == 1:
+            return list(good)
+        own = torch.tensor(good, dtype=torch.uint8)
+        if self.leads:
+            boxes = {i: torch.empty_like(own) for i in self._others}
+            self._swap(own, boxes)
+            own = torch.stack([own, *boxes.values()]).amin(0)
+        with _blaming("another process of this site"):
+            return [bool(x) for x in self._told(own)]
 
     def gather(self, word: int) -> list[int]:
         """A whole number of every site: the least that one of its processes gives."""
@@ -120,25 +131,32 @@ class Links:
             dist.broadcast(x, dist.get_global_rank(self._site, 0), self._site)
         return x
 
+    @property
+    def _others(self) -> list[int]:
+        return [i for i in range(self.sites) if i != self.number]
+
     def _among_peers(self, message: bytes) -> list[memoryview]:
         """Send the message to every other site, and hear theirs."""
-        peers = self._peers
+        told = {i: torch.zeros(1, dtype=torch.int64) for i in self._others}
+        self._swap(torch.tensor([len(message)]), told)
+        boxes = {i: torch.empty(int(n), dtype=torch.uint8) for i, n in told.items()}
+        own = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        self._swap(own, boxes)
+        return [_bytes(boxes.get(i, own)) for i in range(self.sites)]
+
+    def _swap(self, own: Tensor, boxes: Mapping[int, Tensor]) -> None:
+        """Send a tensor to some sites, and overwrite others with what they send; bytes are counted."""
+        peers, work = self._peers, list[tuple[int, Any]]()
         assert peers is not None
-        told = [torch.zeros(1, dtype=torch.int64) for _ in range(self.sites)]
-        dist.all_gather(told, torch.tensor([len(message)]), peers)
-        lengths = [int(n) for n in told]
-        boxes = [torch.empty(n, dtype=torch.uint8) for n in lengths]
-        boxes[self.number] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        others = [i for i in range(self.sites) if i != self.number]
-        place = {i: dist.get_global_rank(peers, i) for i in others}
-        work = [dist.irecv(boxes[i], place[i], peers) for i in others]
-        work += [dist.isend(boxes[self.number], place[i], peers) for i in others]
-        for each in work:
-            assert each is not None
-            each.wait()
-        self.sent += len(others) * (len(message) + _NUMBER)
-        self.received += sum(lengths[i] + _NUMBER for i in others)
-        return [_bytes(box) for box in boxes]
+        for i, box in boxes.items():
+            with _blaming(f"worker {i}"):
+                there = dist.get_global_rank(peers, i)
+                work += [(i, dist.irecv(box, there, peers)), (i, dist.isend(own, there, peers))]
+        for i, each in work:
+            with _blaming(f"worker {i}"):
+                each.wait()
+        self.sent += len(boxes) * own.nbytes
+        self.received += sum(box.nbytes for box in boxes.values())
 
     def _inside_site(self, found: list[memoryview]) -> list[memoryview]:
         """What the site's first process heard, on all its processes."""
@@ -147,6 +165,17 @@ class Links:
         if self.leads:
             whole = torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8)
         return [_bytes(part) for part in torch.split(self._told(whole), lengths.tolist())]
+
+
+@contextmanager
+def _blaming(who: str) -> Iterator[None]:
+    """Inside, an error of torch.distributed says who did not answer."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = re.sub(r"^\[[^\]]*\] *", "", str(error).strip()).splitlines()
+        why = said[0][:200] if said else type(error).__name__
+        raise RankLost(f"{who} ended or did not answer in time ({why})") from error
 
 
 def _bytes(x: Tensor) -> memoryview:

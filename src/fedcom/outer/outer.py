@@ -266,7 +266,10 @@ class Outer:
         heard = self._heard(fragment, mail, checksum)
         total = sum(header.weight for header, _ in heard.values())
         if not total:
-            raise Diverged("no worker's change is finite; lower the rates, and go on from a checkpoint")
+            raise Diverged(
+                f"outer step {fragment.turn}: no worker has sent a change that is finite and can be read; "
+                "lower the rates, and go on from a checkpoint"
+            )
         for i in range(len(fragment.pieces)):
             mean = torch.zeros_like(fragment.w[i])
             for number, (header, parts) in heard.items():
@@ -304,7 +307,7 @@ class Outer:
     def _heard(
         self, fragment: "Fragment", mail: list[memoryview], checksum: int
     ) -> dict[int, tuple[Header, list[memoryview]]]:
-        """The messages that count, by worker; those that cannot be read are named and left out."""
+        """The messages that count, by worker; those that somebody cannot read are named and left out."""
         heard, pieces, codec = {}, len(fragment.pieces), self.codec
         for number, data in enumerate(mail):
             try:
@@ -314,10 +317,7 @@ class Outer:
                 for piece, part in zip(fragment.pieces, parts, strict=True):
                     codec.format.unframe(codec.id, codec.fingerprint(piece.layout), part)
             except WireError as error:
-                warnings.warn(
-                    f"outer step {fragment.turn}: the message of worker {number} is left out: {error}",
-                    stacklevel=2,
-                )
+                self._left_out(fragment, number, error)
                 continue
             if header.checksum != checksum:
                 raise RankLost(
@@ -326,7 +326,16 @@ class Outer:
                     "hardware? go on from a checkpoint"
                 )
             heard[number] = header, parts
+        agreed = self._links.agree([number in heard for number in range(len(mail))])
+        for number in [number for number in heard if not agreed[number]]:
+            self._left_out(fragment, number, "another worker cannot read it")
+            del heard[number]
         return heard
+
+    def _left_out(self, fragment: "Fragment", number: int, why: object) -> None:
+        warnings.warn(
+            f"outer step {fragment.turn}: the message of worker {number} is left out: {why}", stacklevel=2
+        )
 
     def _key(self, fragment: "Fragment", piece: int, worker: int) -> Draw:
         """The random numbers with which a worker's message of a piece is made and read."""
