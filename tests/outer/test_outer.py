@@ -153,6 +153,7 @@ def test_only_what_is_trained_is_exchanged() -> None:
         ({"codec": "sign", "bits": 0.25}, "cannot send 0.25 bits"),
         ({"optimiser": "adamw"}, "adam"),
         ({"per_site": 2}, "per_site must divide the 1 processes"),
+        ({"down": "identity"}, "set leader=True"),
     ],
 )
 def test_what_cannot_be_is_refused(more: dict[str, Any], words: str) -> None:

@@ -82,6 +82,14 @@ def check_four(ends: list[Any]) -> None:
         assert torch.equal(found["path"], first["path"])
     for ours, theirs in zip(first["path"], simulated(), strict=True):
         close(ours, theirs, 1e-6)
+    close(first["led identity"], first["path"][:4], 1e-12)
+    assert not torch.equal(first["led None"], first["path"][:4])  # coded again
+    for down in ("identity", None):  # the leader's message goes to each, theirs to it alone
+        sent = [found[f"sent {down}"] for found in ends]
+        assert sent[0][0] == 3 * sent[1][1]
+        assert sent[0][1] == sum(sent[i][0] for i in (1, 2, 3))
+        assert all(received == counted for _, received, counted in sent)
+    assert first["sent identity"][0] > 8 * 3 * 4 * 163  # float64 to three, four times
     # Weights 1, 2 and 4 of changes 1, 2 and 4, and a step of 0.7 (1 + 0.9).
     close(first["without it"], torch.tensor(1.33 * 21 / 7, dtype=torch.float64), 0.05)
     close(first["of two"], torch.tensor(1.5, dtype=torch.float64), 0.05)  # changes 1 and 2

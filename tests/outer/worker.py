@@ -96,6 +96,13 @@ def outcomes(rank: int) -> dict[str, Any]:
     train(net, Outer(net, "rotated", 0.25, every=5, delay=1, fragments=2), 23)
     found["same"] &= all_same(flat(net))
 
+    for down in ("identity", None):
+        net, heard[:] = model(), []
+        outer = Outer(net, "rotated", 0.25, every=5, leader=True, down=down)
+        found[f"led {down}"] = torch.stack(train(net, outer, 20)[:-1])
+        found[f"sent {down}"] = (outer.sent, outer.received, sum(heard))
+        found["same"] &= all_same(flat(net))
+
     net = model()
     outer = Outer(net, "int", 8, every=1, weight=1.0 + rank)
     before = flat(net)

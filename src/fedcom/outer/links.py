@@ -74,7 +74,7 @@ class Links:
         self.process = rank
         self.number, self.sites = rank // per_site, size // per_site
         self._inside = rank % per_site
-        self.leads = sharded or self._inside == 0
+        self.leads = sharded or self._inside == 0 or self.sites == 1
         if alone:
             return
         wait = timedelta(seconds=timeout)
@@ -89,9 +89,24 @@ class Links:
         """The messages of all sites in order, this one's own among them."""
         if self.sites == 1:
             return [memoryview(message)]
-        found = self._among_peers(message) if self.leads else []
-        with _blaming("another process of this site"):
-            return found if self._site is None else self._inside_site(found)
+        found = self._swapped(message, self._others, self._others) if self.leads else {}
+        return self._inside_site([found[i] for i in sorted(found)], self.sites)
+
+    def collect(self, message: bytes) -> list[memoryview]:
+        """Send the message to the first site; there, the messages of all sites in order, else none."""
+        if self.sites == 1 or not self.leads:
+            return [memoryview(message)] if self.leads else []
+        found = self._swapped(message, *(((), self._others) if self.number == 0 else ((0,), ())))
+        return [found[i] for i in sorted(found)] if self.number == 0 else []
+
+    def spread(self, message: bytes) -> memoryview:
+        """The message of the first site, on all processes of all sites."""
+        if self.sites == 1:
+            return memoryview(message)
+        first, found = self.number == 0, dict[int, memoryview]()
+        if self.leads:
+            found = self._swapped(message, *((self._others, ()) if first else ((), (0,))))
+        return self._inside_site([found[0]] if self.leads else [], 1)[0]
 
     def agree(self, good: Sequence[bool]) -> list[bool]:
         """What all sites say yes to, of as many questions as there are sites."""
@@ -100,7 +115,7 @@ class Links:
         own = torch.tensor(good, dtype=torch.uint8)
         if self.leads:
             boxes = {i: torch.empty_like(own) for i in self._others}
-            self._swap(own, boxes)
+            self._swap(own, self._others, boxes)
             own = torch.stack([own, *boxes.values()]).amin(0)
         with _blaming("another process of this site"):
             return [bool(x) for x in self._told(own)]
@@ -135,36 +150,41 @@ class Links:
     def _others(self) -> list[int]:
         return [i for i in range(self.sites) if i != self.number]
 
-    def _among_peers(self, message: bytes) -> list[memoryview]:
-        """Send the message to every other site, and hear theirs."""
-        told = {i: torch.zeros(1, dtype=torch.int64) for i in self._others}
-        self._swap(torch.tensor([len(message)]), told)
+    def _swapped(self, message: bytes, to: Sequence[int], heard: Sequence[int]) -> dict[int, memoryview]:
+        """Send a message to some sites, and hear others'; by site, this one's own among them."""
+        told = {i: torch.zeros(1, dtype=torch.int64) for i in heard}
+        self._swap(torch.tensor([len(message)]), to, told)
         boxes = {i: torch.empty(int(n), dtype=torch.uint8) for i, n in told.items()}
-        own = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        self._swap(own, boxes)
-        return [_bytes(boxes.get(i, own)) for i in range(self.sites)]
+        own = torch.frombuffer(bytearray(message or b"-"), dtype=torch.uint8)[: len(message)]
+        self._swap(own, to, boxes)
+        return {i: _bytes(box) for i, box in {**boxes, self.number: own}.items()}
 
-    def _swap(self, own: Tensor, boxes: Mapping[int, Tensor]) -> None:
-        """Send a tensor to some sites, and overwrite others with what they send; bytes are counted."""
+    def _swap(self, own: Tensor, to: Sequence[int], boxes: Mapping[int, Tensor]) -> None:
+        """Send a tensor to some sites, and overwrite boxes with what others send; bytes are counted."""
         peers, work = self._peers, list[tuple[int, Any]]()
         assert peers is not None
         for i, box in boxes.items():
             with _blaming(f"worker {i}"):
-                there = dist.get_global_rank(peers, i)
-                work += [(i, dist.irecv(box, there, peers)), (i, dist.isend(own, there, peers))]
+                work.append((i, dist.irecv(box, dist.get_global_rank(peers, i), peers)))
+        for i in to:
+            with _blaming(f"worker {i}"):
+                work.append((i, dist.isend(own, dist.get_global_rank(peers, i), peers)))
         for i, each in work:
             with _blaming(f"worker {i}"):
                 each.wait()
-        self.sent += len(boxes) * own.nbytes
+        self.sent += len(to) * own.nbytes
         self.received += sum(box.nbytes for box in boxes.values())
 
-    def _inside_site(self, found: list[memoryview]) -> list[memoryview]:
-        """What the site's first process heard, on all its processes."""
-        lengths = self._told(torch.tensor([len(m) for m in found] if self.leads else [0] * self.sites))
-        whole = torch.empty(int(lengths.sum()), dtype=torch.uint8)
-        if self.leads:
-            whole = torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8)
-        return [_bytes(part) for part in torch.split(self._told(whole), lengths.tolist())]
+    def _inside_site(self, found: list[memoryview], count: int) -> list[memoryview]:
+        """So many messages that the site's first process heard, on all its processes."""
+        if self._site is None:
+            return found
+        with _blaming("another process of this site"):
+            lengths = self._told(torch.tensor([len(m) for m in found] if self.leads else [0] * count))
+            whole = torch.empty(int(lengths.sum()), dtype=torch.uint8)
+            if self.leads:
+                whole = torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8)
+            return [_bytes(part) for part in torch.split(self._told(whole), lengths.tolist())]
 
 
 @contextmanager
