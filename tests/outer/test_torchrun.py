@@ -90,6 +90,15 @@ def check_four(ends: list[Any]) -> None:
         assert sent[0][1] == sum(sent[i][0] for i in (1, 2, 3))
         assert all(received == counted for _, received, counted in sent)
     assert first["sent identity"][0] > 8 * 3 * 4 * 163  # float64 to three, four times
+    net = model()
+    x, y = (torch.cat(parts) for parts in zip(*map(samples, range(WORKERS)), strict=True))
+    torch.nn.functional.cross_entropy(net(x), y).backward()
+    whole = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
+    for found in ends:
+        steps, received, counted = found["hook"]
+        assert (steps, received) == (2, counted)
+        assert found["gradient nan"].isnan().all()
+    close(first["gradient 1.0"], whole, 1e-4)
     # Weights 1, 2 and 4 of changes 1, 2 and 4, and a step of 0.7 (1 + 0.9).
     close(first["without it"], torch.tensor(1.33 * 21 / 7, dtype=torch.float64), 0.05)
     close(first["of two"], torch.tensor(1.5, dtype=torch.float64), 0.05)  # changes 1 and 2

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fedcom.errors import ConfigError, RankLost
-from fedcom.outer import Outer, restore, save, start
+from fedcom.outer import Gradients, Outer, hook, restore, save, start
 
 torch.set_num_threads(1)
 
@@ -138,6 +138,19 @@ def outcomes(rank: int) -> dict[str, Any]:
     found["refused"] = [str(warning.message) for warning in said]
     found["of two"] = (flat(net) - before)[0]
     found["same"] &= all_same(flat(net))
+
+    ddp, heard[:] = nn.parallel.DistributedDataParallel(model()), []
+    state = Gradients("int", 16)
+    ddp.register_comm_hook(state, hook)
+    x, y = samples(rank)
+    for scale in (1.0, torch.nan):
+        ddp.zero_grad()
+        (scale * nn.functional.cross_entropy(ddp(x), y)).backward()
+        found[f"gradient {scale}"] = torch.cat(
+            [p.grad.flatten() for p in ddp.parameters() if p.grad is not None]
+        )
+    found["same"] &= all_same(found["gradient 1.0"])
+    found["hook"] = (state.steps, state.received, sum(heard))
 
     try:
         net = model()

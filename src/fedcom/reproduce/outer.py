@@ -25,12 +25,14 @@ STEP: float = _TOLD["step"]  # seconds of a worker's own step
 
 def plan(scale: Scale) -> list[Panel]:
     tuned = {"rates": ("outer",), "tunes": _TOLD["tunes"], "quick": _TOLD["quick"]}
-    main = panel(FILE, scale, QUICK if scale.quick else LABELS, **tuned)
+    methods = {"methods": _TOLD["methods"]}
+    main = panel(FILE, scale, QUICK if scale.quick else LABELS, over=methods, **tuned)
+    tuned |= {"tunes": {}}
     others = {} if scale.quick else _TOLD["others"]
     return [
         main,
         *(
-            panel(FILE, scale, (BASE, SMALL), name=name, over=over, seeds=1, **{**tuned, "tunes": {}})
+            panel(FILE, scale, (BASE, SMALL), name=name, over={**methods, **over}, seeds=1, **tuned)
             for name, over in others.items()
         ),
     ]
