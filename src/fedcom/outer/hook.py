@@ -82,7 +82,8 @@ def hook(
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
     """What DistributedDataParallel calls with each bucket of gradients."""
-    future = torch.futures.Future[Tensor]()
-    future.set_result(state.mean(bucket.buffer(), bucket.index()))
+    g = bucket.buffer()
+    future = torch.futures.Future[Tensor](devices=[g.device] if g.is_cuda else None)
+    future.set_result(state.mean(g, bucket.index()))
     state.steps += bucket.is_last()
     return future

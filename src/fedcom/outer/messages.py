@@ -42,13 +42,8 @@ def pack(header: Header, pieces: Sequence[bytes]) -> bytes:
     """A whole message."""
     said = (header.fragment, header.turn, header.checksum, header.weight)
     head = _HEADER.pack(b"FO", VERSION, header.empty, *said)
-    return b"".join(
-        [
-            head,
-            _CRC.pack(crc32(head)),
-            *(part for piece in pieces for part in (_LENGTH.pack(len(piece)), piece)),
-        ]
-    )
+    rest = [part for piece in pieces for part in (_LENGTH.pack(len(piece)), piece)]
+    return b"".join([head, _CRC.pack(crc32(head)), *rest])
 
 
 def unpack(data: memoryview, fragment: int, turn: int, count: int) -> tuple[Header, list[memoryview]]:
