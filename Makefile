@@ -49,7 +49,7 @@ types: $(VENV)/installed  ## mypy, strict on src
 	$(BIN)/mypy
 
 loops: $(VENV)/installed  ## compile the codecs' loops once, or each worker of the tests would
-	$(BIN)/fedcom codecs --measure --dim 3000 --repeat 2 --bits 0.5,2 --quiet --out $(VENV)/loops --force > $(VENV)/loops.txt
+	$(BIN)/python -m tests.loops
 
 pytest: $(VENV)/installed  ## the tests
 	$(BIN)/pytest $(WORKERS)

@@ -1,10 +1,8 @@
 """The command line: what it prints, where, and its exit codes."""
 
 import json
-import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -20,7 +18,7 @@ from fedcom.algorithms.schedules import SCHEDULES
 from fedcom.cli import options
 from fedcom.config import DataConfig, RunConfig
 from fedcom.runs.files import FILES
-from tests.processes import PATIENCE, Result, finished, started
+from tests.processes import Result, finished, started
 
 COLOUR = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # these make rich treat a pipe as a terminal
 REGISTRIES: dict[str, Any] = {
@@ -78,15 +76,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_with_no_argument_it_is_fedcom_on_digits(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "fedcom", "run", "run.rounds=2"],
-        cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name not in COLOUR},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    code, out, err = done.returncode, done.stdout, done.stderr
+    code, out, err = finished(tmp_path, "run", "run.rounds=2")
     folder = tmp_path / "runs" / "fedcom-digits-001"
     assert (code, out) == (0, "results in runs/fedcom-digits-001\n")
     assert {path.name for path in folder.iterdir()} == set(FILES)
