@@ -130,21 +130,21 @@ def test_an_interrupted_comparison_exits_with_130_and_shows_what_it_has(tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nosuch"], "No such command 'nosuch'"),
-        (["run", "--nosuch"], "No such option"),
-        (["evaluate"], "Missing argument 'DIR'"),
-        (["list"], "Missing argument"),
-        (["compare", "--seeds", "0"], "Invalid value for '--seeds'"),
-        (["run", "--device", "tpu"], "Invalid value for '--device'"),
+        (["nosuch"], "no such command 'nosuch'; see fedcom -h"),
+        (["rum"], "no such command 'rum'; did you mean 'run'?"),
+        (["run", "--nosuch"], "no such option: --nosuch"),
+        (["evaluate"], "missing argument 'DIR'; see fedcom evaluate -h"),
+        (["compare", "--seeds", "0"], "invalid value for '--seeds'"),
+        (["run", "--device", "tpu"], "invalid value for '--device'"),
     ],
 )
-def test_wrong_usage_prints_usage_and_exits_with_2(
+def test_wrong_usage_is_one_line_and_exits_with_2(
     command: Command, arguments: list[str], message: str
 ) -> None:
     code, out, err = command(*arguments)
     assert (code, out) == (2, "")
-    assert "Usage: " in err
-    assert message in " ".join(err.split())
+    assert err.startswith(f"fedcom: {message}")
+    assert err.count("\n") == 1
 
 
 def test_without_arguments_it_prints_its_help(command: Command) -> None:
