@@ -4,19 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 FLOWER := .venv-flower
 HF := .venv-hf
+CONSTRAINTS ?= constraints.txt
+TORCH ?= 2.13.0
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder --durations=30  # a file's fixtures are made by one worker
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # or every process of a test would compile all modules anew
 
-.PHONY: help demo test lint types loops pytest chaos flower hf deploy-test soak fuzz docs hooks clean
+.PHONY: help demo test lint types loops pytest chaos flower hf deploy-test soak fuzz docs coverage release-check images hooks clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit("fedcom needs Python 3.11 or newer; this is " + sys.version) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) torch==$(TORCH)
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
 	@touch $@
 
 # It sees the packages of .venv behind its own, so that torch is not installed twice.
@@ -49,7 +51,7 @@ types: $(VENV)/installed  ## mypy, strict on src
 	$(BIN)/mypy
 
 loops: $(VENV)/installed  ## compile the codecs' loops once, or each worker of the tests would
-	$(BIN)/fedcom codecs --measure --dim 3000 --repeat 2 --bits 0.5,2 --quiet --out $(VENV)/loops --force > $(VENV)/loops.txt
+	$(BIN)/python -m tests.loops
 
 pytest: $(VENV)/installed  ## the tests
 	$(BIN)/pytest $(WORKERS)
@@ -77,8 +79,20 @@ docs: $(VENV)/installed  ## renew the command-line reference and the picture of 
 	$(BIN)/python docs/make_architecture.py
 	$(BIN)/mkdocs build --strict --quiet
 
+coverage: $(VENV)/installed  ## which lines of src the tests run (TESTS=tests/codecs for some); coverage.txt, worst first
+	$(BIN)/coverage run --parallel-mode -m pytest $(TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --sort=cover > coverage.txt && tail -n 1 coverage.txt
+
+release-check: $(VENV)/installed  ## a release's dry run: build, check, install the wheel, compare and report with it (TAG=v1.2.3)
+	$(BIN)/python .ci/release_check.py $(if $(TAG),--tag $(TAG)) $(if $(BORROW),--borrow)
+
+images:  ## images of the server and of a client, where Docker is
+	docker build --target server --tag fedcom-server --file docker/Dockerfile .
+	docker build --target supernode --tag fedcom-supernode --file docker/Dockerfile .
+
 hooks: $(VENV)/installed  ## lint and types before each commit of this clone
 	git config core.hooksPath .githooks
 
 clean:  ## remove what make made
-	rm -rf $(VENV) $(FLOWER) $(HF) runs site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) $(HF) runs site dist coverage.txt .coverage .pytest_cache .mypy_cache .ruff_cache

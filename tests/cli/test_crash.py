@@ -88,6 +88,13 @@ def test_what_a_user_can_fix_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+UNREAD = """
+import os
+reader, writer = os.pipe()
+os.dup2(writer, 1)
+os.close(writer)
+os.close(reader)  # before anything is printed, as head would after a line
+"""
 PRINTING = [
     ["list", "codecs"],  # a table of rich's
     ["run", *SMALL[1:], "--out", "a"],
@@ -106,17 +113,8 @@ OTHERS = [
     "arguments", [*PRINTING, *(pytest.param(x, marks=pytest.mark.thorough) for x in OTHERS)], ids=" ".join
 )
 def test_a_reader_that_closes_the_pipe_is_told_by_141(tmp_path: Path, arguments: list[str]) -> None:
-    running = subprocess.Popen(
-        [sys.executable, "-m", "fedcom", *arguments],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert running.stdout is not None
-    running.stdout.close()  # before anything is printed, as head would after a line
-    _, err = running.communicate(timeout=PATIENCE)
-    assert (running.returncode, err) == (141, "")
+    code, _, err = finished(tmp_path, *arguments, prelude=UNREAD)
+    assert (code, err) == (141, "")
     assert not errors(tmp_path)
     if "a" in arguments:  # the run itself is done
         assert json.loads((tmp_path / "a" / "summary.json").read_text())["status"] == "done"

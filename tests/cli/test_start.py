@@ -161,22 +161,26 @@ def test_one_gpu_of_several_can_be_chosen(command: Command) -> None:
     assert got.err.startswith("fedcom: device=cuda:99, but torch sees")
 
 
-def test_tables_fit_80_columns(tmp_path: Path) -> None:
-    """On a terminal of 80 columns; nothing is cut, with seeds and modelled time."""
-    arguments = ("network.preset=lte", "run.target_accuracy=0.05", "--methods", "fedavg,scaffold,fedcomgate")
+def on_a_terminal(folder: Path, *arguments: str) -> str:
+    """What a command that succeeds writes to a terminal of 80 columns."""
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
-    there = f"import os\nos.dup2(os.open({os.ttyname(theirs)!r}, os.O_WRONLY), 1)"
-    how = (*SMALL, *arguments, "--seeds", "2", "-q", "--out", "a")
-    with started(tmp_path, "compare", *how, environment={"TERM": "xterm"}, prelude=there) as running:
-        shown = b""
+    there = f"import os\nfor stream in (1, 2): os.dup2(os.open({os.ttyname(theirs)!r}, os.O_WRONLY), stream)"
+    shown = b""
+    with started(folder, *arguments, environment={"TERM": "xterm"}, prelude=there) as running:
         while running.alive() or select.select([ours], [], [], 0)[0]:
             if select.select([ours], [], [], 0.05)[0]:
                 shown += os.read(ours, 4096)
         assert running.result().code == 0
     os.close(ours)
     os.close(theirs)
-    out = shown.decode()
+    return shown.decode()
+
+
+def test_tables_fit_80_columns(tmp_path: Path) -> None:
+    """On a terminal of 80 columns; nothing is cut, with seeds and modelled time."""
+    arguments = ("network.preset=lte", "run.target_accuracy=0.05", "--methods", "fedavg,scaffold,fedcomgate")
+    out = on_a_terminal(tmp_path, "compare", *SMALL, *arguments, "--seeds", "2", "-q", "--out", "a")
     assert "\x1b[" in out  # it has seen that it is a terminal
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in out.splitlines()]
     assert max(map(len, lines)) <= 80
@@ -185,6 +189,36 @@ def test_tables_fit_80_columns(tmp_path: Path) -> None:
     assert len(table) == 3
     for word in " ".join(table).replace("|", " ").split():
         assert word in out
+    card = on_a_terminal(
+        tmp_path, "codecs", "--measure", "--dim", "200", "--repeat", "2", "--bits", "2", "-q"
+    )
+    assert "ratio=0." in card  # the settings of a codec, which were squeezed out
+    assert "…" not in card
+
+
+def test_a_terminal_is_told_at_once_how_it_goes_and_what_comes_next(tmp_path: Path) -> None:
+    out = on_a_terminal(tmp_path, "run", *SMALL, "algorithm.eta=0.1", "--device", "cpu", "--out", "a")
+    word, _, rest = out.partition("\r\x1b[2K")
+    assert word == "fedcom run: starting ..."  # before torch is imported; then it goes away
+    assert "starting" not in rest
+    plain = re.sub(r"\x1b\[[\d;]*m", "", rest)
+    assert re.search(r"fedcom ━+ 2/2 loss \S+  acc \S+%  up \S+ kB 0:\d\d  left 0:00", plain)
+    assert plain.endswith("results in a\r\nnext: fedcom report a\r\n")
+
+
+def test_help_names_no_type_for_flags_and_wraps_where_the_terminal_does(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = command("run", "-h").out
+    assert "bool" not in shown + command("-h").out
+    lines = [line.strip() for line in shown.partition("That is what")[2].partition("╭")[0].splitlines()]
+    assert all(len(line) > 60 for line in lines[1:-3])  # no line is broken twice
+
+
+def test_list_alone_lists_the_kinds(command: Command) -> None:
+    assert command("list") == (0, "".join(f"{name}\n" for name in options.LISTS), "")
+    assert json.loads(command("list", "--json").out) == list(options.LISTS)
 
 
 def test_a_piped_sweep_tells_where_it_is(tmp_path: Path) -> None:

@@ -18,11 +18,14 @@ from tests.deployment.invariants import audit, check, missing_in
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 LONG = bool(os.environ.get("FEDCOM_DEPLOY"))
-CLIENTS = 4 if LONG or CHAOS else 3
+CLIENTS = 4 if LONG or CHAOS else 2
 
 
-def test_a_job_goes_on_while_a_node_is_killed_and_one_is_stopped(tmp_path: Path) -> None:
-    """It has the model of the same clients in one process, and the sums on the clients' disks are zero."""
+def test_a_job_goes_on_while_a_node_is_stopped_and_one_is_killed(tmp_path: Path) -> None:
+    """It has the model of the same clients in one process, and the sums on the clients' disks are zero.
+
+    Outside `make chaos` and `make deploy-test` there are two nodes, and none is killed.
+    """
     app, out = tmp_path / "digits", tmp_path / "out"
     settings = "round.deadline=12 round.least=0.3 round.void=100 round.pause=0"
     new(app, CLIENTS)
@@ -32,12 +35,13 @@ def test_a_job_goes_on_while_a_node_is_killed_and_one_is_stopped(tmp_path: Path)
         started = fed.run(app, out, f"{settings} run.rounds=1000")
         assert started.returncode == 0, started.stdout + started.stderr
         fed.wait_for(out / "metrics.jsonl", '"round": 2')
-        fed.kill("node-1")
-        fed.processes["node-2"].send_signal(signal.SIGSTOP)
-        fed.wait_for(out / "faults.jsonl", "1, 2]")
-        fed.processes["node-2"].send_signal(signal.SIGCONT)
+        if CLIENTS > 2:
+            fed.kill("node-2")
+        fed.processes["node-1"].send_signal(signal.SIGSTOP)
+        fed.wait_for(out / "faults.jsonl", "1, 2]" if CLIENTS > 2 else "1]")
+        fed.processes["node-1"].send_signal(signal.SIGCONT)
         alone = len(audit(out))
-        fed.wait_until(lambda: any("2" in line["counted"] for line in audit(out)[alone:]))
+        fed.wait_until(lambda: any("1" in line["counted"] for line in audit(out)[alone:]))
     rounds = check(app, out, tmp_path / "fed" / "state", settings, tmp_path / "here")
     assert rounds >= 3
     page.write([out, tmp_path / "here" / "run"], tmp_path / "report.html")

@@ -203,8 +203,8 @@ def test_a_lossy_downlink_without_memory_is_warned_of_unless_the_method_makes_up
 @pytest.mark.parametrize("codec", [TopK(0.5), pytest.param(RandK(0.5), marks=pytest.mark.thorough)])
 def test_under_a_sparse_downlink_tracking_still_reaches_the_optimum(codec: Codec) -> None:
     task = quadratic_task(sigma=0.0, L=1.0, mu=0.5)
-    algorithm = FedGATE(eta=0.1, gamma=0.5, tau=2, batch="full", decay=1.0)
-    simulation = after(task, algorithm, Links(Identity(), codec), rounds=400)
+    algorithm = FedGATE(eta=0.2, gamma=0.5, tau=2, batch="full", decay=1.0)
+    simulation = after(task, algorithm, Links(Identity(), codec), rounds=200)
     assert simulation.row()["train_loss"] < 1e-8
 
 

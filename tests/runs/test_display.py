@@ -35,7 +35,7 @@ def test_plain_lines_say_what_was_measured() -> None:
         shown.advance(1)
         shown.update(row(20, accuracy=0.9125))
     first, last = lines(console)  # not wrapped, though the console is narrow
-    clock = r"elapsed \d+:\d\d:\d\d"
+    clock = r"elapsed \d+:\d\d"
     assert re.fullmatch(rf"fedavg \[q8\]  round 0/20  loss 2\.500  acc 50\.00%  up 0 B  {clock}", first)
     assert re.fullmatch(rf"fedavg \[q8\]  round 20/20  loss 0\.1190  acc 91\.25%  up 1\.00 MB  {clock}", last)
 
@@ -73,7 +73,7 @@ def test_an_interrupted_run_still_prints_its_last_row() -> None:
     with pytest.raises(KeyboardInterrupt):
         run()
     assert ["round 0/1000" in lines(console)[0], "round 2/1000" in lines(console)[1]] == [True, True]
-    assert re.search(r"  left \d+:\d\d:\d\d$", lines(console)[1])
+    assert re.search(r"  left \d+:\d\d$", lines(console)[1])
 
 
 def test_quiet_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -109,10 +109,10 @@ def test_a_terminal_gets_one_live_line_and_its_cursor_back(width: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         run()
     written = file.getvalue()
-    assert "round 500/1000 loss 0.004990  acc 50.00%  up 25.0 MB" in written
+    assert "500/1000 loss 0.004990  acc 50.00%  up 25.0 MB" in written
     assert "…" not in written
     assert written.rstrip().endswith("\x1b[?25h")
-    assert ("━" in written) == (width == 120)
+    assert "━" in written
 
 
 def test_a_dumb_terminal_gets_plain_lines() -> None:

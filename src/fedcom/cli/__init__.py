@@ -4,6 +4,7 @@ import os
 import sys
 import warnings
 from importlib import import_module
+from typing import Any
 
 from fedcom.cli import streams
 from fedcom.cli.app import app, told_code
@@ -31,11 +32,12 @@ def main() -> None:
 
 
 def _run_app(output: streams.Watched) -> None:
-    """Run the command; typer handles usage errors, Ctrl-C and its own exit codes."""
+    """Run the command; what was typed wrong is told in one line, as every error is."""
     try:
         try:
             logs.set_up()
-            app(prog_name="fedcom")
+            code = app(prog_name="fedcom", standalone_mode=False)
+            sys.exit(code if isinstance(code, int) else 0)
         except SystemExit as ended:
             if not ended.code:
                 output.flush()  # else nobody would hear that it could not be written
@@ -48,4 +50,18 @@ def _run_app(output: streams.Watched) -> None:
             os._exit(stopped.exit_code)
         sys.exit(stopped.exit_code)
     except Exception as error:
-        sys.exit(told_code(error))
+        sys.exit(_usage_code(error) or told_code(error))
+
+
+def _usage_code(error: Any) -> int | None:
+    """Say what was typed wrong, as typer found it; returns the exit code, None if that is not what it is."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help has been printed
+        return int(error.exit_code)
+    if not hasattr(error, "format_message"):
+        return None
+    words = error.format_message().strip().removesuffix(".").replace(". Did you mean", "; did you mean")
+    words = " ".join(words.replace("'\n", "' ").split())
+    where = getattr(error, "ctx", None)
+    see = "" if words.endswith("?") else f"; see {where.command_path if where else 'fedcom'} -h"
+    streams.complain(f"{words[:1].lower()}{words[1:]}{see}")
+    return int(error.exit_code)

@@ -1,5 +1,6 @@
 """The app that all commands belong to, carried out by rank 0 of a job; and what an error is told as."""
 
+import inspect
 import os
 import shlex
 import sys
@@ -7,7 +8,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from fedcom.cli import crash, streams
 from fedcom.errors import FedcomError, Stopped
@@ -17,11 +18,30 @@ from fedcom.version import VERSION
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _without_types(params: list[Any]) -> list[Any]:
+    """The parameters of a command, with flags that take no value shown as such in its help."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.display_type_rich = lambda ctx: None
+    return params
+
+
+class _Group(TyperGroup):
+    """A group of commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types(super().get_params(ctx))
+
+
 class _Command(TyperCommand):
     """A command that is carried out by rank 0 of a job; what was typed is understood before torch comes."""
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types(super().get_params(ctx))
+
     def invoke(self, ctx: Any) -> Any:
-        from fedcom.engines.ranks.ranks import join
+        with streams.meanwhile(f"{ctx.command_path}: starting", ctx.params.get("quiet")):
+            from fedcom.engines.ranks.ranks import join
 
         ranks = join()
         if ranks.size > 1 and len({*ranks.agree(shlex.join(sys.argv[1:]))}) > 1 and ranks.rank == 0:
@@ -30,10 +50,19 @@ class _Command(TyperCommand):
 
 
 class App(typer.Typer):
-    """A group of such commands."""
+    """A group of such commands, with help that is wrapped where the terminal ends."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=_Group, **settings)
 
     def command(self, *args: Any, **settings: Any) -> Callable[[F], F]:
-        return super().command(*args, cls=_Command, **settings)
+        def add(function: F) -> F:
+            paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+            words = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+            command = super(App, self).command(*args, cls=_Command, **{"help": words, **settings})
+            return command(function)
+
+        return add
 
 
 app = App(

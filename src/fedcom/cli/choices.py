@@ -80,13 +80,14 @@ def _list_codecs(dim: int, as_json: bool, idle: Mapping[str, Any]) -> None:
 @app.command("list")
 def list_command(
     what: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help=", ".join(options.LISTS),
             callback=options.known_list,
             autocompletion=lambda: list(options.LISTS),
+            show_default=False,
         ),
-    ],
+    ] = None,
     name: Annotated[
         str | None,
         typer.Argument(help="One of them, to see its keys and their defaults.", show_default=False),
@@ -95,8 +96,11 @@ def list_command(
 ) -> None:
     """List the choices, one per line, and where each comes from: fedcom, a package, or by hand.
 
-    With a name, what can be set for it: fedcom list algorithms fedavg
+    Alone, the kinds of choices. With a name, what can be set for it: fedcom list algorithms fedavg
     """
+    if what is None:
+        print(json.dumps(list(options.LISTS)) if as_json else "\n".join(options.LISTS))
+        return
     from rich.table import Table
     from rich.text import Text
 

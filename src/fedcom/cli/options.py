@@ -51,9 +51,9 @@ def studies(incomplete: str) -> list[str]:
     return [name for name in (*_STUDIES, "all", "rates") if name.startswith(incomplete)]
 
 
-def known_list(name: str) -> str:
-    """The name of a list of choices; raises ConfigError on another."""
-    if name not in LISTS:
+def known_list(name: str | None) -> str | None:
+    """The name of a list of choices, if one is given; raises ConfigError on another."""
+    if name is not None and name not in LISTS:
         raise unknown("list", name, LISTS)
     return name
 

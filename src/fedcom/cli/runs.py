@@ -61,6 +61,7 @@ def run(
         if outcome.ended is not None:
             print(f"ended early: {outcome.ended}")
         print(f"results in {out}")
+        shared.suggest(f"fedcom report {shlex.quote(str(out))}")
         if outcome.error is not None:
             raise outcome.error
 

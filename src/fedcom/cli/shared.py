@@ -97,6 +97,12 @@ def with_how_to_go_on(again: str) -> Iterator[None]:
         raise type(error)(f"{error}; then go on with: {again}") from error
 
 
+def suggest(command: str) -> None:
+    """On a terminal, name the command that comes next."""
+    if sys.stdout.isatty():
+        print(f"next: {command}")
+
+
 def show(*what: "RenderableType") -> None:
     """Print tables on standard output; 160 characters wide if it is not a terminal, so that they fit."""
     from rich.console import Console

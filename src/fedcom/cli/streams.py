@@ -65,6 +65,19 @@ def complain(what: object) -> None:
         print(f"fedcom: {what}", file=sys.stderr)
 
 
+@contextmanager
+def meanwhile(what: str, quiet: bool | None = False) -> Iterator[None]:
+    """On a terminal, say what is being done while it is, in a line that goes away."""
+    shown = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    with suppress(OSError):
+        print(f"{what} ..." * shown, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            print("\r\x1b[2K" * shown, end="", file=sys.stderr, flush=True)
+
+
 def end() -> None:
     """Flush what was printed; what cannot be written any more is dropped, else Python would complain."""
     for stream in (sys.stdout, sys.stderr):

@@ -185,16 +185,20 @@ def progress(
 
 def _bar(console: "Console") -> "Progress":
     from rich import progress as rich
+    from rich.text import Text
+
+    class Times(rich.ProgressColumn):
+        def render(self, task: rich.Task) -> Text:
+            left = task.time_remaining
+            return Text(f"{_clock(task.elapsed or 0)}  left {'-:--' if left is None else _clock(left)}")
 
     wide = console.width >= 100  # in a narrow terminal the figures matter more than the bar
     return rich.Progress(
         rich.TextColumn("{task.description}", markup=False),
-        *([rich.BarColumn(bar_width=16)] if wide else []),
-        rich.TextColumn("round {task.completed}/{task.total}"),
+        rich.BarColumn(bar_width=16 if wide else 6),
+        rich.TextColumn(f"{'round ' * wide}{{task.completed}}/{{task.total}}"),
         rich.TextColumn("{task.fields[figures]}", markup=False),
-        rich.TimeElapsedColumn() if wide else rich.TextColumn("{task.elapsed:.0f}s"),
-        rich.TextColumn("left"),
-        rich.TimeRemainingColumn(compact=True),
+        Times(),
         console=console,
     )
 
@@ -213,4 +217,4 @@ def _figures(row: Mapping[str, Any]) -> str:
 def _clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}"
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

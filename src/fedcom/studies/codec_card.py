@@ -292,6 +292,7 @@ def _table(
     from rich.text import Text
 
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left", caption_justify="left")
+    drawn.padding = (0, 1, 0, 0)  # 80 columns are few
     drawn.title, drawn.caption = (
         Text(title) if title else None,
         Text("\n".join([*notes, ""])) if notes else None,
@@ -299,7 +300,8 @@ def _table(
     for heading, _ in columns:
         words = heading in ("codec", "setting", "parameters", "unbiased", "description")
         fixed = not words or heading == "codec"  # in a narrow terminal only words are wrapped
-        drawn.add_column(heading, justify="left" if words else "right", no_wrap=fixed)
+        lines = heading if words else heading.replace(" ", "\n")
+        drawn.add_column(lines, justify="left" if words else "right", no_wrap=fixed)
     for row in rows:
         drawn.add_row(*(Text(cell(row)) for _, cell in columns))
     return drawn

@@ -29,7 +29,7 @@ from tests.processes import PATIENCE, Result, free_ports, started
 
 JOB = Path(__file__).with_name("job.py")
 ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-ROUNDS = 20 if CHAOS else 8
+ROUNDS = 20 if CHAOS else 4
 SMALL = ["model.hidden=8", f"run.rounds={ROUNDS}", f"run.eval_every={ROUNDS // 2}", "algorithm.tau=2"]
 
 
@@ -189,8 +189,11 @@ def test_rounds_are_recorded_around_the_exchange(tmp_path: Path) -> None:
         for transport in ("chain", "reduce")
     )
     played = play(tmp_path / "played", 2, runs=reduced)  # two sums have one order
-    recorded = play(tmp_path / "recorded", 2, runs={**chained, **reduced}, device="tape")
-    assert recorded.keys() == chained.keys() | reduced.keys()
+    tapes = {**chained, **reduced}
+    if not CHAOS:  # every second one of either transport
+        tapes = dict([*list(chained.items())[::2], *list(reduced.items())[1::2]])
+    recorded = play(tmp_path / "recorded", 2, runs=tapes, device="tape")
+    assert recorded.keys() == tapes.keys()
     for name, many in recorded.items():
         one = played[name.replace("-chain", "-reduce")]
         assert many["replayed"] >= (1 if "sampled" in name else rounds - 1), name

@@ -172,6 +172,13 @@ def test_the_page_opens_on_accuracy_against_bytes(tab: Page, screen: str) -> Non
         "test accuracy (%) against uplink per client (MB)"
     )
     assert tab.run("document.querySelector('main section').id") == "curves"
+    top, bottom, right = tab.run(
+        "(b => [b.top, b.bottom, b.right])(document.querySelector('.finding').getBoundingClientRect())"
+    )
+    assert top < bottom < tab.run("document.querySelector('#plot svg').getBoundingClientRect().top")
+    assert right <= SCREENS[screen][0]
+    said = "fedpaq reached 50% with 1.60 MB up, 12 times less than fedavg; 1 to 2 seeds."
+    assert text(tab, ".finding") == said
     assert set(drawn(tab)) == {"fedpaq", LABEL, "fedavg", "wild"}
     height = 900 if screen.startswith("screen") else 1600
     assert tab.run("document.querySelector('#plot svg').getBoundingClientRect().bottom") < height

@@ -402,3 +402,31 @@ def test_a_comparison_leaves_a_report_of_only_its_own_runs(tmp_path: Path) -> No
     assert ">old<" not in text
     # 8x8 digits, 8 hidden units, 10 classes
     assert drawn.runs[0].summary["parameters"] == 64 * 8 + 8 + 8 * 10 + 10
+
+
+def test_the_page_opens_with_what_was_found(tmp_path: Path) -> None:
+    """Who needed the fewest bytes to the target, beside FedAvg; else who ended best; of how many seeds."""
+
+    def found(**methods: list[tuple[float, float]]) -> str:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name, runs in methods.items():
+            for seed, (top, up) in enumerate(runs):
+                last = {**ROW, "round": 1, "test_accuracy": top, "uplink_bytes": up}
+                make(folder / name / f"seed-{seed}", [ROW, last], seed, method=name)
+        text = page.write([folder]).read_text(encoding="utf-8")
+        return re.search(r'data-part="finding">(.*?)</p>', text)[1]  # type: ignore[index]
+
+    chance = "1 seed each, so small differences may be chance."
+    one = found(fedavg=[(0.95, 16e6)], scaffold=[(0.95, 32e6)], fedcomgate=[(0.95, 1e6)])
+    assert one == f"fedcomgate reached 50% with 1.00 MB up, 16 times less than fedavg; {chance}"
+    two = found(fedavg=[(0.95, 2e6), (0.95, 4e6)], fedcomgate=[(0.95, 1e6), (0.3, 1e6)])
+    assert two == "fedavg reached 50% with 3.00 MB up; 2 seeds."
+    assert found(fedavg=[(0.3, 2e6)]) == (
+        "No method reached 50% in every run. fedavg ended at 30.00% with 2.00 MB up; 1 seed."
+    )
+
+
+def test_equal_values_have_no_star(tmp_path: Path) -> None:
+    for name in ("fedavg", "fedcom"):
+        make(tmp_path / name / "seed-0", [ROW, {**ROW, "round": 1, "test_accuracy": 0.95}], method=name)
+    assert 'class="best"' not in page.write([tmp_path]).read_text(encoding="utf-8")

@@ -75,6 +75,7 @@ def build(found: CollectedRuns, live: bool = False) -> str:
         live="live" if live else "still",
         title=text(_title(found)),
         lead=text(_lead(found)),
+        finding=text(sections.finding(found.runs)),
         css=_file("page.css"),
         js=join(map(_file, SCRIPTS)),
         data=script_safe(data),

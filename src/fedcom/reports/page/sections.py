@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedcom.config import dumps
-from fedcom.formats import MB, NOTHING, is_number, megabytes, percent, significant
+from fedcom.formats import MB, NOTHING, is_number, megabytes, percent, significant, size
 from fedcom.redaction import redacted_command
 from fedcom.reports import comparison
 from fedcom.reports.comparison import Column, MethodEntry, compare_table
@@ -48,6 +48,48 @@ def target_of(runs: Sequence[SavedRun]) -> float | None:
     return statistics.mode(targets) if targets else None
 
 
+def finding(runs: Sequence[SavedRun]) -> str:
+    """The page in one sentence: who needed the fewest bytes to the target, or who ended best."""
+    target = target_of(runs)
+    entries = compare_table([run.curve for run in runs], target)
+    sound = [entry for entry in entries if entry["diverged"] < entry["runs"]]
+    reached = [e for e in sound if e["reached_target"] == e["runs"] and e["uplink_bytes_to_target"]]
+    seeds = sorted({entry["runs"] for entry in sound})
+    if not sound:
+        return "Every run diverged." if entries else ""
+    told = f"{' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seed{'s' * (seeds[-1] > 1)}"
+    if seeds == [1] and len(sound) > 1:
+        told += " each, so small differences may be chance"
+    if target is not None and reached:
+        first = min(reached, key=lambda e: e["uplink_bytes_to_target"])
+        need = f"{size(first['uplink_bytes_to_target'])} up{_times_less(first, reached)}"
+        return f"{first['method']} reached {100 * target:g}% with {need}; {told}."
+    scored = [entry for entry in sound if is_number(entry["final_accuracy"])]
+    if not scored:
+        lost = [entry for entry in sound if is_number(entry["final_loss"])]
+        best = min(lost, key=lambda e: e["final_loss"], default=None)
+        return (
+            f"{best['method']} ended at the lowest loss, {significant(best['final_loss'], 3)}; {told}."
+            if best
+            else ""
+        )
+    best = max(scored, key=lambda e: e["final_accuracy"])
+    nobody = "" if target is None else f"No method reached {100 * target:g}% in every run. "
+    most = f"{best['method']} ended at {percent(best['final_accuracy'], best['final_accuracy_spread'])}%"
+    return f"{nobody}{most} with {size(best['uplink_bytes'])} up; {told}."
+
+
+def _times_less(first: MethodEntry, reached: Sequence[MethodEntry]) -> str:
+    """How many times fewer bytes the first method needed than FedAvg or SCAFFOLD, else than the last."""
+    others = [entry for entry in reached if entry is not first]
+    named = [entry for name in comparison.BASELINES for entry in others if entry["method"].lower() == name]
+    rival = next(iter(named), max(others, key=lambda e: e["uplink_bytes_to_target"], default=None))
+    if rival is None:
+        return ""
+    times = rival["uplink_bytes_to_target"] / first["uplink_bytes_to_target"]
+    return f", {significant(times, 2)} times less than {rival['method']}" if times >= 1.05 else ""
+
+
 def summary(runs: Sequence[SavedRun]) -> Html:
     """One line per method: how it ended, and the columns of the table that `fedcom compare` prints."""
     target, shown = target_of(runs), looks_of(runs)
@@ -56,9 +98,11 @@ def summary(runs: Sequence[SavedRun]) -> Html:
     described = {run.label: run.description for run in runs if run.description != run.label}
     sound = [entry for entry in entries if entry["diverged"] < entry["runs"]]
     best = {
-        column.key: column.best(values)
+        column.key: top
         for column in columns
-        if column.best and len(values := {v for e in sound if is_number(v := e.get(column.key))}) > 1
+        if column.best
+        and len(values := [v for e in sound if is_number(v := e.get(column.key))]) > 1
+        and _alone(column, sound, top := column.best(values))
     }
     rows = [
         [
@@ -71,6 +115,12 @@ def summary(runs: Sequence[SavedRun]) -> Html:
     ]
     headings = ["method", "status", "seeds", *(column.heading for column in columns)]
     return table("Results by method", headings, rows, names=2)
+
+
+def _alone(column: Column, entries: Sequence[MethodEntry], top: float) -> bool:
+    """Whether one method alone has the best value of a column, also as it is written."""
+    (written, *_) = [column.text(entry) for entry in entries if entry.get(column.key) == top]
+    return sum(top == entry.get(column.key) or written == column.text(entry) for entry in entries) == 1
 
 
 def _name(label: str, shown: Mapping[str, Look], more: str = "") -> Html:
@@ -152,9 +202,9 @@ def _account(runs: Sequence[SavedRun]) -> dict[tuple[str, str, str], float]:
     for ledger in ledgers:
         for way in ("uplink", "downlink"):
             for vector, parts in ledger[way].items():
-                for part, size in parts.items():
+                for part, nbytes in parts.items():
                     key = (way, vector, part)
-                    total[key] = total.get(key, 0.0) + size / ledger["clients"] / len(ledgers)
+                    total[key] = total.get(key, 0.0) + nbytes / ledger["clients"] / len(ledgers)
     return dict(
         sorted(((k, v) for k, v in total.items() if v), key=lambda item: (item[0][0] != "uplink", -item[1]))
     )
