@@ -37,6 +37,25 @@ def test_text_of_ones_own_is_learnt_scored_and_compared(
     assert scored["test_perplexity"] == pytest.approx(row["test_perplexity"])
     own = [client["test_perplexity"] for client in scored["clients"]]
     assert max(own) == pytest.approx(row["worst_client_perplexity"])
+    cut = ["cut", "data.name=text", "data.path=letters", "--out", "all.npz"]
+    told = runner.invoke(app, cut)
+    assert "tokens of 3 clients to train on" in told.stdout
+    assert "is there already" in str(runner.invoke(app, cut).exception)
+    Path("letters").rename("elsewhere")  # text that is cut needs no text
+    tokens = ["data.tokens=all.npz", *task[2:], *quick, "algorithm.name=fedcomgate-exact"]
+    done = runner.invoke(app, ["run", *tokens, "--out", "cut"])
+    assert done.exit_code == 0, done.output
+    assert {**json.loads(Path("cut/metrics.jsonl").read_text().splitlines()[-1]), "seconds": 0} == {
+        **row,
+        "seconds": 0,
+    }
+    for wrong, said in (
+        ("data.tokenizer=t.json", "leave data.tokenizer out"),
+        ("data.name=shakespeare", "was cut from letters, not from shakespeare"),
+        ("data.tokens=letters.npz", "no file of tokens"),
+    ):
+        assert said in str(runner.invoke(app, ["run", *tokens, wrong]).exception), wrong
+    Path("elsewhere").rename("letters")
     both = runner.invoke(app, ["compare", *task, *quick, "--methods", "fedavg,fedpaq", "--out", "two"])
     assert both.exit_code == 0, both.output
     (header, *_) = Path("two/table.md").read_text().splitlines()

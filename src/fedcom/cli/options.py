@@ -25,6 +25,8 @@ _STUDIES = (
         "frontier-cifar-10",
         "optimisers",
         "language",
+        "lora-stories15m",
+        "lora-smollm2",
         "niid-bench-mnist",
         "niid-bench-fashion-mnist",
         "niid-bench-cifar-10",
@@ -115,8 +117,8 @@ _PARAGRAPHS = (
     "partitions classes and labels), alpha (for dirichlet, dirichlet-capped and synthetic), beta (for "
     "synthetic), lazy (draw synthetic's samples when needed), validation (share of the training samples to "
     "score on in place of the test set), pixels (unit: those of images from 0 to 1), augment (shift and flip "
-    "images at random), of text length (tokens of a sequence) and tokenizer (a tokenizer.json, else "
-    "characters), and with name=text the path of a folder of text, or of a .jsonl with text_column and "
+    "images at random), of text length (tokens of a sequence), tokenizer (a tokenizer.json, else characters) "
+    "or tokens (a file that fedcom cut wrote, in place of text), and with name=text the path of a folder of text, or of a .jsonl with text_column and "
     "client_column",
     "model: name, hidden (widths, such as 64,32; of gru the units), embed and layers (of gru), width, heads, "
     "layers, positions and tied (of transformer), path (of llama: the folder of its weights) and dtype; of a "

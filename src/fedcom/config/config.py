@@ -134,7 +134,8 @@ class Config:
 def _with_rates(table: Table) -> Table:
     """The table with rates "auto" if they are not given and the data is not one that fedcom knows."""
     data, model = (table.get(section, {}).get("name") for section in ("data", "model"))
-    known_data = "path" not in table.get("data", {}) and (data is None or DATASETS.is_own(data))
+    own = {"path", "tokens"} & {*table.get("data", {})}
+    known_data = not own and (data is None or DATASETS.is_own(data))
     if known_data and (model is None or MODELS.is_own(model)):
         return table
     given = {"name": DEFAULT, **table.get("algorithm", {})}

@@ -30,7 +30,7 @@ def settings(label: str) -> Table:
     """The settings of a method from a label: the method and its codec up, then others after commas.
 
     "exact peaks 0.03, down rotated 0.35" is fedcomgate-exact with those codecs; ", local adamw" names the
-    clients' optimiser, and anything else, such as ", momentum", the server's.
+    clients' optimiser, ", adapter ffa" the adapter, and anything else, such as ", momentum", the server's.
     """
     first, *others = label.split(", ")
     method, _, up = first.partition(" ")
@@ -41,6 +41,8 @@ def settings(label: str) -> Table:
         kind, _, name = other.partition(" ")
         if kind == "down":
             own |= {"downlink": codecs[name], "option": "I"}  # I: only the mean goes down
+        elif kind == "adapter":
+            own["adapter"] = {"name": name}
         elif kind == "local":
             outside = name == "adamw" and ALGORITHMS[own["name"]].tracks
             own["local"] = {"name": name, **({"correction": "outside"} if outside else {})}
@@ -118,6 +120,8 @@ class Panel:
         rates: files under experiments/rates with rates that were tuned on this very task, one per method or
             label; tuning writes the last of them.
         untuned: the methods and labels that no such file has, which run at other rates.
+        followers: the labels that run at the rates of another, and are not tuned themselves.
+        near: what to tune, as factors of the rates to begin from, by key; None: eta and gamma.
     """
 
     name: str
@@ -126,6 +130,8 @@ class Panel:
     grid: Table = field(default_factory=dict)
     rates: tuple[str, ...] = ()
     untuned: tuple[str, ...] = ()
+    followers: tuple[str, ...] = ()
+    near: Table | None = None
 
     def runs(self, seeds: int) -> list[StudyRun]:
         """Every run of the panel."""

@@ -108,6 +108,7 @@ def panel(
     rates: Sequence[str] = (),
     over: Table | None = None,
     quick: Table | None = None,
+    near: Table | None = None,
 ) -> Panel:
     """The panel that a config under experiments/ describes.
 
@@ -119,6 +120,7 @@ def panel(
         rates: the files there with rates for this very task; see `Panel`.
         over: settings that override the file's, by section.
         quick: settings that override those in the quick form.
+        near: see `Panel`.
     """
     table = read(experiment_file(file.format(authors=authors()) if "{" in file else file))
     known = {*ALGORITHMS, *table.get("methods", {}), *(over or {}).get("methods", {})}
@@ -128,8 +130,10 @@ def panel(
             table[section] = {**table.get(section, {}), **values}
     grid = table.pop("grid", {})
     table = scale.of(table)
+    followers = tuple(label for label, own in table.get("methods", {}).items() if "rates_of" in own)
     untuned = lay_rates(table, methods, rates) if tuned else ()
-    return Panel(name or Path(file).stem, table, tuple(methods), grid, tuple(rates), untuned)
+    own = tuple(label for label in untuned if label not in followers)
+    return Panel(name or Path(file).stem, table, tuple(methods), grid, tuple(rates), own, followers, near)
 
 
 def authors() -> str:
