@@ -61,6 +61,7 @@ def test_codecs_run_at_the_rate_of_their_adapter_and_text_that_is_cut_comes_firs
         label_of("ffa", bits): 0.5 for bits in ("32", "0.25", "0.1")
     }
     assert found[label_of("rolora", "0.1")].model.adapter.name == "rolora"  # type: ignore[union-attr]
+    assert found[label_of("het", "0.1")].model.adapter.ranks == (2, 4, 8)  # type: ignore[union-attr]
     assert panel.config.data.tokenizer == "stories15M/tokenizer.bin"
     assert label_of("lora") in panel.untuned
     assert not set(panel.untuned) & {*panel.followers, label_of("ffa")}

@@ -25,20 +25,30 @@ def label_of(adapter: str, bits: str = "32") -> str:
     return f"{BITS[bits]}, adapter {adapter}"
 
 
+def settings_of(adapter: str, bits: str) -> dict[str, Any]:
+    """The settings of that run; with a codec it has the rates of the same adapter uncompressed."""
+    label, plain = label_of(adapter, bits), label_of(adapter)
+    own = {**settings(label), "adapter": {"name": adapter, **_TOLD["settings"].get(adapter, {})}}
+    return own if label == plain else {**own, "rates_of": plain}
+
+
 def plan(model: str, scale: Scale) -> list[Panel]:
     own = MODELS[model]
     adapters = own["quick"]["adapters"] if scale.quick else own["adapters"]
     bits = [each for each in own["bits"] if each != "0.1" or not scale.quick]
-    like = {
-        label_of(adapter, each): {**settings(label_of(adapter, each)), "rates_of": label_of(adapter)}
-        for adapter in adapters
-        for each in bits[1:]
-    }
-    labels = [label_of(adapter, each) for adapter in adapters for each in bits]
-    changes = {"data": text_of(model), "methods": like}
+    methods = {label_of(a, each): settings_of(a, each) for a in adapters for each in bits}
+    changes = {"data": text_of(model), "methods": methods}
     rates, quick = (own["study"],), own["quick"]["settings"]
     return [
-        panel(f"lora/{model}.toml", scale, labels, rates=rates, over=changes, quick=quick, near=own["tuning"])
+        panel(
+            f"lora/{model}.toml",
+            scale,
+            tuple(methods),
+            rates=rates,
+            over=changes,
+            quick=quick,
+            near=own["tuning"],
+        )
     ]
 
 
