@@ -25,6 +25,7 @@ from fedcom import (
     save_peft,
 )
 from fedcom.config import Config, read
+from fedcom.config.methods import alone
 from fedcom.draws import Draw
 from fedcom.engines.stacks import stack_runs
 from fedcom.tasks.adapters import adapted_layers, kept, merged
@@ -407,3 +408,17 @@ def test_what_cannot_be_adapted_says_why(given: dict[str, Any], said: str) -> No
     with pytest.raises(ConfigError, match=said):
         lora(base, **given)
     assert all(p.requires_grad for p in base.parameters())
+
+
+def test_adapters_have_usual_rates_where_none_is_given() -> None:
+    def found(*settings: str) -> tuple[Any, ...]:
+        a = alone(None, ["model.adapter=lora", *settings]).algorithm
+        return a.name, a.local.name, a.local.correction, a.eta, a.gamma, a.server.name
+
+    assert found() == ("fedcom", "adamw", "inside", 1e-3, 1.0, "sgd")
+    assert found("data.path=mine.csv")[3] == 1e-3, "and no auto rate, which is of B at zero"
+    assert found("algorithm.name=fedcomgate") == ("fedcomgate", "adamw", "outside", 1e-3, 1.0, "sgd")
+    assert found("algorithm.name=diloco")[1:4] == ("adamw", "inside", 1e-3)  # its own
+    assert found("local.name=momentum", "algorithm.gamma=2")[1:5] == ("momentum", "inside", 0.01, 2)
+    assert found("algorithm.eta=0.3")[1:4] == ("sgd", "inside", 0.3)
+    assert found("local.name=adamw", "local.keep=true", "algorithm.eta=auto")[3] == "auto"

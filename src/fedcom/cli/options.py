@@ -124,7 +124,7 @@ _PARAGRAPHS = (
     "layers, positions and tied (of transformer), path (of llama: the folder of its weights) and dtype; of a "
     "class of yours, its arguments",
     "adapter, low-rank adapters of a frozen model: name (lora, ffa, rolora, fedex, flora or het), rank, "
-    "alpha, layers (names or patterns), also (other parameters that are trained), ranks (of clients, for het)",
+    "alpha, layers (names or patterns), also (other parameters that are trained), ranks (for het)",
     "algorithm: name, eta and gamma (numbers, or auto: from the sharpness of the task), tau, epochs, batch, "
     "decay, eta_schedule and gamma_schedule (by round: constant, decay, cosine, warmup or step, with "
     "settings as in 'warmup(rounds=10, then=cosine)'), weights, weight_decay, average (models: where clients "

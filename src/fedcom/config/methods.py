@@ -8,7 +8,7 @@ from typing import Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.algorithms.optimisers import Optimiser
-from fedcom.config.config import DEFAULT, PLAIN_SECTIONS, Config
+from fedcom.config.config import DEFAULT, PLAIN_SECTIONS, Config, adapted
 from fedcom.config.sections import RunConfig
 from fedcom.config.tables import Table, check_sections, drop_void, override, read
 from fedcom.errors import ConfigError, nearest
@@ -56,8 +56,10 @@ def _at_its_best(table: Table) -> Table:
     """FedCOM at auto rates and with momentum, but for what is given; the default method if few take part.
 
     A config file, and whoever names a method, means that method as it was published
-    (docs/decisions/defaults.md).
+    (docs/decisions/defaults.md). Adapters have FedCOM with a plain server, and rates of their own.
     """
+    if adapted(table):
+        return {**table, "algorithm": {"name": "fedcom", **table.get("algorithm", {})}}
     if build(RunConfig, table.get("run", {}), "run").participation < MOST:
         return table
     option = {"option": "I"} if "downlink" in table else {}  # the mean goes down, which a codec can take
