@@ -33,6 +33,12 @@ def test_text_of_ones_own_is_learnt_scored_and_compared(
     assert done.exit_code == 0, done.output
     row = json.loads(Path("one/metrics.jsonl").read_text().splitlines()[-1])
     assert row["test_perplexity"] == pytest.approx(2 ** row["test_bits_per_character"])
+    told = json.loads(Path("one/samples.json").read_text())
+    assert len(told["prompt"]) > 10
+    assert all(told[key].startswith(told["prompt"]) for key in ("before", "after"))
+    assert told["before"] != told["after"]
+    runner.invoke(app, ["report", "one"])
+    assert "<dt>before</dt>" in Path("one/report.html").read_text(encoding="utf-8")
     scored = json.loads(runner.invoke(app, ["evaluate", "one", "--by-client"]).stdout)
     assert scored["test_perplexity"] == pytest.approx(row["test_perplexity"])
     own = [client["test_perplexity"] for client in scored["clients"]]
