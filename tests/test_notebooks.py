@@ -55,7 +55,10 @@ def test_a_tutorial_runs_from_top_to_bottom(book: Any) -> None:
         assert "<strong>21 rows" in outputs(book, "simulation.results")[-1]["text/html"]
     elif book.metadata.stem == "your-own":
         assert "<strong>codec thirds" in outputs(book, "Thirds()")[-1]["text/html"]
-    else:
+    elif book.metadata.stem == "language-model":
+        assert any("perplexity" in data.get("text/html", "") for data in shown)
+        assert len(pictures) == 2
+    elif book.metadata.stem == "five-hospitals":
         assert any("worst client %" in data.get("text/html", "") for data in shown)
         assert "Évora" in outputs(book, '"test_accuracy"]]')[-1]["text/html"]
 
