@@ -18,6 +18,7 @@ from fedcom.config import read
 from fedcom.config.methods import variant
 from fedcom.runs.prepare import prepare
 from fedcom.studies.compare import labels
+from fedcom.tasks.llama import LlamaModule, Shape
 from tests.conftest import CHAOS
 from tests.processes import PATIENCE
 
@@ -155,12 +156,18 @@ def test_every_shipped_config_runs_a_round(path: Path, tmp_path: Path) -> None:
     table = read(path, ["data.name=digits", "data.clients=10", "run.rounds=1"])
     if table.get("model", {}).get("name", "mlp") in ("mlp", "lenet"):  # lenet needs larger images
         table["model"] = {"name": "mlp", "hidden": [64]}
-    elif table["model"]["name"] in ("gru", "transformer"):
+    elif table["model"]["name"] in ("gru", "transformer", "llama"):
         for writer in ("anna", "bert"):
             (tmp_path / f"{writer}.txt").write_text(f"yours,\n{writer}\n" * 9)
         table["data"] = {"name": "text", "path": str(tmp_path), "length": 10, "partition": "natural"}
-        table["model"] |= {"hidden": 8} if table["model"]["name"] == "gru" else {"width": 12, "layers": 1}
-        table["algorithm"] |= {"tau": 2}
+        if table["model"]["name"] == "gru":
+            table["model"] |= {"hidden": 8}
+        elif table["model"]["name"] == "transformer":
+            table["model"] |= {"width": 12, "layers": 1}
+            table["algorithm"] |= {"tau": 2}
+        else:
+            shape = Shape(20, 8, 8, 1, 2, 1, 4)
+            table["model"] |= {"path": str(fedcom.save_merged(LlamaModule(shape), tmp_path / ".model"))}
     else:  # a linear one, which may be for two classes only
         table["model"]["name"] = "logistic"
     if "epochs" in table.get("algorithm", {}):

@@ -92,6 +92,8 @@ from fedcom.data import (
     from_arrays,
     from_text,
     load,
+    read_tokens,
+    save_tokens,
     split,
 )
 from fedcom.draws import (
@@ -318,10 +320,12 @@ __all__ = [
     "lora",
     "merged",
     "plot",
+    "read_tokens",
     "record",
     "report",
     "save_merged",
     "save_peft",
+    "save_tokens",
     "split",
     "sweep",
     "token_cross_entropy",

@@ -33,10 +33,35 @@ def test_text_of_ones_own_is_learnt_scored_and_compared(
     assert done.exit_code == 0, done.output
     row = json.loads(Path("one/metrics.jsonl").read_text().splitlines()[-1])
     assert row["test_perplexity"] == pytest.approx(2 ** row["test_bits_per_character"])
+    told = json.loads(Path("one/samples.json").read_text())
+    assert len(told["prompt"]) > 10
+    assert all(told[key].startswith(told["prompt"]) for key in ("before", "after"))
+    assert told["before"] != told["after"]
+    runner.invoke(app, ["report", "one"])
+    assert "<dt>before</dt>" in Path("one/report.html").read_text(encoding="utf-8")
     scored = json.loads(runner.invoke(app, ["evaluate", "one", "--by-client"]).stdout)
     assert scored["test_perplexity"] == pytest.approx(row["test_perplexity"])
     own = [client["test_perplexity"] for client in scored["clients"]]
     assert max(own) == pytest.approx(row["worst_client_perplexity"])
+    cut = ["cut", "data.name=text", "data.path=letters", "--out", "all.npz"]
+    told = runner.invoke(app, cut)
+    assert "tokens of 3 clients to train on" in told.stdout
+    assert "is there already" in str(runner.invoke(app, cut).exception)
+    Path("letters").rename("elsewhere")  # text that is cut needs no text
+    tokens = ["data.tokens=all.npz", *task[2:], *quick, "algorithm.name=fedcomgate-exact"]
+    done = runner.invoke(app, ["run", *tokens, "--out", "cut"])
+    assert done.exit_code == 0, done.output
+    assert {**json.loads(Path("cut/metrics.jsonl").read_text().splitlines()[-1]), "seconds": 0} == {
+        **row,
+        "seconds": 0,
+    }
+    for wrong, said in (
+        ("data.tokenizer=t.json", "leave data.tokenizer out"),
+        ("data.name=shakespeare", "was cut from letters, not from shakespeare"),
+        ("data.tokens=letters.npz", "no file of tokens"),
+    ):
+        assert said in str(runner.invoke(app, ["run", *tokens, wrong]).exception), wrong
+    Path("elsewhere").rename("letters")
     both = runner.invoke(app, ["compare", *task, *quick, "--methods", "fedavg,fedpaq", "--out", "two"])
     assert both.exit_code == 0, both.output
     (header, *_) = Path("two/table.md").read_text().splitlines()

@@ -2,13 +2,15 @@
 
 import io
 import json
+import struct
 import sys
 import tarfile
 
+import numpy as np
 import pytest
 import torch
 
-from fedcom.data import from_text, load, split
+from fedcom.data import from_text, llama2c, load, read_tokens, save_tokens, split
 from fedcom.data.plays import speeches
 from fedcom.data.sources import SOURCES, Source
 from fedcom.data.text import read_text
@@ -240,6 +242,49 @@ def test_own_text_is_a_file_or_a_folder_per_client_or_jsonl(tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(Exception, match=r"fedcom\[text\]"):
         read_text(tmp_path / "own", tokenizer=str(tmp_path / "tokenizer.json"))
+
+
+def llama2c_file(path, joined):
+    """A tokenizer.bin of letters, and of longer words with their scores."""
+    words = {b"<unk>": 0, b"<s>": 0, b"</s>": 0, **dict.fromkeys((bytes([b]) for b in b" abt"), 0), **joined}
+    entries = [struct.pack("<fi", score, len(word)) + word for word, score in words.items()]
+    path.write_bytes(struct.pack("<i", 9) + b"".join(entries))
+    return path
+
+
+def test_a_tokenizer_of_llama2c_cuts_text_and_the_file_of_its_tokens_needs_none(tmp_path):
+    joined = {b"ab": -1.0, b" a": -3.0, b"abt": -2.0}
+    file = llama2c_file(tmp_path / "tokenizer.bin", joined)
+    start, ab, a, abt = 1, 7, 8, 9
+    tokenizer = llama2c.Tokenizer(file)
+    assert tokenizer.encode("abt a t") == [start, 3, abt, a, 3, 6]
+    assert tokenizer.decode(tokenizer.encode("ab  bt")) == "ab  bt"
+    across = llama2c.Tokenizer(llama2c_file(tmp_path / "across.bin", {**joined, b"t ": 0.0}))
+    assert across.encode("abt a") == [start, 3, ab, 10, 4]  # a word ends in a space, so words are not cut
+    data = from_text({"x": ("ab abt a t", "a b"), "y": ("tab tab", "ab")}, length=3, tokenizer=file)
+    assert data.classes == 10
+    assert data.x[0].tolist() == [3, ab, 3]
+    with pytest.raises(ConfigError, match=r"ends in \.npz"):
+        save_tokens(data, tmp_path / "all.txt")
+    save_tokens(data, tmp_path / "all.npz")
+    file.unlink()
+    back = read_tokens(tmp_path / "all.npz", 3)
+    assert (back.name, back.classes) == ("text", 10)
+    for part in ("x", "y", "test_x", "test_y", "groups", "test_groups"):
+        assert torch.equal(getattr(back, part), getattr(data, part)), part
+    assert read_tokens(tmp_path / "all.npz", 2).x[0].tolist() == [3, ab]
+    with pytest.raises(DataError, match=r"no tokenizer of llama2\.c"):
+        back.tokens.encode("a")
+    whole = dict(np.load(tmp_path / "all.npz"))
+    for change, match in (
+        ({"train_sizes": whole["train_sizes"][:1]}, "do not add up"),
+        ({"train": whole["train"] + 9}, "not all below 10"),
+        ({"test_sizes": np.array([5]), "test": whole["test"][:5]}, "different clients"),
+        ({"about": np.array("{}")}, "no file of tokens: 'size'"),
+    ):
+        np.savez(tmp_path / "bad.npz", **{**whole, **change})
+        with pytest.raises(DataError, match=match):
+            read_tokens(tmp_path / "bad.npz")
 
 
 def test_a_tokenizer_file_cuts_text_into_tokens(tmp_path):

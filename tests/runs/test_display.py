@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fedcom.runs import display
 from fedcom.runs.display import progress
 
 
@@ -141,3 +142,15 @@ def test_plain_lines_are_not_doubled_where_rows_come() -> None:
             shown.advance(round)
             shown.update(row(round))
     assert [line.split("  ")[1] for line in lines(console)] == [f"round {r}/100" for r in range(0, 101, 5)]
+
+
+def test_the_pace_is_in_tokens_and_begins_with_the_first_round_that_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter([0.0, 5.0, 5.0, 9.0, 13.0, 13.0, 14.0, 15.0])
+    monkeypatch.setattr(display.time, "monotonic", lambda: next(clock))
+    pace = display.Pace(400)
+    assert pace.words(10) == []  # a run that goes on
+    assert pace.words(20) == ["1000 tokens/s"]
+    assert pace.words(30) == ["1000 tokens/s"]
+    assert display.Pace().words(3) == []  # no text

@@ -13,6 +13,7 @@ from fedcom import (
     AdamWSteps,
     ConfigError,
     FedAvg,
+    FedCOM,
     FedCOMGATE,
     Int,
     Links,
@@ -24,6 +25,7 @@ from fedcom import (
     save_peft,
 )
 from fedcom.config import Config, read
+from fedcom.config.methods import alone
 from fedcom.draws import Draw
 from fedcom.engines.stacks import stack_runs
 from fedcom.tasks.adapters import adapted_layers, kept, merged
@@ -33,7 +35,8 @@ from tests.conftest import close
 from tests.engines.remote.clients import deployed
 
 __all__ = ["command"]  # a fixture
-METHODS = ("lora", "ffa", "rolora", "fedex", "flora")
+METHODS = ("lora", "ffa", "rolora", "fedex", "flora", "het")
+RANKS = {"het": {"ranks": (1, 2)}}  # of the two clients
 RANK, ALPHA, SCALE = 2, 3.0, 1.5
 
 
@@ -52,7 +55,7 @@ def linear_task(method: str) -> Task:
     with torch.no_grad():
         base.weight.copy_(numbers("weight", 3, 4))
         base.bias.copy_(numbers("bias", 3))
-    module = lora(nn.Sequential(base), RANK, ALPHA, method=method)  # type: ignore[arg-type]
+    module = lora(nn.Sequential(base), RANK, ALPHA, method=method, **RANKS.get(method, {}))  # type: ignore[arg-type]
     with torch.no_grad():  # as after some rounds
         dict(module.named_parameters())["0.lora_B"].copy_(numbers("B", 3, RANK))
     assert torch.equal(base.weight.detach(), numbers("weight", 3, 4))
@@ -71,12 +74,14 @@ def test_two_rounds_by_hand(method: str) -> None:
     assert a.abs().max() <= 0.5
     assert a.std() > 0.1
     for number in range(2):
-        trains_a = method in ("lora", "fedex", "flora") or (method == "rolora" and number == 1)
+        trains_a = method in ("lora", "fedex", "flora", "het") or (method == "rolora" and number == 1)
         trains_b = method != "rolora" or number == 0
         ends = []
         for j in range(2):
             x, y = numbers("x", 6, 4)[3 * j : 3 * j + 3], numbers("y", 6, 3)[3 * j : 3 * j + 3]
             aj, bj = a, b
+            if method == "het" and j == 0:
+                aj, bj = a * torch.tensor([[1.0], [0.0]]), b * torch.tensor([1.0, 0.0])
             for _ in range(2):
                 miss = x @ (w0 + SCALE * bj @ aj).T + bias - y
                 g = miss.T @ x / 3  # of the layer's whole weight
@@ -84,6 +89,8 @@ def test_two_rounds_by_hand(method: str) -> None:
                 aj, bj = aj - trains_a * eta * step_a, bj - trains_b * eta * step_b
             ends.append((aj, bj))
         a, b = (ends[0][0] + ends[1][0]) / 2, (ends[0][1] + ends[1][1]) / 2
+        if method == "het":  # the second row and column are the second client's alone
+            a, b = torch.stack([a[0], ends[1][0][1]]), torch.stack([b[:, 0], ends[1][1][:, 1]], 1)
         mean = (ends[0][1] @ ends[0][0] + ends[1][1] @ ends[1][0]) / 2
         if method == "fedex":
             w0 = w0 + SCALE * (mean - b @ a)
@@ -95,7 +102,7 @@ def test_two_rounds_by_hand(method: str) -> None:
         assert close(layer.lora_B.detach(), b)
         assert close(layer.weight.detach(), w0)
     assert torch.equal(task.objective.module[0].weight, numbers("weight", 3, 4))  # type: ignore[index]
-    sent = {"ffa": 2 * 6, "rolora": 6 + 8}.get(method, 2 * 14)
+    sent = {"ffa": 2 * 6, "rolora": 6 + 8, "het": 7 + 14}.get(method, 2 * 14)  # of each client, on average
     header = run.ledger.as_dict()["uplink"]["vectors"]["D"]["header"]  # type: ignore[index]
     assert run.ledger.total("uplink") == 2 * 8 * sent + header
     if method in ("fedex", "flora"):  # 12 numbers are fewer than the factors of two clients, 2 * 14
@@ -104,13 +111,13 @@ def test_two_rounds_by_hand(method: str) -> None:
         assert ("D" in told) == (method == "fedex")
 
 
-def small_task(method: str) -> Task:
+def small_task(method: str, **more: Any) -> Task:
     draw = Draw.seeded(1)
     x, y = draw.fold("x").normal(40 * 5, torch.float64).reshape(40, 5), draw.fold("y").integers(3, 40)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         base = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
-    module = lora(base, RANK, also="2.bias", method=method)  # type: ignore[arg-type]
+    module = lora(base, RANK, also="2.bias", method=method, **more)  # type: ignore[arg-type]
     return Task.from_arrays(module, x, y, x[:9], y[:9], clients=5, dtype="float64")
 
 
@@ -162,6 +169,48 @@ def test_turns_are_the_same_in_every_engine(case: str, tmp_path: Path) -> None:
     for way in ("uplink", "downlink"):
         assert encoded.ledger.total(way) == whole.ledger.total(way)  # type: ignore[arg-type]
     assert not torch.equal(whole.server.w, task.objective.start)
+
+
+def test_ranks_by_client_are_the_same_in_every_engine(tmp_path: Path) -> None:
+    """In groups of any size, with real clients, from a checkpoint and encoded; and what cannot be."""
+    task = small_task("het", ranks=(1, 2))
+    method = FedCOM(eta=0.01, tau=2, batch=4, local=AdamWSteps(keep=True), server="momentum")  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"algorithm": method, "links": Int(4), "rounds": 4, "participation": 0.8}
+
+    def new(**changes: Any) -> Simulation:
+        return Simulation(task, device="cpu", **{**settings, **changes})
+
+    whole, single, kept = new(chunk=4), new(chunk=1), new(chunk=4)
+    encoded = new(links=Links(Int(4), encode=True))
+    there, _ = deployed(task, settings, tmp_path)
+    for number in range(4):
+        for run in (whole, single, encoded, there, *([kept] if number < 2 else [])):
+            run.step()
+    for run in (single, encoded, there):
+        assert close(run.server.w, whole.server.w, 1e-9)
+        assert run is there or run.ledger.total("uplink") == whole.ledger.total("uplink")
+    kept.save(tmp_path / "saved")
+    back = Simulation.load(tmp_path / "saved", task)
+    back.run()
+    assert torch.equal(back.server.w, whole.server.w)
+    lone = Simulation(small_task("het", ranks=(2,)), device="cpu", **settings)
+    plain = Simulation(small_task("lora"), device="cpu", **settings)
+    for run in (lone, plain):
+        run.run()
+    assert close(lone.server.w, plain.server.w, 1e-12), "all of the largest rank is plain lora"
+    assert lone.ledger.total("uplink") > whole.ledger.total("uplink")
+    for wrong, said in (
+        ({"algorithm": FedCOMGATE(eta=0.1), "links": None}, "fedcomgate as set keeps something"),
+        ({"links": Links(TopK(0.3), uplink_memory="error-feedback")}, "fedcom as set keeps something"),
+        ({"links": Links(Int(4), budgets=(4,) * 5)}, "leave uplink.budgets"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            new(**wrong)
+    with pytest.raises(ConfigError, match="cannot be played in step if clients differ in budgets or ranks"):
+        stack_runs([new(), new(seed=1)])
+    for ranks, adapter in ((None, "het"), ((1, 3), "het"), ((1, 2), "lora")):
+        with pytest.raises(ConfigError, match="het"):
+            small_task(adapter, ranks=ranks)
 
 
 @pytest.mark.parametrize("method", ["fedex", "flora"])
@@ -359,3 +408,17 @@ def test_what_cannot_be_adapted_says_why(given: dict[str, Any], said: str) -> No
     with pytest.raises(ConfigError, match=said):
         lora(base, **given)
     assert all(p.requires_grad for p in base.parameters())
+
+
+def test_adapters_have_usual_rates_where_none_is_given() -> None:
+    def found(*settings: str) -> tuple[Any, ...]:
+        a = alone(None, ["model.adapter=lora", *settings]).algorithm
+        return a.name, a.local.name, a.local.correction, a.eta, a.gamma, a.server.name
+
+    assert found() == ("fedcom", "adamw", "inside", 1e-3, 1.0, "sgd")
+    assert found("data.path=mine.csv")[3] == 1e-3, "and no auto rate, which is of B at zero"
+    assert found("algorithm.name=fedcomgate") == ("fedcomgate", "adamw", "outside", 1e-3, 1.0, "sgd")
+    assert found("algorithm.name=diloco")[1:4] == ("adamw", "inside", 1e-3)  # its own
+    assert found("local.name=momentum", "algorithm.gamma=2")[1:5] == ("momentum", "inside", 0.01, 2)
+    assert found("algorithm.eta=0.3")[1:4] == ("sgd", "inside", 0.3)
+    assert found("local.name=adamw", "local.keep=true", "algorithm.eta=auto")[3] == "auto"

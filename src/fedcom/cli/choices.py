@@ -1,4 +1,4 @@
-"""fedcom codecs and list: what there is to choose from."""
+"""fedcom codecs and list, what there is to choose from; and fedcom cut, text as tokens."""
 
 import json
 import sys
@@ -10,8 +10,8 @@ import typer
 
 from fedcom.cli import crash, options
 from fedcom.cli.app import app
-from fedcom.cli.options import AsJson, Force, Out, Quiet
-from fedcom.cli.shared import show
+from fedcom.cli.options import AsJson, Force, Out, Quiet, Settings, Trust
+from fedcom.cli.shared import settings_of, show
 from fedcom.errors import ConfigError
 from fedcom.runs.folder import given_or_fresh
 
@@ -150,3 +150,29 @@ def _facts(entries: "Sequence[Entry[Any] | Broken]") -> dict[str, dict[str, str]
         else:
             found[key]["description"] = describe(entry.thing)
     return found
+
+
+@app.command()
+def cut(
+    settings: Settings = None,
+    out: Annotated[Path, typer.Option(help="The file to write, .npz.")] = Path("tokens.npz"),
+    force: Force = False,
+    trust: Trust = False,
+) -> None:
+    """Cut clients' text into tokens once, into one file that data.tokens reads.
+
+    Where it is read, neither the text nor a tokenizer is needed. The settings are those of section data, such
+    as data.name=shakespeare data.tokenizer=tokenizer.json.
+    """
+    from fedcom.config import Config
+    from fedcom.data import save_tokens
+    from fedcom.runs.prepare import read_data
+
+    if out.exists() and not force:
+        raise ConfigError(f"{out} is there already; choose another --out, or --force to overwrite it")
+    data = read_data(Config.of({"data": settings_of(settings, trust).get("data", {})}))
+    save_tokens(data, out)
+    train, test = (int((y >= 0).sum()) for y in (data.y, data.test_y))
+    assert data.groups is not None
+    clients = int(data.groups.max()) + 1
+    print(f"{train:,} tokens of {clients} clients to train on and {test:,} to test on, in {out}")

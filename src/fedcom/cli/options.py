@@ -26,6 +26,8 @@ _STUDIES = (
         "optimisers",
         "language",
         "outer",
+        "lora-stories15m",
+        "lora-smollm2",
         "niid-bench-mnist",
         "niid-bench-fashion-mnist",
         "niid-bench-cifar-10",
@@ -116,14 +118,14 @@ _PARAGRAPHS = (
     "partitions classes and labels), alpha (for dirichlet, dirichlet-capped and synthetic), beta (for "
     "synthetic), lazy (draw synthetic's samples when needed), validation (share of the training samples to "
     "score on in place of the test set), pixels (unit: those of images from 0 to 1), augment (shift and flip "
-    "images at random), of text length (tokens of a sequence) and tokenizer (a tokenizer.json, else "
-    "characters), and with name=text the path of a folder of text, or of a .jsonl with text_column and "
-    "client_column",
+    "images at random), of text length (tokens of a sequence), tokenizer (a tokenizer.json, else characters) "
+    "or tokens (a file that fedcom cut wrote, in place of text), and with name=text the path of a folder of "
+    "text, or of a .jsonl with text_column and client_column",
     "model: name, hidden (widths, such as 64,32; of gru the units), embed and layers (of gru), width, heads, "
     "layers, positions and tied (of transformer), path (of llama: the folder of its weights) and dtype; of a "
     "class of yours, its arguments",
-    "adapter, low-rank adapters of a frozen model: name (lora, ffa, rolora, fedex or flora), rank, alpha, "
-    "layers (names or patterns), also (other parameters that are trained)",
+    "adapter, low-rank adapters of a frozen model: name (lora, ffa, rolora, fedex, flora or het), rank, "
+    "alpha, layers (names or patterns), also (other parameters that are trained), ranks (for het)",
     "algorithm: name, eta and gamma (numbers, or auto: from the sharpness of the task), tau, epochs, batch, "
     "decay, eta_schedule and gamma_schedule (by round: constant, decay, cosine, warmup or step, with "
     "settings as in 'warmup(rounds=10, then=cosine)'), weights, weight_decay, average (models: where clients "

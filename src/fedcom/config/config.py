@@ -5,7 +5,7 @@ from dataclasses import Field, asdict, dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.algorithms.local_optimisers import PLAIN_STEPS
+from fedcom.algorithms.local_optimisers import PLAIN_STEPS, AdamWSteps
 from fedcom.algorithms.optimisers import PLAIN, Optimiser
 from fedcom.codecs import CODECS, Codec
 from fedcom.config.sections import DataConfig, DownlinkConfig, RunConfig, UplinkConfig
@@ -25,6 +25,7 @@ from fedcom.traffic.network import Network, over_preset
 
 T = TypeVar("T")
 DEFAULT = "fedcomgate"  # the method of a config that names none
+ADAPTER_ETA = {"adamw": 1e-3, "muon": 1e-3, "sgd": 1e-2}  # for adapters by local optimiser, if none is given
 
 
 class RunSettings(Protocol):
@@ -132,9 +133,16 @@ class Config:
 
 
 def _with_rates(table: Table) -> Table:
-    """The table with rates "auto" if they are not given and the data is not one that fedcom knows."""
+    """The table with rates "auto" if they are not given and the data is not one that fedcom knows.
+
+    Adapters are trained by AdamW instead: how far a gradient's step goes depends on A and B at once, so that
+    the sharpness where B is zero says nothing of rates that serve.
+    """
+    if adapted(table):
+        return _with_adapter_rates(table)
     data, model = (table.get(section, {}).get("name") for section in ("data", "model"))
-    known_data = "path" not in table.get("data", {}) and (data is None or DATASETS.is_own(data))
+    own = {"path", "tokens"} & {*table.get("data", {})}
+    known_data = not own and (data is None or DATASETS.is_own(data))
     if known_data and (model is None or MODELS.is_own(model)):
         return table
     given = {"name": DEFAULT, **table.get("algorithm", {})}
@@ -143,6 +151,37 @@ def _with_rates(table: Table) -> Table:
         return table
     rates = {key: "auto" for key in ("eta", "gamma") if key not in method.fixed}
     return {**table, "algorithm": {**rates, **given}}
+
+
+def adapted(table: Table) -> bool:
+    """Whether a table's model has adapters."""
+    return "adapter" in table or table.get("model", {}).get("adapter") is not None
+
+
+def _with_adapter_rates(table: Table) -> Table:
+    """The table with AdamW's steps unless another local optimiser is given, at usual rates unless one is."""
+    given = {"name": DEFAULT, **table.get("algorithm", {})}
+    method = ALGORITHMS.find(given["name"], "algorithm")
+    own = _optimiser_table(table.get("local", given.get("local", {})))
+    if {"eta"} & {*given, *method.fixed} or not isinstance(own, dict) or method.local != PLAIN_STEPS:
+        return table
+    own = {"name": AdamWSteps.name, **own}
+    outside = own["name"] == AdamWSteps.name and method.tracks
+    rates = {"eta": ADAPTER_ETA.get(own["name"], ADAPTER_ETA["sgd"])}
+    rates |= {} if "gamma" in method.fixed else {"gamma": 1.0}
+    algorithm = {**rates, **{key: value for key, value in given.items() if key != "local"}}
+    return {
+        **table,
+        "algorithm": algorithm,
+        "local": {**({"correction": "outside"} if outside else {}), **own},
+    }
+
+
+def usual_adapter_rates(config: Config) -> str | None:
+    """The rate that adapters have if none is given, in words; None if this is another."""
+    eta, steps = config.algorithm.eta, config.algorithm.local.name
+    usual = config.model.adapter is not None and eta == ADAPTER_ETA.get(steps, ADAPTER_ETA["sgd"])
+    return f"local {steps} at eta {eta}, a usual rate; algorithm.eta sets another" if usual else None
 
 
 def _with_adapter(table: Table) -> Table:

@@ -8,14 +8,14 @@ from typing import Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.algorithms.optimisers import Optimiser
-from fedcom.config.config import DEFAULT, PLAIN_SECTIONS, Config
+from fedcom.config.config import DEFAULT, PLAIN_SECTIONS, Config, adapted
 from fedcom.config.sections import RunConfig
 from fedcom.config.tables import Table, check_sections, drop_void, override, read
 from fedcom.errors import ConfigError, nearest
 from fedcom.plain import build, keys
 from fedcom.traffic.links import DefaultUplink
 
-_SHARED = ("data", "model", "adapter", "run", "network")  # sections that all methods of a comparison have
+_SHARED = ("data", "model", "run", "network")  # sections that all methods of a comparison have
 MOST = 0.5  # the share of clients per round from which on momentum serves better than tracking
 
 
@@ -56,8 +56,10 @@ def _at_its_best(table: Table) -> Table:
     """FedCOM at auto rates and with momentum, but for what is given; the default method if few take part.
 
     A config file, and whoever names a method, means that method as it was published
-    (docs/decisions/defaults.md).
+    (docs/decisions/defaults.md). Adapters have FedCOM with a plain server, and rates of their own.
     """
+    if adapted(table):
+        return {**table, "algorithm": {"name": "fedcom", **table.get("algorithm", {})}}
     if build(RunConfig, table.get("run", {}), "run").participation < MOST:
         return table
     option = {"option": "I"} if "downlink" in table else {}  # the mean goes down, which a codec can take
@@ -81,8 +83,8 @@ def sections(table: Table, label: str) -> Table:
 
     Keys of [algorithm] apply to every method that has them and does not fix them, [uplink] to every method
     that compresses by default, [downlink] to every method whose clients receive the mean, [server] and
-    [local] to every method whose optimiser has their keys. They are overridden by [methods.LABEL],
-    [methods.LABEL.uplink] and so on.
+    [local] to every method whose optimiser has their keys, [adapter] to all. They are overridden by
+    [methods.LABEL], [methods.LABEL.uplink] and so on.
 
     Args:
         table: the settings of a config file, by section.
@@ -94,8 +96,11 @@ def sections(table: Table, label: str) -> Table:
     downlink = table.get("downlink", {}) if method.needs_mean else {}
     shared = {key: value for key, value in table.get("algorithm", {}).items() if key in keys_of(method)}
     drop_void({"algorithm": shared}, {"algorithm": own})
+    adapted = "adapter" in own or "adapter" in table
+    adapter = _laid(_named(own.pop("adapter", {})), table.get("adapter", {}))
     return {
         **{section: table[section] for section in _SHARED if section in table},
+        **({"adapter": adapter} if adapted else {}),
         "uplink": _laid(own.pop("uplink", {}), uplink),
         "downlink": _laid(own.pop("downlink", {}), downlink),
         **{section: _steps(section, method, own, table) for section in PLAIN_SECTIONS},
@@ -145,9 +150,9 @@ def with_point(table: Table, label: str, point: Iterable[tuple[str, Any]]) -> Ta
         if section in ("", "algorithm"):
             own[key] = value
         else:
-            place = own if section in ("uplink", "downlink", *PLAIN_SECTIONS) else found
+            place = own if section in ("uplink", "downlink", "adapter", *PLAIN_SECTIONS) else found
             held = place.get(section, {})
-            held = _named(held) if section in PLAIN_SECTIONS else held
+            held = _named(held) if section in ("adapter", *PLAIN_SECTIONS) else held
             place[section] = _laid({key: value}, held)
     return {**found, "methods": {**table.get("methods", {}), label: own}}
 
@@ -232,7 +237,7 @@ def _check_section(label: str, own: object) -> None:
 
 
 def _named(optimiser: Any) -> Any:
-    """The section of an optimiser that is given by its name alone."""
+    """The section of an optimiser or an adapter that is given by its name alone."""
     return {"name": optimiser} if isinstance(optimiser, str) else optimiser
 
 

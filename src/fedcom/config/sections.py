@@ -40,7 +40,9 @@ class DataConfig:
             training samples, so that nothing is shared; "all": by those of all clients.
         test: a file with the test set, or the share of rows to hold out; of text, of each client's lines.
         length: how many tokens a sequence of text has.
-        tokenizer: a tokenizer.json that cuts text into tokens; None: they are characters.
+        tokenizer: a tokenizer.json that cuts text into tokens, or llama2.c's tokenizer.bin; None: they are
+            characters.
+        tokens: a file of text that is cut already, in place of the text; `fedcom cut` writes one.
         validation: the share of each client's training samples that is held out and scored in place of the
             test set; for choosing settings.
         pixels: "unit": those of images are from 0 to 1; None: minus their mean, over their deviation.
@@ -63,17 +65,26 @@ class DataConfig:
     text_column: str | None = None
     length: int | None = None
     tokenizer: str | None = None
+    tokens: str | None = None
     normalise: Literal["client", "all"] | None = None
     test: float | str | None = None
     validation: float | None = None
     pixels: Literal["unit"] | None = None
     augment: bool | None = None
 
+    @property
+    def file(self) -> str | None:
+        """The user's own file or folder, if there is one."""
+        return self.path or self.tokens
+
     def __post_init__(self) -> None:
         text = self.name == TEXT
+        for key in ("path", "root", "test", "tokenizer"):
+            if self.tokens is not None and getattr(self, key) is not None:
+                raise ConfigError(f"data.tokens is text that is cut already; leave data.{key} out")
         if self.path is not None and self.name is not None and not text:
             raise ConfigError("data.path is a data set by itself; leave data.name out")
-        if text and self.path is None:
+        if text and self.path is None and self.tokens is None:
             raise ConfigError(
                 "data.name=text is text of your own; set data.path to its folder or .jsonl file"
             )

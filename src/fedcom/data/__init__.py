@@ -4,6 +4,7 @@ from fedcom.data.dataset import Dataset, Population, from_arrays
 from fedcom.data.partitions import PARTITIONS, Partition, SplitRequest, check_parts, indices, split
 from fedcom.data.registry import DATASETS, Request, load
 from fedcom.data.text import from_text
+from fedcom.data.token_files import read_tokens, save_tokens
 from fedcom.data.tokens import Tokens
 
 __all__ = [
@@ -20,5 +21,7 @@ __all__ = [
     "from_text",
     "indices",
     "load",
+    "read_tokens",
+    "save_tokens",
     "split",
 ]

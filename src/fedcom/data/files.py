@@ -113,6 +113,13 @@ def locate(name: str, root: str | Path | None = None) -> Found:
     return _in_environment(name) or _packaged(name) or _cached(name)
 
 
+def at_path(path: str | Path) -> Path:
+    """A file or folder that the user names: as it is, or under FEDCOM_DATA if it is only there."""
+    given, root = Path(path).expanduser(), os.environ.get("FEDCOM_DATA")
+    below = Path(root or "").expanduser() / given
+    return below if root and not given.exists() and below.exists() else given
+
+
 def at_hand(name: str) -> bool:
     """Whether a data set can be read without downloading it."""
     if _in_environment(name) or _packaged(name):

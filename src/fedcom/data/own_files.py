@@ -77,7 +77,7 @@ def _halves(path: Path, targets: tuple[str, ...], client: str | None) -> tuple[A
         raise DataError(f"{path} is not {', '.join(_KINDS)}; save it as one of them")
     if not path.is_file():
         raise DataError(f"no file {path}; data.path names a file, from the current folder or in full")
-    columns = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}[path.suffix](path)
+    columns = {".npz": read_npz, ".csv": _csv, ".parquet": _parquet}[path.suffix](path)
     if path.suffix == ".npz":
         y = _targets(columns, targets, path)
         x, groups = _column(columns, "x", path), columns.get(client or CLIENT)
@@ -134,7 +134,8 @@ def _numbered(y: NDArray[Any], test_y: Any, path: Path) -> tuple[Any, Any]:
     return numbers[: len(y)], None if test_y is None else numbers[len(y) :]
 
 
-def _npz(path: Path) -> Columns:
+def read_npz(path: Path) -> Columns:
+    """The arrays of an .npz by name; one that holds objects, or more than it says, is refused."""
     try:
         if not zipfile.is_zipfile(path):
             raise ValueError("it is not a zip of arrays")

@@ -57,15 +57,25 @@ def from_text(
         raise ConfigError("give a tokenizer or characters, not both")
     known = [half.train for half in halves.values()]
     tokens = Tokens(characters) if characters is not None else Tokens.of(known, tokenizer)
+    codes = {client: (tokens.encode(half.train), tokens.encode(half.test)) for client, half in halves.items()}
+    return from_codes(codes, tokens, length, name)
+
+
+def from_codes(texts: Mapping[str, tuple[Tensor, Tensor]], tokens: Tokens, length: int, name: str) -> Dataset:
+    """A data set of clients' texts that are cut into tokens already.
+
+    Args:
+        texts: the codes to train on and to test on of each client, by name.
+    """
     parts = []
-    for half in zip(*halves.values(), strict=True):
-        cut = [sequences(tokens.encode(text), length) for text in half]
+    for half in zip(*texts.values(), strict=True):
+        cut = [sequences(codes, length) for codes in half]
         groups = torch.arange(len(cut)).repeat_interleave(torch.tensor([len(x) for x, _ in cut]))
         parts.append((torch.cat([x for x, _ in cut]), torch.cat([y for _, y in cut]), groups))
     (x, y, groups), (test_x, test_y, test_groups) = parts
-    silent = sorted(set(range(len(halves))) - set(groups.tolist()))
+    silent = sorted(set(range(len(texts))) - set(groups.tolist()))
     if silent:
-        who = list(halves)[silent[0]]
+        who = list(texts)[silent[0]]
         raise DataError(
             f"client {who!r} has less than two tokens to train on; leave it out, or lower data.test"
         )

@@ -38,6 +38,7 @@ from fedcom.engines.state.stores import Storage
 from fedcom.engines.stopping import Best, Stopping, asks_to_stop, read_best, write_best
 from fedcom.errors import ConfigError, Diverged, NotFinite, StorageError
 from fedcom.formats import html_table, size
+from fedcom.rounds.client_ranks import ClientRanks
 from fedcom.rounds.cohort import Cohort
 from fedcom.rounds.products import Products
 from fedcom.rounds.rules import OWN, Measure, Rules, relative_error
@@ -136,6 +137,7 @@ class Simulation:
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
         objective = self.task.objective
         products = None if objective.products is None else Products(layout, *objective.products)
+        ranked = None if objective.ranks is None else ClientRanks.of(layout, *objective.ranks, cohort.weights)
         rules = Rules(
             algorithm,
             links,
@@ -149,6 +151,7 @@ class Simulation:
             objective.whole_layout,
             turns=objective.turns,
             products=products,
+            ranks=ranked,
         )
         speeds: Any = Network.preset(network) if isinstance(network, str) else network
         speeds = convert(speeds, Network | None, "network")

@@ -22,8 +22,8 @@ def stack_runs(simulations: Sequence[Simulation]) -> Engine:
         return first.engine
     if not all(map(_stackable, simulations)):
         raise ConfigError(
-            "runs cannot be played in step if clients differ in budgets, samples are drawn, messages are "
-            "encoded or the base changes (adapters fedex and flora); play each run by itself"
+            "runs cannot be played in step if clients differ in budgets or ranks, samples are drawn, "
+            "messages are encoded or the base changes (adapters fedex and flora); play each run by itself"
         )
     if len({simulation.state.network for simulation in simulations}) > 1:
         raise ConfigError("runs played in step must share one network; play each run by itself")
@@ -63,5 +63,5 @@ def _frozen(simulation: Simulation) -> tuple[int, ...]:
 def _stackable(simulation: Simulation) -> bool:
     """Whether other seeds give tensors of the same shapes; not if clients differ in codecs."""
     links, drawn = simulation.rules.links, simulation.task.source is not None
-    own_base = simulation.rules.products is not None
+    own_base = simulation.rules.products is not None or simulation.rules.ranks is not None
     return not (drawn or links.encode or links.budgets is not None or own_base)

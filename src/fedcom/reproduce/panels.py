@@ -31,7 +31,7 @@ def settings(label: str) -> Table:
     """The settings of a method from a label: the method and its codec up, then others after commas.
 
     "exact peaks 0.03, down rotated 0.35" is fedcomgate-exact with those codecs; ", local adamw" names the
-    clients' optimiser, and anything else, such as ", momentum", the server's.
+    clients' optimiser, ", adapter ffa" the adapter, and anything else, such as ", momentum", the server's.
     """
     first, *others = label.split(", ")
     method, _, up = first.partition(" ")
@@ -42,6 +42,8 @@ def settings(label: str) -> Table:
         kind, _, name = other.partition(" ")
         if kind == "down":
             own |= {"downlink": codecs[name], "option": "I"}  # I: only the mean goes down
+        elif kind == "adapter":
+            own["adapter"] = {"name": name}
         elif kind == "local":
             outside = name == "adamw" and ALGORITHMS[own["name"]].tracks
             own["local"] = {"name": name, **({"correction": "outside"} if outside else {})}
@@ -121,6 +123,8 @@ class Panel:
         untuned: the methods and labels that no such file has, which run at other rates.
         tunes: the rates that tuning looks for, by label; None: eta and gamma of every label.
         seeds: at most so many.
+        followers: the labels that run at the rates of another, and are not tuned themselves.
+        near: what to tune, as factors of the rates to begin from, by key; None: eta and gamma.
     """
 
     name: str
@@ -131,6 +135,8 @@ class Panel:
     untuned: tuple[str, ...] = ()
     tunes: Mapping[str, Sequence[str]] | None = None
     seeds: int | None = None
+    followers: tuple[str, ...] = ()
+    near: Table | None = None
 
     def runs(self, seeds: int) -> list[StudyRun]:
         """Every run of the panel."""

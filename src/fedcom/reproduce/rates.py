@@ -73,28 +73,32 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
     The file is written anew after each label.
 
     Args:
-        panel: one with `rates`, of which the last names the file.
+        panel: one with `rates`, of which the last names the file; if it says what to tune (`near`), one seed
+            must do.
         out: the folder; files go into its subfolder of that name.
     """
     *others, name = panel.rates
     data, run, best = str(panel.config.data.name), _runner(out / name, device, quiet), dict[str, Any]()
     path = out / name / f"{name}.toml"
     known = {label for file in others for label in rates_in(file)}
-    tunes = dict.fromkeys(panel.methods, tuple(NEAR)) if panel.tunes is None else panel.tunes
-    for label in (label for label in panel.methods if label in tunes and label not in known):
+    near, seeds = (NEAR, CONFIRMED) if panel.near is None else (panel.near, 1)
+    tunes = dict.fromkeys(panel.methods, tuple(near)) if panel.tunes is None else panel.tunes
+    for label in (
+        label for label in panel.methods if label in tunes and label not in {*known, *panel.followers}
+    ):
         given, keys = panel.table["methods"][label], method_keys(panel.table, label)
         method = given.get("name", label)
-        own = {key: values for key, values in NEAR.items() if key in keys and key in tunes[label]}
+        own = {key: values for key, values in near.items() if key in keys and key in tunes[label]}
         shared = {key: rate for key, rate in panel.table.get("algorithm", {}).items() if key in DEFAULTS}
         start = {**DEFAULTS, **_own_rates(method), **shared, **method_rates(data, method)}
         grid = _first_grid(given, start, own)
         try:
-            best[label] = tune_one(held_out(panel.table, SEED), label, grid, CONFIRMED, run)
+            best[label] = tune_one(held_out(panel.table, SEED), label, grid, seeds, run)
         except ConfigError as error:
             print(f"fedcom: {panel.name}: {error}", file=sys.stderr)
             continue
         score = "perplexity" if "perplexity" in best[label] else "accuracy"
-        head, tuning = PANEL_HEAD.format(name), facts(data, NEAR, CONFIRMED, score)
+        head, tuning = PANEL_HEAD.format(name), facts(data, near, seeds, score)
         path.write_text(text(head, tuning, best), encoding="utf-8")
     return path
 

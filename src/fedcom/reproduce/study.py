@@ -110,6 +110,7 @@ def panel(
     seeds: int | None = None,
     over: Table | None = None,
     quick: Table | None = None,
+    near: Table | None = None,
 ) -> Panel:
     """The panel that a config under experiments/ describes.
 
@@ -123,6 +124,7 @@ def panel(
         seeds: at most so many.
         over: settings that override the file's, by section.
         quick: settings that override those in the quick form.
+        near: see `Panel`.
     """
     table = read(experiment_file(file.format(authors=authors()) if "{" in file else file))
     known = {*ALGORITHMS, *table.get("methods", {}), *(over or {}).get("methods", {})}
@@ -132,8 +134,10 @@ def panel(
             table[section] = {**table.get(section, {}), **values}
     grid = table.pop("grid", {})
     table = scale.of(table)
+    followers = tuple(label for label, own in table.get("methods", {}).items() if "rates_of" in own)
     untuned = lay_rates(table, methods, rates) if tuned else ()
-    return Panel(name or Path(file).stem, table, tuple(methods), grid, tuple(rates), untuned, tunes, seeds)
+    given = name or Path(file).stem, table, tuple(methods), grid, tuple(rates), untuned
+    return Panel(*given, tunes, seeds, followers, near)
 
 
 def authors() -> str:

@@ -173,6 +173,7 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     state = algorithm.begin(given.state, given.down, given.oracle, rnd)
     state = returned.stepped(algorithm, "begin", given.state, state)
     w = given.down["w"].expand(len(given.clients), -1)
+    w = w if rules.ranks is None else rules.ranks.begin(w, given.clients)
     kept = rules.moments_in(given.memory)
     start = Start(w, state, kept, given.down, given.memory.get(OWN), rules.statistics)
     layout = rules.whole or rules.layout
@@ -186,6 +187,7 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
         key = given.draw.fold("uplink", name)
         decoded = _send_up(rules, name, given.clients, channel, key, passed[-1])
         sent[name], memory[name], out = uplink.after(passed, decoded, remembered, units)
+        sent[name] = sent[name] if rules.ranks is None else rules.ranks.spread(sent[name])
         lossless = rules.links.uplink.lossless
         errors.append(x.new_zeros(len(x)) if lossless else rules.measure(out, passed[-1]))
     q = torch.stack(errors).mean(0)
@@ -236,7 +238,8 @@ def server_hears(rules: Rules, senders: Senders, w: Tensor, inbox: Inbox) -> tup
     sent, blank, uplink = {}, w.expand(len(clients), -1), rules.uplink_of(clients)
     for name in rules.algorithm.uploads:
         decoded = _send_up(rules, name, clients, inbox, senders.draw.fold("uplink", name), blank)
-        sent[name] = uplink.hear(decoded, rules.units(name, rnd))
+        heard = uplink.hear(decoded, rules.units(name, rnd))
+        sent[name] = heard if rules.ranks is None else rules.ranks.spread(heard)
     q = w.new_zeros(len(clients))
     if rules.sends_q:
         q = _send_q(rules, next(iter(sent)), clients, inbox, senders.draw, q)
@@ -265,7 +268,13 @@ def _own_path(rules: Rules, given: "Assignment | Senders") -> Round:
 
 
 def _send_up(rules: Rules, name: str, clients: Tensor, channel: Channel, draw: Draw, x: Tensor) -> Tensor:
-    """Send one vector per client to the server, each by the codec of its client's budget."""
+    """Send one vector per client to the server, each by the codec of its budget, or cut to its rank."""
+    if rules.ranks is not None:
+        heard = torch.zeros_like(x)
+        for part, rows in rules.ranks.groups(clients):
+            own = channel.send(name, part.of(x[rows]), part.layout, rules.links.uplink, draw[rows], rows=rows)
+            heard[rows] = part.into(heard[rows], own)
+        return heard
 
     def send(x: Tensor, codec: Codec, draw: Draw, rows: SomeRows) -> Tensor:
         return _send(rules, channel, name, x, codec, draw, rows=rows)

@@ -15,6 +15,7 @@ from fedcom.algorithms.optimisers import SGD
 from fedcom.codecs import Codec
 from fedcom.errors import ConfigError
 from fedcom.rounds import loops, returned, stages
+from fedcom.rounds.client_ranks import ClientRanks
 from fedcom.rounds.local import STEPS
 from fedcom.rounds.part import Part
 from fedcom.rounds.products import NAME as PRODUCTS
@@ -81,6 +82,7 @@ class Rules:
         part: what is trained and sent in the round that these rules are for; None: the whole model.
         repeats: whether clients repeat the server's step; None: as method and links have it.
         products: the adapters that are averaged as products, if any.
+        ranks: the ranks of clients' adapters, if they differ.
     """
 
     algorithm: Algorithm
@@ -97,6 +99,7 @@ class Rules:
     part: Part | None = None
     repeats: bool | None = None
     products: Products | None = None
+    ranks: ClientRanks | None = None
 
     def __post_init__(self) -> None:
         check(self.algorithm, self.links, self.clients, self.sampled)
@@ -107,11 +110,13 @@ class Rules:
             )
         if self.products is not None:
             _check_products(self.algorithm, self.uplink.remembers, self.products.restarts)
-        if (self.turns or self.products) and (self.statistics or self.own is not None):
+        if (self.turns or self.products or self.ranks) and (self.statistics or self.own is not None):
             raise ConfigError(
-                "adapters that take turns, or are averaged as products, need batch_norm frozen; set it, or "
-                "choose adapter lora or ffa"
+                "adapters that take turns, differ in rank or are averaged as products need batch_norm "
+                "frozen; set it, or choose adapter lora or ffa"
             )
+        if self.ranks is not None:
+            _check_ranks(self.algorithm, self.links, self.uplink.remembers)
         if self.links.first == "seed" and self.seed is None:
             raise ConfigError(
                 "downlink.first=seed needs a model that is drawn from a seed: leave run.init out or set "
@@ -121,6 +126,8 @@ class Rules:
         for codec in (*codecs, self.links.downlink):
             for turn in self.by_turn or (self,):
                 codec.variance(turn.compressed)  # raises now, before round 0, if it cannot serve this model
+        for part in self.ranks.parts.values() if self.ranks else ():
+            self.links.uplink.variance(part.layout)
 
     @cached_property
     def compressed(self) -> Layout:
@@ -434,6 +441,21 @@ def _check_products(algorithm: Algorithm, remembers: bool, restarts: bool) -> No
         raise ConfigError(
             f"with adapter flora adapters start anew after each round, and {a.name} keeps something of them "
             "from round to round; use fedavg or fedcom with server sgd and without a memory, or adapter fedex"
+        )
+
+
+def _check_ranks(algorithm: Algorithm, links: Links, remembers: bool) -> None:
+    """Refuse what does not go with adapters whose ranks differ by client."""
+    a = algorithm
+    if a.uploads != ("D",) or a.tracks or remembers or len(a.init_client(torch.zeros(1))):
+        raise ConfigError(
+            f"with adapter het clients send parts of the adapters, and {a.name} as set keeps something of "
+            "whole ones, or sends something else; use fedavg or fedcom without a memory"
+        )
+    if links.budgets is not None or links.correlated:
+        raise ConfigError(
+            "with adapter het messages differ in length by rank; leave uplink.budgets, bandwidths and "
+            "correlated out"
         )
 
 

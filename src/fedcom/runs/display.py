@@ -20,6 +20,28 @@ _REDRAW = 0.2  # seconds between two pictures of a bar in a notebook
 PLAIN_LINES = 20  # about how many lines a run prints where there is no terminal
 
 
+class Pace:
+    """How many tokens of text a run takes per second, evaluations included.
+
+    Args:
+        tokens: that all clients of a round are trained on; None: it is no text.
+    """
+
+    def __init__(self, tokens: float | None = None) -> None:
+        self.tokens, self._first = tokens, (time.monotonic(), 0)
+        self._begun = False
+
+    def words(self, round: int) -> list[str]:
+        """The tokens per second since the first round that was shown, in words; nothing before the next."""
+        if not self._begun:
+            self._begun, self._first = True, (time.monotonic(), round)
+        began, first = self._first
+        seconds = time.monotonic() - began
+        if self.tokens is None or round <= first or seconds <= 0:
+            return []
+        return [f"{significant((round - first) * self.tokens / seconds, 3)} tokens/s"]
+
+
 class Display:
     """Shows nothing; subclasses show progress in some of these calls."""
 
@@ -36,8 +58,8 @@ class Display:
 class Plain(Display):
     """Prints about twenty lines per run, for logs and pipes; always the first row and the last."""
 
-    def __init__(self, console: "Console", total_rounds: int, label: str) -> None:
-        self.console, self.total, self.label = console, total_rounds, label
+    def __init__(self, console: "Console", total_rounds: int, label: str, pace: Pace) -> None:
+        self.console, self.total, self.label, self.pace = console, total_rounds, label, pace
         self.started = time.monotonic()
         self.first: int | None = None
         self.due, self.measured, self.said = -1.0, -1, 0  # the next row to print, the last row, the last line
@@ -72,6 +94,7 @@ class Plain(Display):
 
     def _print(self, round: int, figures: list[str]) -> None:
         self.said = round
+        figures = [*figures, *self.pace.words(round)]
         line = "  ".join([self.label, f"round {round}/{self.total}", *figures, self._times(round)])
         try:
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -89,30 +112,34 @@ class Plain(Display):
 class Live(Display):
     """One line of a terminal, redrawn in place."""
 
-    def __init__(self, progress: "Progress", total_rounds: int, label: str) -> None:
-        self.progress = progress
+    def __init__(self, progress: "Progress", total_rounds: int, label: str, pace: Pace) -> None:
+        self.progress, self.pace, self.figures = progress, pace, ""
         self.task = progress.add_task(label, total=total_rounds, figures="")
         self.fresh = True
 
     def advance(self, round: int) -> None:
         """Move the bar."""
-        self.progress.update(self.task, completed=round)
+        self.progress.update(self.task, completed=round, figures=self._told(round))
+
+    def _told(self, round: int) -> str:
+        return "  ".join([self.figures, *self.pace.words(round)])
 
     def update(self, row: Mapping[str, Any]) -> None:
         """Move the bar and show the row's figures."""
         # A resumed run does not start at round 0. Its first row must not count as progress, or the time left
         # would be wrong.
         show = self.progress.reset if self.fresh else self.progress.update
-        show(self.task, completed=row["round"], figures=_figures(row))
+        self.figures = _figures(row)
+        show(self.task, completed=row["round"], figures=self._told(row["round"]))
         self.fresh = False
 
 
 class Notebook(Display):
     """A bar in a notebook, redrawn in place."""
 
-    def __init__(self, total_rounds: int, label: str) -> None:
+    def __init__(self, total_rounds: int, label: str, pace: Pace) -> None:
         shown: Any = import_module("IPython.display")
-        self._html, self.total, self.label = shown.HTML, total_rounds, label
+        self._html, self.total, self.label, self.pace = shown.HTML, total_rounds, label, pace
         self.started, self.drawn, self.figures = time.monotonic(), 0.0, ""
         self._handle: Any = shown.display(shown.HTML(self._picture(0)), display_id=True)
 
@@ -131,7 +158,8 @@ class Notebook(Display):
         self._handle.update(self._html(self._picture(round)))
 
     def _picture(self, round: int) -> str:
-        words = f"round {round}/{self.total} {self.figures} {_clock(time.monotonic() - self.started)}"
+        told = " ".join([self.figures, *self.pace.words(round)])
+        words = f"round {round}/{self.total} {told} {_clock(time.monotonic() - self.started)}"
         bar = f'<progress value="{round}" max="{max(self.total, 1)}"></progress>'
         return f"<div>{escape(self.label)} {bar} {escape(words)}</div>"
 
@@ -144,19 +172,25 @@ def _in_notebook() -> bool:
 
 @contextmanager
 def progress(
-    total_rounds: int, label: str, quiet: bool = False, console: "Console | None" = None
+    total_rounds: int,
+    label: str,
+    quiet: bool = False,
+    console: "Console | None" = None,
+    tokens: float | None = None,
 ) -> Iterator[Display]:
     """Show the progress of a run: a live line on a terminal, plain lines elsewhere, nothing when quiet.
 
     Args:
         label: what the run is called in each line.
         console: where to print; None for standard error.
+        tokens: see `Pace`.
     """
+    pace = Pace(tokens)
     if quiet:
         yield Display()
         return
     if console is None and _in_notebook():
-        yield Notebook(total_rounds, label)
+        yield Notebook(total_rounds, label, pace)
         return
     from rich.console import Console
 
@@ -170,12 +204,12 @@ def progress(
         bar = _bar(console)
         bar.start()
         try:
-            yield Live(bar, total_rounds, label)
+            yield Live(bar, total_rounds, label, pace)
         finally:
             with suppress(OSError):  # the terminal may be gone
                 bar.stop()
         return
-    plain = Plain(console, total_rounds, label)
+    plain = Plain(console, total_rounds, label, pace)
     try:
         yield plain
     finally:

@@ -10,7 +10,7 @@ from torch.nn.functional import mse_loss
 
 from fedcom.config import Config, DataConfig, RunConfig, RunSettings
 from fedcom.config.sections import TEXT
-from fedcom.data import DATASETS, PARTITIONS, Dataset, load, split
+from fedcom.data import DATASETS, PARTITIONS, Dataset, load, read_tokens, split
 from fedcom.data.dataset import normalised
 from fedcom.data.own_files import read_own
 from fedcom.data.synthetic import LAID_OUT, Synthetic
@@ -106,7 +106,7 @@ def build_task(config: Config) -> tuple[Task, Config]:
     if _lazy(config):
         return _drawn_task(config)
     draw = Draw.seeded(config.run.seed)
-    data = _dataset(config, draw)
+    data = read_data(config)
     filled = _fill(config.data, data_name(config), data)
     parts = split(
         filled.partition or "iid",
@@ -133,9 +133,9 @@ def _warn_of_idle(config: Config) -> None:
     """
     data, links, run, name = config.data, config.links, config.run, data_name(config)
     own_split = PARTITIONS.is_own(data.partition)
-    own_data = DATASETS.is_own(name) or data.path is not None or isinstance(config.model, OwnData)
+    own_data = DATASETS.is_own(name) or data.file is not None or isinstance(config.model, OwnData)
     generated = name == "synthetic"
-    files = DATASETS.is_own(name) and data.path is None and name not in ("digits", "synthetic")
+    files = DATASETS.is_own(name) and data.file is None and name not in ("digits", "synthetic")
     drawn = data.partition in ("dirichlet", "dirichlet-capped") or not own_split
     by_label = data.partition in ("classes", "labels")
     used = {
@@ -187,12 +187,12 @@ def _lazy(config: Config) -> bool:
 def data_name(config: Config) -> str:
     """The name of a config's data set: data.name, else the model's own data, else digits."""
     own = config.model.name if isinstance(config.model, OwnData) else None
-    given = config.data.path or config.data.name
+    given = config.data.file or config.data.name
     if own is not None and given not in (None, own):
         raise ConfigError(f"model {own} brings its own data; leave data.name out, got {given!r}")
     if config.data.name is not None:
         return config.data.name
-    return own or (Path(config.data.path).stem if config.data.path else "digits")
+    return own or (Path(config.data.file).stem if config.data.file else "digits")
 
 
 def data_label(config: Config) -> str:
@@ -200,10 +200,15 @@ def data_label(config: Config) -> str:
     return short_name(data_name(config))
 
 
-def _dataset(config: Config, draw: Draw) -> Dataset:
-    c, name = config.data, data_name(config)
+def read_data(config: Config) -> Dataset:
+    """The data set that a config describes."""
+    c, name, draw = config.data, data_name(config), Draw.seeded(config.run.seed)
     if isinstance(config.model, OwnData):
         data = config.model.data(c.clients or 20, draw.fold("data"))
+    elif c.tokens is not None:
+        data = read_tokens(c.tokens, c.length)
+        if c.name not in (None, TEXT, data.name):
+            raise ConfigError(f"{c.tokens} was cut from {data.name}, not from {c.name}; leave data.name out")
     elif c.path is not None and name == TEXT:
         data = read_text(c.path, c.text_column, c.client_column, c.test, c.length, c.tokenizer)
     elif c.path is not None:
@@ -233,10 +238,8 @@ def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:
     partition = data.partition or (dealt if found.groups is None else "natural")
     clients = data.clients
     if clients is None and partition != "natural":
-        clients = 20 if name == "digits" or data.path else 100
-    return replace(
-        data, name=None if data.path and name != TEXT else name, partition=partition, clients=clients
-    )
+        clients = 20 if name == "digits" or data.file else 100
+    return replace(data, name=data.name if data.file else name, partition=partition, clients=clients)
 
 
 def _objective(config: Config, data: Dataset) -> Objective:

@@ -37,6 +37,7 @@ from fedcom.runs.files import (
     FILES,
     LOGS,
     LONGER,
+    SAMPLES,
     append,
     checksum,
     lines,
@@ -48,6 +49,7 @@ from fedcom.runs.files import (
     status_of,
 )
 from fedcom.runs.folder import claim, clear
+from fedcom.runs.samples import samples_of, tokens_per_round
 from fedcom.runs.watch import OnDivergence, Watch
 from fedcom.saving.series import write_tensors
 from fedcom.saving.timer import SaveTimer
@@ -235,7 +237,7 @@ class _Recorder:
             fresh: clear the folder of an earlier run.
         """
         if fresh:
-            clear(self.out, (*FILES, FAULTS, AUDIT, *LOGS, CHECKPOINTS))
+            clear(self.out, (*FILES, SAMPLES, FAULTS, AUDIT, *LOGS, CHECKPOINTS))
         if not (self.out / "config.toml").exists():
             self._write_config()
         self._write_once("partition.json", partition_of)
@@ -301,7 +303,8 @@ class _Recorder:
             self._summarise("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
 
     def _play(self, quiet: bool, callbacks: Sequence[Callback]) -> None:
-        with stops.deferred(), progress(self.simulation.rounds, self.label, quiet) as show:
+        tokens = tokens_per_round(self.simulation)
+        with stops.deferred(), progress(self.simulation.rounds, self.label, quiet, tokens=tokens) as show:
             try:
                 while not self._play_on([*callbacks, show.update], partial(self._after_round, show)):
                     pass
@@ -360,8 +363,11 @@ class _Recorder:
     def _write_results(self) -> None:
         """Write the ledger, the accuracy by client and by class, and the model."""
         write_json(self.out / "ledger.json", self.simulation.ledger.as_dict())
-        if self.simulation.task.classes and bool(self.simulation.server.w.isfinite().all()):
+        finite = bool(self.simulation.server.w.isfinite().all())
+        if self.simulation.task.classes and finite:
             write_json(self.out / "accuracy.json", accuracy_of(self.simulation))
+        if finite and (told := samples_of(self.simulation)) is not None:
+            write_json(self.out / SAMPLES, told)
         self._write_model("model.safetensors", self.simulation.module())
         if self.simulation.best.w is not None:
             self._write_model("best.safetensors", self.simulation.module(best=True))

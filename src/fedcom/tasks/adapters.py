@@ -21,9 +21,10 @@ from fedcom.errors import ConfigError
 from fedcom.plain import build
 from fedcom.tasks.suitable import check_kind, sharing
 
-Kind = Literal["lora", "ffa", "rolora", "fedex", "flora"]
+Kind = Literal["lora", "ffa", "rolora", "fedex", "flora", "het"]
 USUAL = ("q_proj", "v_proj")  # the layers of attention that are adapted unless told
 PRODUCTS = "fedcom_products"  # the same for layers whose adapters are averaged as products; see Objective
+RANKS = "fedcom_ranks"  # the same for layers whose adapters have another rank in each client
 TURNS = "fedcom_turns"  # the attribute of a module that says which of its parameters are trained in turn
 
 
@@ -36,11 +37,15 @@ class Adapter:
             trained and sent. "rolora": B in the first round, A in the second, and so on; only that half is
             sent. "fedex": as lora, and what the means of A and B miss of the mean of B A is added to the
             base. "flora": the mean of B A is added to the base, and adapters start anew after each round.
+            "het": clients have adapters of their own ranks, and coordinates are averaged over those that have
+            them.
         rank: the columns of B and the rows of A.
         alpha: adapters count alpha / rank times.
         layers: names of layers, or patterns such as layers.3.*; each stands for all names that end so. None:
             q_proj and v_proj, or every linear layer if there are none.
         also: the same for other parameters that are trained beside the adapters.
+        ranks: of the clients, for "het": the first number of the first client, and so on, from the beginning
+            again after the last. The largest is `rank`.
     """
 
     name: Kind = "lora"
@@ -48,6 +53,7 @@ class Adapter:
     alpha: float = 16.0
     layers: tuple[str, ...] | None = None
     also: tuple[str, ...] = ()
+    ranks: tuple[int, ...] | None = None
 
     section: ClassVar[str] = "adapter"
 
@@ -55,6 +61,14 @@ class Adapter:
         settings.check(self)
         if self.rank < 1:
             raise ConfigError(f"rank must be 1 or more; got {self.rank}")
+        if self.ranks and self.name != "het":
+            raise ConfigError(f"ranks are for adapter het; got adapter {self.name}")
+        ranks = self.ranks or (0,)
+        if self.name == "het" and not (min(ranks) >= 1 and max(ranks) == self.rank):
+            raise ConfigError(
+                f"adapter het needs the ranks of the clients, the largest of which is rank, as in rank=8 "
+                f"ranks=[2,4,8]; got rank {self.rank} and ranks {list(self.ranks or ())}"
+            )
         if not 0 < self.alpha < math.inf:
             raise ConfigError(f"alpha must be above 0; got {self.alpha}")
 
@@ -88,6 +102,8 @@ class Adapter:
         if self.name == "rolora":
             others = [name for name, p in named.items() if p.requires_grad and ".lora_" not in f".{name}"]
             setattr(twin, TURNS, tuple((*parts[which], *others) for which in "BA"))
+        if self.name == "het":
+            setattr(twin, RANKS, (tuple(adapted), self.ranks))
         if self.name in ("fedex", "flora"):
             setattr(twin, PRODUCTS, (tuple(adapted), self.alpha / self.rank, self.name == "flora"))
         return twin
@@ -101,6 +117,7 @@ def lora(
     also: Sequence[str] | str = (),
     seed: int = 0,
     method: Kind = "lora",
+    ranks: Sequence[int] | None = None,
 ) -> nn.Module:
     """A copy of a module whose layers have low-rank adapters; all else is frozen and shared with the module.
 
@@ -111,9 +128,9 @@ def lora(
             stands for all names that end so. None: q_proj and v_proj, or all linear layers if there are none.
         also: the same for other parameters that are trained beside the adapters.
         seed: from which A is drawn.
-        method: "lora", "ffa", "rolora", "fedex" or "flora"; `Adapter` explains them.
+        method: "lora", "ffa", "rolora", "fedex", "flora" or "het"; `Adapter` explains them, and `ranks`.
     """
-    return Adapter(method, rank, alpha, cast(Any, layers), cast(Any, also)).on(module, seed)
+    return Adapter(method, rank, alpha, cast(Any, layers), cast(Any, also), cast(Any, ranks)).on(module, seed)
 
 
 class Adapted(nn.Module):
@@ -264,7 +281,7 @@ def merged(module: nn.Module) -> nn.Module:
         layer.weight = nn.Parameter(total.to(dtype), requires_grad=False)
         layer.__class__ = plain  # type: ignore[assignment]
         del layer.lora_A, layer.lora_B, layer.scale
-    for mark in (TURNS, PRODUCTS):
+    for mark in (TURNS, PRODUCTS, RANKS):
         if hasattr(twin, mark):
             delattr(twin, mark)
     return twin

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from fedcom.data import llama2c
+from fedcom.data.files import at_path
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError
-from fedcom.tasks import llama2c
 
 
 class Tokenizer(Protocol):
@@ -55,7 +56,7 @@ class TokenizerFile:
 
 def tokenizer_in(folder: str | Path) -> Tokenizer:
     """The tokenizer of a model's folder: tokenizer.json, or tokenizer.bin of llama2.c."""
-    folder = Path(folder).expanduser()
+    folder = at_path(folder)
     if (folder / "tokenizer.json").is_file():
         return TokenizerFile(folder / "tokenizer.json", _ends(folder))
     if (folder / "tokenizer.bin").is_file():

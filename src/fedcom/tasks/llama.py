@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedcom.data.files import at_path
 from fedcom.errors import ConfigError, DataError
 from fedcom.tasks import llama2c
 from fedcom.tasks.generate import Tokenizer, tokenizer_in
@@ -212,9 +213,10 @@ def llama(folder: str | Path, dtype: torch.dtype | None = None) -> LlamaModule:
     """The model in a folder: config.json and safetensors in Hugging Face's form, or a file of llama2.c.
 
     Args:
+        folder: if it is not there, the one of that name under FEDCOM_DATA.
         dtype: of its parameters; None: that of the file.
     """
-    folder = Path(folder).expanduser()
+    folder = at_path(folder)
     if not folder.is_dir():
         raise DataError(f"model.path must be a folder with config.json and {_WEIGHTS}; {folder} is none")
     if not (folder / "config.json").is_file() and (old := sorted(folder.glob("*.bin"))):

@@ -1,4 +1,4 @@
-"""Files of llama2.c: weights (version 0) and the tokenizer that goes with them."""
+"""Weights of llama2.c (version 0); the tokenizer that goes with them is in data/llama2c.py."""
 
 import struct
 from pathlib import Path
@@ -11,8 +11,6 @@ from torch import Tensor
 from fedcom.errors import DataError
 
 _HEADER = struct.Struct("<7i")
-_BYTE = b"<0x%02X>"  # the word of a single byte
-_BYTES = {_BYTE % byte: bytes([byte]) for byte in range(256)}
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -71,46 +69,3 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _halves(x: Tensor, heads: int) -> Tensor:
     """Rows whose pairs are neighbours within each head, as rows whose pairs are half a head apart."""
     return x.reshape(heads, -1, 2, x.shape[1]).transpose(1, 2).reshape(x.shape).contiguous()
-
-
-class Tokenizer:
-    """Text to tokens and back, by a tokenizer.bin of llama2.c: pairs are joined, the best first."""
-
-    ends = frozenset({1, 2})
-
-    def __init__(self, path: Path) -> None:
-        data, place = path.read_bytes(), 4
-        self._words, self._scores = list[bytes](), list[float]()
-        try:
-            while place < len(data):
-                score, length = struct.unpack_from("<fi", data, place)
-                self._words.append(data[place + 8 : place + 8 + length])
-                self._scores.append(score)
-                place += 8 + length
-        except struct.error:
-            raise DataError(f"{path} is no tokenizer of llama2.c") from None
-        self._number = {word: i for i, word in reversed(list(enumerate(self._words)))}
-
-    def encode(self, text: str) -> list[int]:
-        """The tokens of a text, the one of its beginning first."""
-        found, known = [1], self._number
-        for letter in f" {text}" if text else "":
-            raw = letter.encode()
-            found += [known[raw]] if raw in known else [known.get(_BYTE % byte, 0) for byte in raw]
-        while True:
-            pairs = [
-                (self._scores[both], -i, both)
-                for i in range(1, len(found) - 1)
-                if (both := known.get(self._words[found[i]] + self._words[found[i + 1]])) is not None
-            ]
-            if not pairs:
-                return found
-            _, place, both = max(pairs)
-            found[-place : -place + 2] = [both]
-
-    def decode(self, tokens: list[int]) -> str:
-        """The text of some tokens."""
-        words = [self._words[t] for t in tokens if t > 2]
-        raw = b"".join(_BYTES.get(word, word) for word in words)
-        text = raw.decode(errors="replace")
-        return text[1:] if tokens[:1] == [1] else text

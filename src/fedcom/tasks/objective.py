@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 
 from fedcom.data.inputs import Inputs
 from fedcom.errors import ConfigError, DataError
-from fedcom.tasks.adapters import PRODUCTS, TURNS, own_base
+from fedcom.tasks.adapters import PRODUCTS, RANKS, TURNS, own_base
 from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
 from fedcom.tasks.dropout import Masks, has_dropout
@@ -94,6 +94,7 @@ class Objective:
         self.products: tuple[tuple[str, ...], float, bool] | None = getattr(module, PRODUCTS, None)
         self.base = self.start[:0]
         self.turns: tuple[tuple[str, ...], ...] = getattr(module, TURNS, ())
+        self.ranks: tuple[tuple[str, ...], tuple[int, ...]] | None = getattr(module, RANKS, None)
         self.dense = Dense.of(module, self.layout) if loss is None else None
         self.pooled = Pooled.of(module, self.layout) if loss is None else None
         self.drops, self.several = has_dropout(self.module), cast(Inputs | None, None)

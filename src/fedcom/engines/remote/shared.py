@@ -19,7 +19,8 @@ def agreement(run: RunState) -> int:
     parts = (rules.algorithm, links, rules.layout.fingerprint, cohort.clients, cohort.sampled, cohort.tau)
     scheduled = rules.algorithm.eta_schedule or rules.algorithm.gamma_schedule  # by the number of rounds
     more = ((run.rounds,) if scheduled else ()) + ((rules.turns,) if rules.turns else ())
-    return zlib.crc32(repr((*parts, rules.seed, int(run.draw.key), *more)).encode())
+    ranks = (rules.ranks.ranks,) if rules.ranks else ()
+    return zlib.crc32(repr((*parts, rules.seed, int(run.draw.key), *more, *ranks)).encode())
 
 
 def round_facts(run: RunState, round_index: int, share: float) -> Round:

@@ -81,6 +81,7 @@ def build(found: CollectedRuns, live: bool = False) -> str:
         data=script_safe(data),
         notices=sections.notices(found.notices),
         summary=sections.summary(runs),
+        samples=sections.samples(runs),
         traffic=sections.traffic(runs),
         codecs=codecs.codec_table(runs),
         settings=sections.settings(runs),

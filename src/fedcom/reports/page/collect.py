@@ -35,6 +35,7 @@ class SavedRun:
         config: the sections of config.toml; the other fields are the JSON files of their names.
         ledger: the bytes as {"clients": ..., "uplink": {vector: {part: bytes}}, "downlink": ...}.
         accuracy: of the model at the end, by client and by class.
+        samples: of a language model, a prompt and how it goes on with it before and after the run.
     """
 
     folder: Path
@@ -49,6 +50,7 @@ class SavedRun:
     partition: JsonObject
     similarity: JsonObject
     environment: JsonObject
+    samples: JsonObject = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -159,6 +161,7 @@ def _run(folder: Path, notices: list[Notice]) -> SavedRun:
         _read(folder, "partition.json", _partition, notices) or {},
         _read(folder, "similarity.json", _similarity, notices) or {},
         _read(folder, "environment.json", _json_object, notices) or {},
+        _read(folder, "samples.json", _samples, notices, needed=False) or {},
     )
 
 
@@ -366,6 +369,11 @@ def _accuracy(text: str) -> JsonObject:
     if {len(row) for row in confusion} - {len(confusion)}:
         raise ValueError("not square")
     return {"clients": clients, "confusion": confusion}
+
+
+def _samples(text: str) -> JsonObject:
+    table = _json_object(text)
+    return {key: _clean(str(table[key])) for key in ("prompt", "before", "after")}
 
 
 def _partition(text: str) -> JsonObject:

@@ -235,6 +235,20 @@ def _bar(
     )
 
 
+def samples(runs: Sequence[SavedRun]) -> Html:
+    """How each language model goes on with a text, before its run and after it; one seed of each label."""
+    told = {label: own for label, group in by_label(runs).items() if (own := [r for r in group if r.samples])}
+    if not told:
+        return Html("")
+    parts = []
+    for label, (first, *_) in told.items():
+        lines = [(which, first.samples[which]) for which in ("before", "after")]
+        texts = [Html(tag("dt", which) + tag("dd", tag("pre", words))) for which, words in lines]
+        parts.append(tag("div", tag("h3", label), tag("dl", *texts)))
+    about = f"How models go on with “{first.samples['prompt']}”, by their likeliest tokens, before and after."
+    return tag("section", tag("h2", "Text"), tag("p", about, class_="quiet"), *parts, id="text")
+
+
 def settings(runs: Sequence[SavedRun]) -> Html:
     """The settings that differ between methods, one per column."""
     groups = by_label(runs)

@@ -1,0 +1,66 @@
+"""The tokenizer of llama2.c, a tokenizer.bin: text to tokens and back."""
+
+import re
+import struct
+from functools import lru_cache
+from pathlib import Path
+
+from fedcom.errors import DataError
+
+_BYTE = b"<0x%02X>"  # the word of a single byte
+_BYTES = {_BYTE % byte: bytes([byte]) for byte in range(256)}
+_BETWEEN = re.compile("(?<=[^ ])(?= )")  # where a text may be cut if no token reaches across
+_START = 1  # the token before each text
+
+
+class Tokenizer:
+    """Text to tokens and back, by a tokenizer.bin of llama2.c: pairs are joined, the best first."""
+
+    ends = frozenset({1, 2})
+
+    def __init__(self, path: Path) -> None:
+        self._words, self._scores = list[bytes](), list[float]()
+        try:
+            data, place = path.read_bytes(), 4
+            while place < len(data):
+                score, length = struct.unpack_from("<fi", data, place)
+                self._words.append(data[place + 8 : place + 8 + length])
+                self._scores.append(score)
+                place += 8 + length
+        except (OSError, struct.error):
+            raise DataError(f"{path} is no tokenizer of llama2.c") from None
+        self._number = {word: i for i, word in reversed(list(enumerate(self._words)))}
+        self._apart = not any(re.search(b"[^ ] ", word) for word in self._words)
+        self._joined = lru_cache(2**16)(self._join)
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, the one of its beginning first."""
+        whole = f" {text}" if text else ""
+        pieces = _BETWEEN.split(whole) if self._apart else [whole]
+        return [_START, *(token for piece in pieces for token in self._joined(piece))]
+
+    def _join(self, text: str) -> list[int]:
+        found, known = list[int](), self._number
+        for letter in text:
+            raw = letter.encode()
+            found += [known[raw]] if raw in known else [known.get(_BYTE % byte, 0) for byte in raw]
+        while True:
+            pairs = [
+                (self._scores[both], -i, both)
+                for i in range(len(found) - 1)
+                if (both := known.get(self._words[found[i]] + self._words[found[i + 1]])) is not None
+            ]
+            if not pairs:
+                return found
+            _, place, both = max(pairs)
+            found[-place : -place + 2] = [both]
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of some tokens."""
+        words = [self._words[t] for t in tokens if t > 2]
+        raw = b"".join(_BYTES.get(word, word) for word in words)
+        text = raw.decode(errors="replace")
+        return text[1:] if tokens[:1] == [_START] else text
