@@ -160,13 +160,15 @@ def test_the_first_screen_of_the_readme_names_both_commands() -> None:
 def test_the_readme_shows_the_frontier_as_it_was_measured(tmp_path: Path) -> None:
     readme = runpy.run_path(str(ROOT / "docs" / "make_results.py"))["readme"]
     line = {"panel": "mnist", "point": "scaffold", "accuracy": "97.054", "spread": "0.031", "up_MB": "159.37"}
-    line |= {"up_times_fewer": "1", "total_MB": "319.5", "total_times_fewer": ""}
-    write_csv([line, {**line, "panel": "mnist-1-class", "accuracy": "1"}], tmp_path / "table.csv")
+    line |= {"up_times_fewer": "", "total_MB": "319.5", "total_times_fewer": "182.6"}
+    both = {**line, "point": "fedcom peaks 0.03, down rotated 0.35", "accuracy": "96"}
+    write_csv([line, both, {**line, "panel": "mnist-1-class", "accuracy": "1"}], tmp_path / "table.csv")
     (tmp_path / "verdicts.json").write_text('[{"setting": "two clients"}]')
     text = (ROOT / "README.md").read_text()
     made = readme(text, tmp_path)
-    assert "Here: two clients." in made
-    assert "| SCAFFOLD as published | 97.05 ± 0.03 | 159 | 1.00 | 320 | — |\n<!-- end -->" in made
+    assert "two clients. Every point" in made
+    assert "| SCAFFOLD | 97.05 ± 0.03 | 159 | — |\n\n" in made
+    assert "sends 183 times fewer bytes than SCAFFOLD, at 96.00 ± 0.03 %.\n<!-- end -->" in made
     assert made.startswith(text.split("<!-- frontier")[0])
     assert made.endswith(text.split("<!-- end -->")[1])
     if (ROOT / "docs" / "results" / "frontier-mnist" / "table.csv").is_file():

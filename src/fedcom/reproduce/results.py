@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedcom.formats import is_number
-from fedcom.reproduce.panels import Panel, Scale
+from fedcom.reproduce.panels import Panel, Scale, shown
 from fedcom.runs.curve import Curve
 from fedcom.studies.sweep import Record
 
@@ -256,4 +256,4 @@ def list_of(stats: Mapping[str, Stat], scale: float = 1.0) -> str:
         name: replace(s, values=tuple(None if v is None else scale * v for v in s.values))
         for name, s in stats.items()
     }
-    return ", ".join(f"{name} {stat}" for name, stat in scaled.items())
+    return ", ".join(f"{shown(name)} {stat}" for name, stat in scaled.items())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedcom.formats import megabytes, significant
 from fedcom.reports.markdown import markdown_table
-from fedcom.reproduce.panels import Scale
+from fedcom.reproduce.panels import Scale, shown
 from fedcom.reproduce.results import MARKS, RULE, StudyResults, Verdict, without_sections
 from fedcom.saving.whole import write_json, write_text
 
@@ -71,7 +71,7 @@ def _heading(results: StudyResults, name: str) -> str:
 def _untuned(results: StudyResults) -> list[str]:
     """One sentence per panel with labels that were not tuned."""
     return [
-        f"Not tuned in panel {p.name}, so at the rates of their methods: {'; '.join(p.untuned)}."
+        f"Not tuned in panel {p.name}, so at the rates of their methods: {'; '.join(map(shown, p.untuned))}."
         for p in results.panels
         if p.untuned
     ]
@@ -83,7 +83,9 @@ def _tables(table: Callable[[StudyResults, str], list[dict[str, Any]]], results:
     for panel in results.panels:
         lines = table(results, panel.name)
         heads = [key.replace("_", " ") for key in lines[0]]
-        cells = [[v if isinstance(v, str) else significant(v, 4) for v in line.values()] for line in lines]
+        cells = [
+            [shown(v) if isinstance(v, str) else significant(v, 4) for v in line.values()] for line in lines
+        ]
         parts += [
             f"{_heading(results, panel.name)}:",
             markdown_table(heads, cells, "l" + "r" * len(heads[1:])),
@@ -98,7 +100,7 @@ def _measured(results: StudyResults) -> list[str]:
     for panel in results.panels if scored else []:
         runs = [(r["method"], without_sections(r["point"])) for r in results.runs(panel.name)]
         lines = [
-            [method, *map(str, point.values()), *_cells(results, panel.name, method, point)]
+            [shown(method), *map(str, point.values()), *_cells(results, panel.name, method, point)]
             for i, (method, point) in enumerate(runs)
             if (method, point) not in runs[:i]
         ]
