@@ -15,6 +15,7 @@ from fedcom.errors import ConfigError
 from fedcom.formats import NOTHING, significant
 from fedcom.reports.markdown import markdown_table
 from fedcom.reproduce import STUDIES
+from fedcom.reproduce.bounds.theory_runner import redraw_theory
 from fedcom.reproduce.command import NAMES
 from fedcom.reproduce.frontier import POINTS
 from fedcom.reproduce.redraw import redraw, redraw_tables
@@ -53,6 +54,7 @@ def redraw_all() -> None:
             except ConfigError as error:
                 print(f"{name} stays as it is: {error}", file=sys.stderr)
     redraw_tables(KEPT / "tables")
+    redraw_theory(KEPT / "theory")
 
 
 def publish() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.formats import MB
-from fedcom.reports.figures import MARKS
+from fedcom.reports.figures import GREY, MARKS
 from fedcom.reports.looks import COLOURS, marker
 from fedcom.reproduce.drawing import Chart, Dot, draw_charts, lowest, scatter
 from fedcom.reproduce.panels import MOMENTUM, Panel, Scale, package_data, settings, shown
@@ -16,7 +16,6 @@ from fedcom.reproduce.study import Study, panel
 
 BASE, PAPER, CODEC = "scaffold", "fedcomgate", "peaks 0.03"  # the second is at 8 bits
 BASELINES = ("fedavg", f"fedavg{MOMENTUM}", BASE, f"{BASE}{MOMENTUM}", PAPER)
-GREY = "#b4bac1"  # of dots without a name
 OURS, BOTH_WAYS = f"exact {CODEC}{MOMENTUM}", f"fedcom {CODEC}, down rotated 0.35"
 # Momentum and tracking together, and each without the other.
 PAIRS = {
