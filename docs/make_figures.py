@@ -1,10 +1,9 @@
-"""Draw the figures of benchmarks, codecs and theory from the numbers in docs/: python -m docs.make_figures."""
+"""Draw the figures of benchmarks, codecs and theory from numbers in docs/: python -m docs.make_figures."""
 
 import math
 from pathlib import Path
 
 from benchmarks.breakdown import draw_figure
-
 from docs.make_theory import draw as theory_knobs
 
 from fedcom.codecs import CODECS

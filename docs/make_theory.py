@@ -68,7 +68,9 @@ def draw() -> None:
     from fedcom.reproduce.drawing import save_png
 
     with KEPT.open(encoding="utf-8", newline="") as file:
-        points = [{k: v if k == "panel" else float(v) for k, v in line.items()} for line in csv.DictReader(file)]
+        points = [
+            {k: v if k == "panel" else float(v) for k, v in line.items()} for line in csv.DictReader(file)
+        ]
     below = sum(p["measured"] <= p["theory"] for p in points if p["panel"] != "eta")
     every = sum(p["panel"] != "eta" for p in points)
     calm = [p["measured"] < 1 for p in points if p["panel"] == "eta" and p["x"] < 2]
@@ -84,20 +86,28 @@ def draw() -> None:
     }
     sheet = blank(15, 4.6)
     for part, (panel, (title, x, y)) in zip(sheet.subfigures(1, 3), told.items(), strict=True):
-        about = "dots measured, lines: the theory" if panel == "eta" else f"dashed: the bound, above {below} of {every}"
+        about = (
+            "dots measured, lines: the theory"
+            if panel == "eta"
+            else f"dashed: the bound, above {below} of {every}"
+        )
         axes = frame(part, title, about)
         axes.set_position((0.16, 0.13, 0.7, 0.68))
         own = [p for p in points if p["panel"] == panel]
         for hue, line in zip(HUES, sorted({p["line"] for p in own}), strict=False):
             mine = [p for p in own if p["line"] == line]
             xs = [p["x"] for p in mine]
-            axes.plot(xs, [p["measured"] for p in mine], "o" if panel == "eta" else "o-", color=hue, markersize=5)
+            axes.plot(
+                xs, [p["measured"] for p in mine], "o" if panel == "eta" else "o-", color=hue, markersize=5
+            )
             style = "-" if panel == "eta" else "--"
             axes.plot(xs, [p["theory"] for p in mine], style, color=hue, linewidth=1.2)
             end = mine[0] if panel == "eta" else mine[-1]
             word = f"{'tau' if panel == 'eta' else 'm'} = {line:.0f}"
             place, away = (end["x"], end["measured"]), (4, 8) if panel == "eta" else (9, 0)
-            axes.annotate(word, place, away, textcoords="offset points", color=as_text(hue), va="center", size=9.5)
+            axes.annotate(
+                word, place, away, textcoords="offset points", color=as_text(hue), va="center", size=9.5
+            )
         if panel == "eta":
             axes.axhline(1, color=PALE, linestyle=":", linewidth=1)
             axes.set_ylim(0, 1.5)

@@ -156,6 +156,61 @@ def heat(part: "SubFigure", matrix: Any, title: str, note: str) -> None:
     bar.set_label("cosine of gradients", color=INK)
 
 
+class GridCell(NamedTuple):
+    """A number in a grid.
+
+    Args:
+        spread: what is written after ±.
+        sure: write it bold.
+    """
+
+    value: float
+    spread: float
+    sure: bool
+
+
+def cell_grid(
+    part: "SubFigure",
+    cells: Sequence[Sequence[GridCell]],
+    names: tuple[Sequence[str], Sequence[str]],
+    words: tuple[str, str, str],
+) -> None:
+    """Draw numbers in a grid, blue where positive and red where negative.
+
+    Args:
+        cells: by row.
+        names: of the rows and of the columns.
+        words: the title, the subtitle, and what the numbers are.
+    """
+    title, note, unit = words
+    axes = frame(part, title, note)
+    axes.set_position((0.17, 0.1, 0.8, 0.66))
+    for i, row in enumerate(cells):
+        for k, cell in enumerate(row):
+            known = np.isfinite(cell.value)
+            share = float(np.clip(abs(cell.value) / 6, 0.04, 1)) if known else 0.0
+            colour = "#2b6cb0" if cell.value > 0 else "#c2410c"
+            axes.add_patch(_square(k, i, colour, 0.5 * share))
+            text = f"{cell.value:+.1f} ± {cell.spread:.1f}" if known else "diverged"
+            style: dict[str, Any] = {"ha": "center", "va": "center", "size": 11, "color": INK}
+            axes.text(k, i, text, weight="bold" if cell.sure else "normal", **style)
+    rows, columns = names
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_xticks(range(len(columns)), list(columns))
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, labelcolor=INK)
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    axes.grid(visible=False)
+    axes.set_xlabel(unit, color=INK)
+    axes.xaxis.set_label_position("bottom")
+
+
+def _square(x: float, y: float, colour: str, alpha: float) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=colour, alpha=alpha, linewidth=0)
+
+
 def series(
     part: "SubFigure",
     points: Mapping[str, Sequence[PlotPoint]],

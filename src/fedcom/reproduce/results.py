@@ -13,6 +13,8 @@ from fedcom.studies.sweep import Record
 
 HOLDS, PARTLY, FAILS, NOT_RUN = "holds", "holds partly", "does not hold here", "not run"
 MARKS = {HOLDS: "✅", PARTLY: "🟡", FAILS: "❌", NOT_RUN: "⬜"}
+BANDS = "bands: least to largest over seeds"  # of curves
+BARS = "bars: standard deviation over seeds"  # of points
 TAIL = 0.8  # scores are means over the evaluations of the last fifth of the rounds
 FLOORS = {"test_accuracy": 0.003, "train_loss": 0.03, "uplink_bytes": 0.03}  # the last two are relative
 RULE = (
@@ -244,6 +246,27 @@ def _setting(panel: Panel, scale: Scale) -> str:
 def common_target(scores: Iterable[Stat]) -> float:
     """An accuracy that all methods reach which did not diverge: 98% of the lowest final accuracy."""
     return 0.98 * min((s.mean for s in scores if math.isfinite(s.mean)), default=1.0)
+
+
+def ends_lowest(loss: Mapping[str, Stat]) -> str:
+    """Which methods end with the least loss, in words: all that do not differ from it by what counts."""
+    least = min(loss, key=lambda m: loss[m].mean)
+    level = [shown(m) for m in loss if alike(loss[m], loss[least])]
+    if len(level) == len(loss):
+        return "all end alike"
+    return (
+        f"{', '.join(level[:-1])} and {level[-1]} end lowest"
+        if len(level) > 1
+        else f"{shown(least)} ends lowest"
+    )
+
+
+def fewest_bytes(results: StudyResults, name: str) -> str:
+    """Which method of a panel reaches with the fewest bytes what all reach, in words."""
+    methods = results.panel(name).methods
+    target = common_target(results.final(name, m) for m in methods)
+    least = min(methods, key=lambda m: results.reach(name, m, target).mean)
+    return f"{shown(least)} reaches {100 * target:.1f} % with fewest bytes"
 
 
 def list_of(stats: Mapping[str, Stat], scale: float = 1.0) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.reports.comparison import write_csv
-from fedcom.reports.figures import FAINT, INK, MARKS, blank, frame
+from fedcom.reports.figures import FAINT, INK, MARKS, blank, frame, ticks
 from fedcom.reports.looks import COLOURS, marker
 from fedcom.reproduce.bounds.cases import BoundCase, grid
 from fedcom.reproduce.bounds.slopes import Slope, slope_cases, slopes
@@ -109,6 +109,7 @@ def figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     axes.set_yticks(range(len(THEOREMS)), names, color=INK)
     axes.set(xlim=(min(ratios) / 2, 10), ylim=(len(THEOREMS) - 0.4, -0.6))
     axes.set_xlabel("measured error / bound", color=INK)
+    ticks(axes.xaxis)
     axes.grid(visible=False, axis="y")
     save_png(sheet, path)
 
