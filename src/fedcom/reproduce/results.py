@@ -248,17 +248,24 @@ def common_target(scores: Iterable[Stat]) -> float:
     return 0.98 * min((s.mean for s in scores if math.isfinite(s.mean)), default=1.0)
 
 
+def leaders(scores: Mapping[str, Stat]) -> str:
+    """The names of the best and of all that do not differ from it by what counts; empty if that is all."""
+    best = next(m for m in scores if not any(_ahead(scores[other], scores[m]) for other in scores))
+    level = [shown(m) for m in scores if alike(scores[m], scores[best])] or [shown(best)]
+    if len(level) == len(scores):
+        return ""
+    return f"{', '.join(level[:-1])} and {level[-1]}" if len(level) > 1 else level[0]
+
+
+def _ahead(a: Stat, b: Stat) -> bool:
+    """Whether the mean of a is better."""
+    return a.mean > b.mean if a.key == "test_accuracy" else a.mean < b.mean
+
+
 def ends_lowest(loss: Mapping[str, Stat]) -> str:
-    """Which methods end with the least loss, in words: all that do not differ from it by what counts."""
-    least = min(loss, key=lambda m: loss[m].mean)
-    level = [shown(m) for m in loss if alike(loss[m], loss[least])]
-    if len(level) == len(loss):
-        return "all end alike"
-    return (
-        f"{', '.join(level[:-1])} and {level[-1]} end lowest"
-        if len(level) > 1
-        else f"{shown(least)} ends lowest"
-    )
+    """Which methods end with the least loss, in words."""
+    names = leaders(loss)
+    return f"{names} end{'s' * (' and ' not in names)} lowest" if names else "all end alike"
 
 
 def fewest_bytes(results: StudyResults, name: str) -> str:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 from fedcom.formats import megabytes, significant
 from fedcom.reports.markdown import markdown_table
 from fedcom.reproduce.panels import Scale, shown
-from fedcom.reproduce.results import MARKS, RULE, StudyResults, Verdict, without_sections
+from fedcom.reproduce.results import (
+    FAILS,
+    HOLDS,
+    MARKS,
+    PARTLY,
+    RULE,
+    StudyResults,
+    Verdict,
+    without_sections,
+)
 from fedcom.saving.whole import write_json, write_text
 
 if TYPE_CHECKING:
@@ -125,6 +134,7 @@ def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
     """
     parts = [
         "# Verdicts",
+        _count([v["outcome"] for own in verdicts.values() for v in own]),
         "Written from the studies' verdicts.json; `fedcom reproduce all` repeats them.",
         _board(verdicts),
         RULE,
@@ -132,6 +142,12 @@ def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
     for name, own in verdicts.items():
         parts += [f"## {name}", "\n".join(map(_line, own))]
     return "\n\n".join(parts) + "\n"
+
+
+def _count(outcomes: Sequence[str]) -> str:
+    """How many claims hold, hold in part, and do not."""
+    holds, partly, fails = (outcomes.count(outcome) for outcome in (HOLDS, PARTLY, FAILS))
+    return f"**{len(outcomes)} claims: {holds} hold, {partly} hold in part, {fails} do not hold here.**"
 
 
 def _board(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
