@@ -134,7 +134,7 @@ def bars(
             x = i + (k - (len(group) - 1) / 2) * width
             axes.bar(x, height, 0.9 * width, color=hues[name])
             axes.text(x, height, f"{height:.3g}", ha="center", va="bottom", size=8.5, color=INK)
-    axes.set_xticks(range(len(heights)), list(heights))
+    axes.set_xticks(range(len(heights)), [shown(name) for name in heights])
     axes.grid(visible=False, axis="x")
     axes.set_axisbelow(True)
     axes.margins(y=0.1)
