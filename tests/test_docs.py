@@ -173,7 +173,8 @@ def test_the_command_line_reference_is_what_help_prints(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_work(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text):
         if "://" not in target:
             assert (page.parent / target).exists(), target
 
