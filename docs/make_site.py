@@ -71,7 +71,7 @@ def _formulas(markdown: str) -> str:
     pieces = re.split(r"(```.*?```|`[^`\n]*`)", markdown, flags=re.DOTALL)
     for i in range(0, len(pieces), 2):
         pieces[i] = re.sub(r"\$\$(.+?)\$\$", lambda m: _formula(m[1], "shown"), pieces[i], flags=re.DOTALL)
-        pieces[i] = re.sub(r"\$([^$\n]+?)\$", lambda m: _formula(m[1], "inline"), pieces[i])
+        pieces[i] = re.sub(r"\$([^$\n]+?)\$", lambda m: _formula(m[1], "within"), pieces[i])
     return "".join(pieces)
 
 

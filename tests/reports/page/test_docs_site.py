@@ -114,6 +114,8 @@ def test_pages_fit_and_do_not_glare(site: Path, browser: Page, width: int, schem
         "[...document.querySelectorAll('svg.formula')].map(s => [s.clientWidth, s.clientHeight])"
     )
     assert len(sizes) > 6
+    floats = "[...document.querySelectorAll('svg.formula')].map(s => getComputedStyle(s).float)"
+    assert set(browser.run(floats)) == {"none"}  # a formula stands where its sentence has it
     assert all(w > 4 and 4 < h < 90 for w, h in sizes)
     assert "$" not in browser.run("document.querySelector('article').innerText.replace(/\\$OUT/g, '')")
     assert browser.run("document.documentElement.scrollWidth") <= width
