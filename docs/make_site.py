@@ -102,15 +102,31 @@ def _formula(tex: str, kind: str) -> str:
     )
 
 
+def studies() -> dict[str, tuple[str, str]]:
+    """The title of each study on the verdicts' board and its marks there, by its name."""
+    board = VERDICTS.read_text(encoding="utf-8")
+    found = re.findall(r"^\| \[([\w-]+)\]\(#.*?\) \| (\S+) \|", board, re.MULTILINE)
+    pages = {name: (DOCS / "results" / name / "README.md", marks) for name, marks in found}
+    return {
+        name: (page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# "), marks)
+        for name, (page, marks) in pages.items()
+        if page.is_file()
+    }
+
+
+def on_config(config: Any) -> Any:
+    """Put every study into the navigation, at the end of the results."""
+    (results,) = (part["Results"] for part in config.nav if "Results" in part and isinstance(part, dict))
+    results += [{title.split(":")[0]: f"results/{name}/README.md"} for name, (title, _) in studies().items()]
+    return config
+
+
 def gallery() -> str:
-    """Every study of the verdicts' board as a thumbnail of its figure, with its title and marks."""
+    """Every study that has a figure as its thumbnail, with its title and marks."""
     cards = []
-    for name, marks in re.findall(
-        r"^\| \[([\w-]+)\]\(#.*?\) \| (\S+) \|", VERDICTS.read_text("utf-8"), re.MULTILINE
-    ):
-        folder, page = DOCS / "results" / name, f"results/{name}/README.md"
-        for image in sorted(folder.glob("*.png"), key=lambda path: len(path.name))[:1]:
-            title = (DOCS / page).read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+    for name, (title, marks) in studies().items():
+        page = f"results/{name}/README.md"
+        for image in sorted((DOCS / "results" / name).glob("*.png"), key=lambda path: len(path.name))[:1]:
             picture = f"![{title}](results/{name}/{image.name}){{ loading=lazy }}"
             cards.append(f"-   [{picture}]({page})\n\n    [{title}]({page}) {marks}")
     lead = "# Gallery\n\nEvery study by its figure; ✅ holds, 🟡 holds in part, ❌ does not hold here."

@@ -175,6 +175,8 @@ def _limits(scores: Sequence[float]) -> tuple[float, float] | None:
 
 def _title(results: StudyResults, name: str, label: str, keys: tuple[str, ...]) -> str:
     """What the best point reaches and saves."""
+    if not math.isfinite(results.final(name, label).mean):
+        return "Nothing converged"
     times = times_fewer(results, name, label, keys) or 1.0
     score, base = (f"{100 * results.final(name, each).mean:.1f} %" for each in (label, BASE))
     if times < 100:
