@@ -55,6 +55,9 @@ def test_a_tutorial_runs_from_top_to_bottom(book: Any) -> None:
         assert "<strong>21 rows" in outputs(book, "simulation.results")[-1]["text/html"]
     elif book.metadata.stem == "your-own":
         assert "<strong>codec thirds" in outputs(book, "Thirds()")[-1]["text/html"]
+    elif book.metadata.stem == "three-cities":
+        printed = [out.text for cell in codes for out in cell.outputs if "MB received" in out.get("text", "")]
+        assert "step 160, outer step 8" in printed[-1]
     else:
         assert any("worst client %" in data.get("text/html", "") for data in shown)
         assert "Évora" in outputs(book, '"test_accuracy"]]')[-1]["text/html"]

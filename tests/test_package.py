@@ -157,11 +157,12 @@ def test_every_shipped_config_runs_a_round(path: Path, tmp_path: Path) -> None:
     table = read(path, ["data.name=digits", "data.clients=10", "run.rounds=1"])
     if table.get("model", {}).get("name", "mlp") in ("mlp", "lenet"):  # lenet needs larger images
         table["model"] = {"name": "mlp", "hidden": [64]}
-    elif table["model"]["name"] == "gru":
+    elif table["model"]["name"] in ("gru", "transformer"):
         for writer in ("anna", "bert"):
             (tmp_path / f"{writer}.txt").write_text(f"yours,\n{writer}\n" * 9)
         table["data"] = {"name": "text", "path": str(tmp_path), "length": 10, "partition": "natural"}
-        table["model"] |= {"hidden": 8}
+        table["model"] |= {"hidden": 8} if table["model"]["name"] == "gru" else {"width": 12, "layers": 1}
+        table["algorithm"] |= {"tau": 2}
     else:  # a linear one, which may be for two classes only
         table["model"]["name"] = "logistic"
     if "epochs" in table.get("algorithm", {}):

@@ -141,6 +141,45 @@ def test_only_what_is_trained_is_exchanged() -> None:
     assert not torch.equal(before, asked)
 
 
+class Adapted(nn.Module):
+    """A frozen layer with adapters of low rank beside it, as peft makes them; two layers share theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.ModuleList(nn.Linear(4, 4).requires_grad_(False) for _ in range(2))
+        self.lora_a, self.lora_b = nn.Parameter(torch.randn(2, 4)), nn.Parameter(torch.zeros(4, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for base in self.base:
+            x = base(x) + x @ self.lora_a.T @ self.lora_b.T
+        return x
+
+
+def test_adapters_autocast_accumulation_and_compiled_modules() -> None:
+    """One worker whose outer step takes its change as it is trains as without outer steps."""
+
+    def trained(with_outer: bool) -> nn.Module:
+        torch.manual_seed(0)
+        net = Adapted()
+        called: Any = torch.compile(net, backend="eager") if with_outer else net
+        outer = Outer(called, "identity", every=2, optimiser="sgd", rate=1.0) if with_outer else None
+        assert outer is None or outer.size == 16
+        optimizer = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=0.05)
+        for batch, x in enumerate(torch.linspace(-1, 1, 192).reshape(12, 4, 4)):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = (called(x) - x.flip(1)).square().mean() / 2
+            loss.backward()
+            if batch % 2:  # gradients of two batches per step
+                optimizer.step()
+                optimizer.zero_grad()
+                assert outer is None or outer.step() == (batch % 4 == 3)
+        return net
+
+    plain, outer = trained(False), trained(True)
+    close(flat(outer), flat(plain), 1e-5)
+    assert not torch.equal(outer.lora_b, torch.zeros(4, 2))
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -153,6 +192,7 @@ def test_only_what_is_trained_is_exchanged() -> None:
         ({"codec": "sign", "bits": 0.25}, "cannot send 0.25 bits"),
         ({"optimiser": "adamw"}, "adam"),
         ({"per_site": 2}, "per_site must divide the 1 processes"),
+        ({"down": "identity"}, "set leader=True"),
     ],
 )
 def test_what_cannot_be_is_refused(more: dict[str, Any], words: str) -> None:

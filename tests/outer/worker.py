@@ -1,4 +1,4 @@
-"""One of the workers of test_torchrun.py: torchrun starts four of them."""
+"""The workers of test_torchrun.py, which torchrun starts."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fedcom.errors import ConfigError, RankLost
-from fedcom.outer import Outer, restore, save, start
+from fedcom.outer import Gradients, Outer, hook, restore, save, start
 
 torch.set_num_threads(1)
 
@@ -32,7 +32,12 @@ def samples(rank: int) -> tuple[Tensor, Tensor]:
 def train(
     net: nn.Module, outer: Outer, steps: int, folder: Path | None = None, victim: int = -1
 ) -> list[Tensor]:
-    """Take steps on this worker's data; the model after each outer step."""
+    """Take steps on this worker's data; the model after each outer step.
+
+    Args:
+        folder: of checkpoints, from which it goes on.
+        victim: the worker that is killed halfway, once.
+    """
     optimizer, found = torch.optim.AdamW(net.parameters(), lr=1e-2), list[Tensor]()
     rank = dist.get_rank()
     x, y = samples(rank)
@@ -72,7 +77,7 @@ def counted() -> list[int]:
     heard, irecv = list[int](), dist.irecv
 
     def spy(tensor: Tensor, *more: Any) -> Any:
-        heard.append(tensor.numel())
+        heard.append(tensor.nbytes)
         return irecv(tensor, *more)
 
     dist.irecv = spy
@@ -86,10 +91,17 @@ def outcomes(rank: int) -> dict[str, Any]:
     outer = Outer(net, "rotated", 0.25, every=5)
     found["path"] = torch.stack(train(net, outer, 100)[:-1])
     found["same"] = all_same(flat(net))
-    found["bytes"] = (outer.received, sum(heard) + 8 * len(heard))  # and a length before each
+    found["bytes"] = (outer.received, sum(heard))
     net = model()
     train(net, Outer(net, "rotated", 0.25, every=5, delay=1, fragments=2), 23)
     found["same"] &= all_same(flat(net))
+
+    for down in ("identity", None):
+        net, heard[:] = model(), []
+        outer = Outer(net, "rotated", 0.25, every=5, leader=True, down=down)
+        found[f"led {down}"] = torch.stack(train(net, outer, 20)[:-1])
+        found[f"sent {down}"] = (outer.sent, outer.received, sum(heard))
+        found["same"] &= all_same(flat(net))
 
     net = model()
     outer = Outer(net, "int", 8, every=1, weight=1.0 + rank)
@@ -102,6 +114,43 @@ def outcomes(rank: int) -> dict[str, Any]:
     found["not finite"] = [str(warning.message) for warning in said]
     found["without it"] = (flat(net) - before)[0]  # 1.33 times the weighted mean of what came: 1, 2 and 4
     found["same"] &= all_same(flat(net))
+
+    net = model()
+    outer = Outer(net, "int", 8, every=1, optimiser="sgd", rate=1.0)
+    exchange, kept = outer._links.exchange, list[bytes]()
+
+    def badly(message: bytes) -> list[memoryview]:
+        """Worker 3 sends its first message again, and that of worker 2 is damaged on its way to worker 1."""
+        kept.append(message)
+        mail = exchange(kept[0] if rank == 3 else message)
+        if rank == 1 and len(kept) == 2:
+            mail[2] = memoryview(bytes(mail[2][:-1]) + b"?")
+        return mail
+
+    outer._links.exchange = badly
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            before = flat(net)
+            with torch.no_grad():
+                next(net.parameters()).add_(1.0 + rank)
+            outer.step()
+    found["refused"] = [str(warning.message) for warning in said]
+    found["of two"] = (flat(net) - before)[0]
+    found["same"] &= all_same(flat(net))
+
+    ddp, heard[:] = nn.parallel.DistributedDataParallel(model()), []
+    state = Gradients("int", 16)
+    ddp.register_comm_hook(state, hook)
+    x, y = samples(rank)
+    for scale in (1.0, torch.nan):
+        ddp.zero_grad()
+        (scale * nn.functional.cross_entropy(ddp(x), y)).backward()
+        found[f"gradient {scale}"] = torch.cat(
+            [p.grad.flatten() for p in ddp.parameters() if p.grad is not None]
+        )
+    found["same"] &= all_same(found["gradient 1.0"])
+    found["hook"] = (state.steps, state.received, sum(heard))
 
     try:
         net = model()
@@ -145,21 +194,51 @@ def sites(kind: str) -> dict[str, Any]:
     return {"same": same, "size": outer.size, "sent": outer.sent, "losses": losses}
 
 
-if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
+def work(given: dict[str, Any]) -> None:
+    """What one worker does; what it finds goes to a file."""
     start(timeout=60)
     rank = dist.get_rank()
     if "folder" in given:
-        net = model()
-        done = train(
-            net,
-            Outer(net, every=5, **{"codec": "rotated", **given["more"]}),
-            40,
-            Path(given["folder"]),
-            given["victim"],
-        )
-        result: Any = {"end": done[-1], "same": all_same(done[-1])}
+        net, folder = model(), Path(given["folder"])
+        outer = Outer(net, every=5, **{"codec": "rotated", **given["more"]})
+        if (
+            given.get("forgets")
+            and rank == given["victim"]
+            and os.environ["TORCHELASTIC_RESTART_COUNT"] == "1"
+        ):
+            for path in folder.glob(f"worker-{rank}-*"):  # as a new machine in the place of a lost one
+                path.unlink()
+        done = train(net, outer, 40, folder, given["victim"])
+        own = outer.state_dict()["fragments"]
+        moments = [x for part in own for some in part["moments"] for x in some.values()]
+        result: Any = {
+            "end": done[-1],
+            "same": all_same(done[-1]) and all_same(torch.cat(moments)),
+            "turns": outer.turns,
+            "outer steps": len(done) - 1,
+        }
     else:
         result = sites(given["sites"]) if "sites" in given else outcomes(rank)
     torch.save(result, f"{given['out']}-{rank}.pt")
     dist.destroy_process_group()
+
+
+def launch(workers: int, restarts: int, given: dict[str, Any]) -> None:
+    """What torchrun does, but workers are forked from this process and need not import torch again."""
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    torch.optim.AdamW([nn.Parameter(torch.zeros(1))])  # imports what optimisers need, once for all workers
+    config = LaunchConfig(
+        *(1, 1, workers),
+        run_id="outer",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=restarts,
+        monitor_interval=0.05,
+        start_method="fork",
+    )
+    elastic_launch(config, work)(given)
+
+
+if __name__ == "__main__":
+    work(json.loads(sys.argv[1]))

@@ -1,6 +1,7 @@
 """The frontier and the explorations: labels, bytes, names beside their dots, and verdicts that can fail."""
 
 import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from fedcom.codecs import TopK
 from fedcom.reports.figures import blank
-from fedcom.reproduce import STUDIES, drawing, frontier, optimisers
+from fedcom.reproduce import STUDIES, drawing, frontier, optimisers, outer
 from fedcom.reproduce.panels import StudyRun, settings
 from fedcom.reproduce.results import FAILS, HOLDS, PARTLY
 from fedcom.reproduce.study_page import study_page
@@ -153,3 +154,35 @@ def test_language_is_judged_by_perplexity_and_bytes_beside_itself_uncompressed(t
         ("0.03 bit", 0.03),
     ):
         assert settings(f"fedcom topk {label}")["uplink"]["ratio"] == TopK().at(ratio).ratio  # type: ignore[union-attr]
+
+
+def test_outer_is_judged_beside_32_bits_and_by_who_is_first_on_which_link(tmp_path: Path) -> None:
+    sparse = {"SparseLoCo": 0.9, "SparseLoCo tuned": 0.95}
+    assert outcomes("outer", by_label(sparse)) == [HOLDS] * 8  # four more for other K and H
+    slow = {**sparse, "DiLoCo ¼ bit": 0.966, "DiLoCo 0.1 bit": 0.955, "MuLoCo ¼ bit": 0.0}
+    found = outcomes("outer", by_label({**slow, "SparseLoCo tuned": 0.96}))
+    # 0.41% and 1.57% above; below one of two; level in time with more bits.
+    assert found == [FAILS, FAILS, PARTLY, FAILS] + [HOLDS] * 4
+    results = made_up("outer", by_label({**slow, "DiLoCo ¼ bit": 0.95}))
+    assert [v.outcome for v in STUDIES["outer"].judge(results)][3:] == [FAILS] * 5  # 2% above
+    main, *others = results.panels
+    assert {len(p.runs(3)) for p in others} == {2}  # one seed
+    run = next(run for run in main.runs(1) if run.method == "DiLoCo ¼ bit")
+    assert run.config.algorithm == replace(run.config.algorithm, eta=1e-3, gamma=7.0, tau=50)
+    # 30 rounds of 50 steps of 0.1 s; then 1 MB to each of 7 others, or twice 7/8 of it, at 8 Mbit/s.
+    assert outer.hours(main, "DiLoCo ¼ bit", 30, 1e6, 8) == pytest.approx((150 + 7) / 3600)
+    assert outer.hours(main, "DiLoCo 8 bits", 30, 1e6, 8) == pytest.approx((150 + 1.75) / 3600)
+    (line, *_) = outer.table(results, "shakespeare")
+    assert line["perplexity"] == pytest.approx(10 / 0.97)
+    assert STUDIES["outer"].draw(results, tmp_path) == ["outer.png"]
+
+
+def test_outer_s_time_to_a_perplexity_lies_between_evaluations() -> None:
+    results = made_up("outer", by_label({}))
+    for record in results.records:
+        for row in record["rows"]:
+            row["test_perplexity"] = 20.0 - row["round"]  # 20, 15 and 10 after rounds 0, 5 and 10
+    main = results.panels[0]
+    found = outer.reached(results, main, "DiLoCo 32 bits", 12.0, 1e9)
+    assert found == pytest.approx(8 * 50 * 0.1 / 3600)
+    assert outer.reached(results, main, "DiLoCo 32 bits", 9.0, 1e9) == np.inf

@@ -41,7 +41,10 @@ def batch(shape: tuple[int, ...], whole: bool) -> tuple[Tensor, Tensor, Tensor]:
     ],
     ids=["lenet", "lenet, uneven", "cnn", "no bias, a last row that is not pooled"],
 )
-def test_gradients_are_those_of_torch(module: nn.Module, shape: tuple[int, ...], whole: bool) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_gradients_are_those_of_torch(
+    module: nn.Module, shape: tuple[int, ...], whole: bool, device: str
+) -> None:
     objective = Objective(module, dtype="float64")
     pooled = objective.pooled
     assert pooled is not None
@@ -52,7 +55,8 @@ def test_gradients_are_those_of_torch(module: nn.Module, shape: tuple[int, ...],
     for client in range(3):
         own = w[client].clone().requires_grad_()
         (objective.losses(objective.outputs(own, x[client]), y[client]) * weight[client]).sum().backward()
-        found = pooled.gradients(w, x, y, weight)[client]
+        there = [tensor.to(device) for tensor in (w, x, y, weight)]
+        found = pooled.gradients(*there)[client].cpu()
         assert own.grad is not None
         assert close(found, own.grad, 1e-12)
         assert float(found.abs().max()) > 0

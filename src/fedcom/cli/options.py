@@ -25,6 +25,7 @@ _STUDIES = (
         "frontier-cifar-10",
         "optimisers",
         "language",
+        "outer",
         "niid-bench-mnist",
         "niid-bench-fashion-mnist",
         "niid-bench-cifar-10",

@@ -7,8 +7,9 @@ for batch in loader:
 outer.finish()
 """
 
+from fedcom.outer.hook import Gradients, hook
 from fedcom.outer.links import start
 from fedcom.outer.outer import Outer
 from fedcom.outer.store import restore, save
 
-__all__ = ["Outer", "restore", "save", "start"]
+__all__ = ["Gradients", "Outer", "hook", "restore", "save", "start"]

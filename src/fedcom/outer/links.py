@@ -1,8 +1,12 @@
-"""How workers exchange messages: each sends its own to every other, as bytes of their exact number."""
+"""How workers exchange messages: each sends its own to every other, as bytes of their exact number.
+
+Before a message goes its length, in 8 bytes; after all of them a byte for each: whether it could be read.
+"""
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +17,6 @@ from torch import Tensor
 from fedcom.errors import ConfigError, RankLost
 
 c10d: Any = dist  # whose stubs do not name its stores
-_NUMBER = 8  # bytes of a length, which goes before a message
 
 
 def start(backend: str = "gloo", timeout: float = 1800.0) -> None:
@@ -71,7 +74,7 @@ class Links:
         self.process = rank
         self.number, self.sites = rank // per_site, size // per_site
         self._inside = rank % per_site
-        self.leads = sharded or self._inside == 0
+        self.leads = sharded or self._inside == 0 or self.sites == 1
         if alone:
             return
         wait = timedelta(seconds=timeout)
@@ -86,13 +89,36 @@ class Links:
         """The messages of all sites in order, this one's own among them."""
         if self.sites == 1:
             return [memoryview(message)]
-        try:
-            found = self._among_peers(message) if self.leads else []
-            return found if self._site is None else self._inside_site(found)
-        except RuntimeError as error:
-            said = re.sub(r"^\[[^\]]*\] *", "", str(error).strip()).splitlines()
-            why = said[0][:200] if said else type(error).__name__
-            raise RankLost(f"another worker ended or did not answer in time ({why})") from error
+        found = self._swapped(message, self._others, self._others) if self.leads else {}
+        return self._inside_site([found[i] for i in sorted(found)], self.sites)
+
+    def collect(self, message: bytes) -> list[memoryview]:
+        """Send the message to the first site; there, the messages of all sites in order, else none."""
+        if self.sites == 1 or not self.leads:
+            return [memoryview(message)] if self.leads else []
+        found = self._swapped(message, *(((), self._others) if self.number == 0 else ((0,), ())))
+        return [found[i] for i in sorted(found)] if self.number == 0 else []
+
+    def spread(self, message: bytes) -> memoryview:
+        """The message of the first site, on all processes of all sites."""
+        if self.sites == 1:
+            return memoryview(message)
+        first, found = self.number == 0, dict[int, memoryview]()
+        if self.leads:
+            found = self._swapped(message, *((self._others, ()) if first else ((), (0,))))
+        return self._inside_site([found[0]] if self.leads else [], 1)[0]
+
+    def agree(self, good: Sequence[bool]) -> list[bool]:
+        """What all sites say yes to, of as many questions as there are sites."""
+        if self.sites == 1:
+            return list(good)
+        own = torch.tensor(good, dtype=torch.uint8)
+        if self.leads:
+            boxes = {i: torch.empty_like(own) for i in self._others}
+            self._swap(own, self._others, boxes)
+            own = torch.stack([own, *boxes.values()]).amin(0)
+        with _blaming("another process of this site"):
+            return [bool(x) for x in self._told(own)]
 
     def gather(self, word: int) -> list[int]:
         """A whole number of every site: the least that one of its processes gives."""
@@ -120,33 +146,56 @@ class Links:
             dist.broadcast(x, dist.get_global_rank(self._site, 0), self._site)
         return x
 
-    def _among_peers(self, message: bytes) -> list[memoryview]:
-        """Send the message to every other site, and hear theirs."""
-        peers = self._peers
-        assert peers is not None
-        told = [torch.zeros(1, dtype=torch.int64) for _ in range(self.sites)]
-        dist.all_gather(told, torch.tensor([len(message)]), peers)
-        lengths = [int(n) for n in told]
-        boxes = [torch.empty(n, dtype=torch.uint8) for n in lengths]
-        boxes[self.number] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        others = [i for i in range(self.sites) if i != self.number]
-        place = {i: dist.get_global_rank(peers, i) for i in others}
-        work = [dist.irecv(boxes[i], place[i], peers) for i in others]
-        work += [dist.isend(boxes[self.number], place[i], peers) for i in others]
-        for each in work:
-            assert each is not None
-            each.wait()
-        self.sent += len(others) * (len(message) + _NUMBER)
-        self.received += sum(lengths[i] + _NUMBER for i in others)
-        return [_bytes(box) for box in boxes]
+    @property
+    def _others(self) -> list[int]:
+        return [i for i in range(self.sites) if i != self.number]
 
-    def _inside_site(self, found: list[memoryview]) -> list[memoryview]:
-        """What the site's first process heard, on all its processes."""
-        lengths = self._told(torch.tensor([len(m) for m in found] if self.leads else [0] * self.sites))
-        whole = torch.empty(int(lengths.sum()), dtype=torch.uint8)
-        if self.leads:
-            whole = torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8)
-        return [_bytes(part) for part in torch.split(self._told(whole), lengths.tolist())]
+    def _swapped(self, message: bytes, to: Sequence[int], heard: Sequence[int]) -> dict[int, memoryview]:
+        """Send a message to some sites, and hear others'; by site, this one's own among them."""
+        told = {i: torch.zeros(1, dtype=torch.int64) for i in heard}
+        self._swap(torch.tensor([len(message)]), to, told)
+        boxes = {i: torch.empty(int(n), dtype=torch.uint8) for i, n in told.items()}
+        own = torch.frombuffer(bytearray(message or b"-"), dtype=torch.uint8)[: len(message)]
+        self._swap(own, to, boxes)
+        return {i: _bytes(box) for i, box in {**boxes, self.number: own}.items()}
+
+    def _swap(self, own: Tensor, to: Sequence[int], boxes: Mapping[int, Tensor]) -> None:
+        """Send a tensor to some sites, and overwrite boxes with what others send; bytes are counted."""
+        peers, work = self._peers, list[tuple[int, Any]]()
+        assert peers is not None
+        for i, box in boxes.items():
+            with _blaming(f"worker {i}"):
+                work.append((i, dist.irecv(box, dist.get_global_rank(peers, i), peers)))
+        for i in to:
+            with _blaming(f"worker {i}"):
+                work.append((i, dist.isend(own, dist.get_global_rank(peers, i), peers)))
+        for i, each in work:
+            with _blaming(f"worker {i}"):
+                each.wait()
+        self.sent += len(to) * own.nbytes
+        self.received += sum(box.nbytes for box in boxes.values())
+
+    def _inside_site(self, found: list[memoryview], count: int) -> list[memoryview]:
+        """So many messages that the site's first process heard, on all its processes."""
+        if self._site is None:
+            return found
+        with _blaming("another process of this site"):
+            lengths = self._told(torch.tensor([len(m) for m in found] if self.leads else [0] * count))
+            whole = torch.empty(int(lengths.sum()), dtype=torch.uint8)
+            if self.leads:
+                whole = torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8)
+            return [_bytes(part) for part in torch.split(self._told(whole), lengths.tolist())]
+
+
+@contextmanager
+def _blaming(who: str) -> Iterator[None]:
+    """Inside, an error of torch.distributed says who did not answer."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = re.sub(r"^\[[^\]]*\] *", "", str(error).strip()).splitlines()
+        why = said[0][:200] if said else type(error).__name__
+        raise RankLost(f"{who} ended or did not answer in time ({why})") from error
 
 
 def _bytes(x: Tensor) -> memoryview:

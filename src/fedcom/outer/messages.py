@@ -2,13 +2,14 @@
 
     offset  bytes  what
     0       2      magic, b"FO"
-    2       1      version of this format, 1
+    2       1      version of this format, 2
     3       1      1: the worker has nothing to send, since its change is not finite
     4       4      number of the fragment
     8       8      number of the outer step of this fragment
     16      8      a checksum of the fragment's outer parameters before the step
     24      8      the worker's weight in the mean, a float
-    32      ...    for each piece the length of its message in 4 bytes, and the message
+    32      4      a CRC-32 of the bytes before
+    36      ...    for each piece the length of its message in 4 bytes, and the message
 
 Numbers are little-endian.
 """
@@ -17,12 +18,13 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 from fedcom.errors import WireError
 
 _HEADER = struct.Struct("<2sBBIqqd")
-_LENGTH = struct.Struct("<I")
-VERSION = 1
+_LENGTH = _CRC = struct.Struct("<I")
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ def pack(header: Header, pieces: Sequence[bytes]) -> bytes:
     """A whole message."""
     said = (header.fragment, header.turn, header.checksum, header.weight)
     head = _HEADER.pack(b"FO", VERSION, header.empty, *said)
-    return b"".join([head, *(part for piece in pieces for part in (_LENGTH.pack(len(piece)), piece))])
+    rest = [part for piece in pieces for part in (_LENGTH.pack(len(piece)), piece)]
+    return b"".join([head, _CRC.pack(crc32(head)), *rest])
 
 
 def unpack(data: memoryview, fragment: int, turn: int, count: int) -> tuple[Header, list[memoryview]]:
@@ -49,11 +52,13 @@ def unpack(data: memoryview, fragment: int, turn: int, count: int) -> tuple[Head
     Args:
         count: how many pieces the fragment has.
     """
-    if len(data) < _HEADER.size:
+    if len(data) < _HEADER.size + _CRC.size:
         raise WireError(f"it has {len(data)} bytes, fewer than a header")
     magic, version, empty, number, own, checksum, weight = _HEADER.unpack_from(data)
     if (magic, version) != (b"FO", VERSION):
         raise WireError(f"it begins with {bytes(data[:3])!r}, not as a message of this version")
+    if _CRC.unpack_from(data, _HEADER.size)[0] != crc32(data[: _HEADER.size]):
+        raise WireError("its header is damaged")
     header = Header(number, own, checksum, weight, bool(empty))
     if (header.fragment, header.turn) != (fragment, turn):
         raise WireError(
@@ -61,7 +66,7 @@ def unpack(data: memoryview, fragment: int, turn: int, count: int) -> tuple[Head
         )
     if not (math.isfinite(weight) and weight > 0):
         raise WireError(f"its weight is {weight}")
-    pieces, at = list[memoryview](), _HEADER.size
+    pieces, at = list[memoryview](), _HEADER.size + _CRC.size
     while at < len(data):
         if at + _LENGTH.size > len(data):
             raise WireError("it ends within a piece")

@@ -36,6 +36,7 @@ from fedcom.outer.shards import Named, Piece, divided, is_sharded, trainable
 from fedcom.plain import pick
 from fedcom.vectors import Vectors
 
+Heard = dict[int, tuple[Header, list[memoryview]]]  # messages by worker
 _ODD = 0x9E3779B97F4A7C1
 
 
@@ -55,6 +56,9 @@ class Outer:
         memory: the share of what a codec has not sent that is added to the next change: SparseLoCo's 0.95
             for top-k. Leave it 0 for unbiased codecs.
         weight: of this worker in the mean, as its number of samples; all the same by default.
+        leader: whether messages go to the first worker, which averages them and sends one message to all,
+            instead of each to every other worker.
+        down: the codec of the leader's message, as `codec`; None: that of the workers. "identity" is exact.
         per_site: processes with the same parameters (DDP) or shards of them (FSDP) on one site; their ranks
             are consecutive.
         seed: of the codec's random numbers; the same on all workers.
@@ -79,6 +83,8 @@ class Outer:
         delay: int = 0,
         memory: float = 0.0,
         weight: float = 1.0,
+        leader: bool = False,
+        down: str | dict[str, Any] | Codec | None = None,
         per_site: int = 1,
         seed: int = 0,
         timeout: float = 1800.0,
@@ -87,6 +93,9 @@ class Outer:
         _check(every=every, rate=rate, delay=delay, memory=memory, weight=weight, fragments=fragments)
         parameters = trainable(model)
         self.codec, self.optimiser = codec_of(codec, bits), ServerOptimiser.of_plain(optimiser)
+        if down is not None and not leader:
+            raise ConfigError("down is the codec of the leader's message; set leader=True")
+        self.leader, self.down = leader, self.codec if down is None else codec_of(down, None)
         self.every, self.delay, self.memory, self.weight = every, delay, memory, weight
         self._gamma = rate / (1 - self.optimiser.kept) if self.optimiser.uses_gamma else 1.0
         self._links = Links(per_site, is_sharded(parameters), timeout)
@@ -166,7 +175,8 @@ class Outer:
 
     def __str__(self) -> str:
         full = 4 * self.size * sum(f.turn * f.size for f in self._fragments) / max(1, self.size)
-        share = full * (self.workers - 1) / self.sent if self.sent else math.nan
+        to = 1 if self.leader and self._links.number else self.workers - 1
+        share = full * to / self.sent if self.sent else math.nan
         return (
             f"step {self.steps}, outer step {max(self.turns)}: {self.sent / MB:.3g} MB sent, "
             f"{self.received / MB:.3g} MB received, {share:.0f} times fewer than 32 bits"
@@ -222,6 +232,7 @@ class Outer:
         for fragment in self._fragments:
             for piece in fragment.pieces:
                 found = mix(found, self.codec.fingerprint(piece.layout))
+                found = mix(found, self.down.fingerprint(piece.layout) if self.leader else 0)
             found = mix(found, fragment.checksum())
         return _signed(mix(mix(found, int(self._draw.key)), self.every))
 
@@ -262,21 +273,62 @@ class Outer:
         """Exchange messages, and step along the mean of what they hold."""
         checksum = fragment.checksum()
         header = Header(fragment.number, fragment.turn, checksum, self.weight)
-        mail = self._links.exchange(self._encode(fragment, header) if self._links.leads else b"")
-        heard = self._heard(fragment, mail, checksum)
-        total = sum(header.weight for header, _ in heard.values())
-        if not total:
-            raise Diverged("no worker's change is finite; lower the rates, and go on from a checkpoint")
+        message = self._encode(fragment, header) if self._links.leads else b""
+        if self.leader:
+            mean_of = self._mean_by_leader(fragment, message, header)
+        else:
+            heard = self._heard(fragment, self._links.exchange(message), checksum)
+            mean_of = self._mean(fragment, self._agreed(fragment, heard))
         for i in range(len(fragment.pieces)):
-            mean = torch.zeros_like(fragment.w[i])
-            for number, (header, parts) in heard.items():
-                mean.add_(self._decoded(fragment, i, number, parts[i]), alpha=header.weight / total)
+            mean = mean_of(i)
             w, moments = self.optimiser.step(fragment.w[i], fragment.moments[i], mean, 1.0, self._gamma)
             fragment.w[i].copy_(w)
             for name, x in moments.items():
                 fragment.moments[i][name].copy_(x)
         fragment.turn += 1
         fragment.launched = True
+
+    def _mean(self, fragment: "Fragment", heard: Heard) -> Callable[[int], Tensor]:
+        """The weighted mean of what was heard, as a function of the piece."""
+        total = sum(header.weight for header, _ in heard.values())
+        if not total:
+            raise Diverged(
+                f"outer step {fragment.turn}: no worker has sent a change that is finite and can be read; "
+                "lower the rates, and go on from a checkpoint"
+            )
+
+        def mean_of(i: int) -> Tensor:
+            mean = torch.zeros_like(fragment.w[i])
+            for number, (header, parts) in heard.items():
+                mean.add_(self._decoded(fragment, i, number, parts[i]), alpha=header.weight / total)
+            return mean
+
+        return mean_of
+
+    def _mean_by_leader(
+        self, fragment: "Fragment", message: bytes, header: Header
+    ) -> Callable[[int], Tensor]:
+        """The mean as the leader's message tells it, which it decodes itself too."""
+        mail, down, pieces = self._links.collect(message), b"", fragment.pieces
+        if mail:
+            down = messages.pack(replace(header, empty=True), [])
+            try:
+                mean_of = self._mean(fragment, self._heard(fragment, mail, header.checksum))
+                parts = [
+                    self.down.encode(mean_of(i), piece.layout, self._key(fragment, i))
+                    for i, piece in enumerate(pieces)
+                ]
+                down = messages.pack(header, parts)
+            finally:  # if it fails the others hear of it
+                told = self._links.spread(down)
+        else:
+            told = self._links.spread(b"")
+        said, found = messages.unpack(told, fragment.number, fragment.turn, len(pieces))
+        if said.empty:
+            raise RankLost(
+                f"outer step {fragment.turn}: the leader could not average the messages; see there"
+            )
+        return lambda i: self.down.decode(found[i], pieces[i].layout, self._key(fragment, i))
 
     def _decoded(self, fragment: "Fragment", i: int, number: int, part: memoryview) -> Tensor:
         """What a worker's message says of a piece."""
@@ -301,10 +353,8 @@ class Outer:
             return messages.pack(replace(header, empty=True), [])
         return messages.pack(header, parts)
 
-    def _heard(
-        self, fragment: "Fragment", mail: list[memoryview], checksum: int
-    ) -> dict[int, tuple[Header, list[memoryview]]]:
-        """The messages that count, by worker; those that cannot be read are named and left out."""
+    def _heard(self, fragment: "Fragment", mail: list[memoryview], checksum: int) -> Heard:
+        """The messages that can be read, by worker; others are named."""
         heard, pieces, codec = {}, len(fragment.pieces), self.codec
         for number, data in enumerate(mail):
             try:
@@ -314,10 +364,7 @@ class Outer:
                 for piece, part in zip(fragment.pieces, parts, strict=True):
                     codec.format.unframe(codec.id, codec.fingerprint(piece.layout), part)
             except WireError as error:
-                warnings.warn(
-                    f"outer step {fragment.turn}: the message of worker {number} is left out: {error}",
-                    stacklevel=2,
-                )
+                self._left_out(fragment, number, error)
                 continue
             if header.checksum != checksum:
                 raise RankLost(
@@ -328,9 +375,22 @@ class Outer:
             heard[number] = header, parts
         return heard
 
-    def _key(self, fragment: "Fragment", piece: int, worker: int) -> Draw:
-        """The random numbers with which a worker's message of a piece is made and read."""
-        key = self._draw.fold(fragment.turn).fold(torch.tensor([worker])).fold("uplink", "D")
+    def _agreed(self, fragment: "Fragment", heard: Heard) -> Heard:
+        """The messages that all workers can read; others are named."""
+        agreed = self._links.agree([number in heard for number in range(self.workers)])
+        for number in [number for number in heard if not agreed[number]]:
+            self._left_out(fragment, number, "another worker cannot read it")
+        return {number: own for number, own in heard.items() if agreed[number]}
+
+    def _left_out(self, fragment: "Fragment", number: int, why: object) -> None:
+        warnings.warn(
+            f"outer step {fragment.turn}: the message of worker {number} is left out: {why}", stacklevel=2
+        )
+
+    def _key(self, fragment: "Fragment", piece: int, worker: int | None = None) -> Draw:
+        """The random numbers with which a worker's message of a piece, or the leader's, is made and read."""
+        way = "downlink" if worker is None else "uplink"
+        key = self._draw.fold(fragment.turn).fold(torch.tensor([worker or 0])).fold(way, "D")
         several = len(self._fragments) > 1 or len(fragment.pieces) > 1
         key = key.fold(fragment.number, piece) if several else key
         return Draw(key.key[0].to(fragment.w[piece].device))

@@ -16,6 +16,7 @@ from fedcom.reproduce import (
     language,
     niid,
     optimisers,
+    outer,
     tracking,
 )
 from fedcom.reproduce.panels import Panel, Scale
@@ -29,6 +30,7 @@ _ALL = (
     *frontier.STUDIES,
     optimisers.STUDY,
     language.STUDY,
+    outer.STUDY,
     *niid.STUDIES,
     flamby.STUDY,
     explorations.STUDY,

@@ -60,7 +60,7 @@ def _tune(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> Itera
     if not any(p.rates for p in panels):
         raise unknown("data set or study to tune rates for", name, (*rates.GRIDS, "frontier"))
     for p in panels:
-        if p.rates:
+        if p.rates and p.tunes != {}:
             yield rates.tune_panel(p, out, device, quiet)
 
 

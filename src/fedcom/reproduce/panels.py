@@ -3,6 +3,7 @@
 import copy
 import json
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -141,6 +142,8 @@ class Panel:
         rates: files under experiments/rates with rates that were tuned on this very task, one per method or
             label; tuning writes the last of them.
         untuned: the methods and labels that no such file has, which run at other rates.
+        tunes: the rates that tuning looks for, by label; None: eta and gamma of every label.
+        seeds: at most so many.
     """
 
     name: str
@@ -149,11 +152,13 @@ class Panel:
     grid: Table = field(default_factory=dict)
     rates: tuple[str, ...] = ()
     untuned: tuple[str, ...] = ()
+    tunes: Mapping[str, Sequence[str]] | None = None
+    seeds: int | None = None
 
     def runs(self, seeds: int) -> list[StudyRun]:
         """Every run of the panel."""
         tried = points(self.grid) if self.grid else [()]
-        trials = trials_of(self.table, tried, self.methods, seeds)
+        trials = trials_of(self.table, tried, self.methods, min(seeds, self.seeds or seeds))
         return [StudyRun(t.method, t.point, t.seed, cast(Config, t.config), self.name) for t in trials]
 
     @property

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.config import Table, dumps
 from fedcom.config.methods import method_keys
 from fedcom.config.tables import toml_key
 from fedcom.errors import ConfigError, unknown
-from fedcom.reproduce.panels import Panel, Scale, settings
+from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.study import method_rates, panel, rates_in
 from fedcom.studies import sweep, sweep_report
 from fedcom.studies.tune import LAST, SHARE, RunTrials, around, held_out, tune_one
@@ -79,11 +80,14 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
     data, run, best = str(panel.config.data.name), _runner(out / name, device, quiet), dict[str, Any]()
     path = out / name / f"{name}.toml"
     known = {label for file in others for label in rates_in(file)}
-    for label in (label for label in panel.methods if label not in known):
-        method, keys = panel.table["methods"][label].get("name", label), method_keys(panel.table, label)
-        own = {key: values for key, values in NEAR.items() if key in keys}
+    tunes = dict.fromkeys(panel.methods, tuple(NEAR)) if panel.tunes is None else panel.tunes
+    for label in (label for label in panel.methods if label in tunes and label not in known):
+        given, keys = panel.table["methods"][label], method_keys(panel.table, label)
+        method = given.get("name", label)
+        own = {key: values for key, values in NEAR.items() if key in keys and key in tunes[label]}
         shared = {key: rate for key, rate in panel.table.get("algorithm", {}).items() if key in DEFAULTS}
-        grid = _first_grid(settings(label), {**DEFAULTS, **shared, **method_rates(data, method)}, own)
+        start = {**DEFAULTS, **_own_rates(method), **shared, **method_rates(data, method)}
+        grid = _first_grid(given, start, own)
         try:
             best[label] = tune_one(held_out(panel.table, SEED), label, grid, CONFIRMED, run)
         except ConfigError as error:
@@ -93,6 +97,12 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
         head, tuning = PANEL_HEAD.format(name), facts(data, NEAR, CONFIRMED, score)
         path.write_text(text(head, tuning, best), encoding="utf-8")
     return path
+
+
+def _own_rates(method: str) -> dict[str, float]:
+    """The rates that a method has by itself, if they are not those of all methods."""
+    own = {key: getattr(ALGORITHMS[method], key) for key in DEFAULTS}
+    return {key: rate for key, rate in own.items() if rate != getattr(Algorithm, key)}
 
 
 def _first_grid(given: Table, rates: Mapping[str, float], factors: Mapping[str, Sequence[float]]) -> Table:

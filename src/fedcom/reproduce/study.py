@@ -1,6 +1,6 @@
 """What a study is: claims of the paper, the runs that test them, a figure and a verdict on each claim."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,8 @@ def panel(
     name: str | None = None,
     tuned: bool = True,
     rates: Sequence[str] = (),
+    tunes: Mapping[str, Sequence[str]] | None = None,
+    seeds: int | None = None,
     over: Table | None = None,
     quick: Table | None = None,
 ) -> Panel:
@@ -117,6 +119,8 @@ def panel(
         name: of the panel; None for the file's.
         tuned: run each method at its rates from experiments/rates.
         rates: the files there with rates for this very task; see `Panel`.
+        tunes: what tuning looks for; see `Panel`.
+        seeds: at most so many.
         over: settings that override the file's, by section.
         quick: settings that override those in the quick form.
     """
@@ -129,7 +133,7 @@ def panel(
     grid = table.pop("grid", {})
     table = scale.of(table)
     untuned = lay_rates(table, methods, rates) if tuned else ()
-    return Panel(name or Path(file).stem, table, tuple(methods), grid, tuple(rates), untuned)
+    return Panel(name or Path(file).stem, table, tuple(methods), grid, tuple(rates), untuned, tunes, seeds)
 
 
 def authors() -> str:
@@ -151,17 +155,18 @@ def lay_rates(table: Table, methods: Sequence[str], files: Sequence[str] = ()) -
     """
     tuned = {label: rates for file in files for label, rates in rates_in(file).items()}
     labels = table.setdefault("methods", {})
+    whose = {label: labels.get(label, {}).get("rates_of", label) for label in methods}
     for label in methods:
         own = labels.get(label, {})
-        if "rates_of" in own:
-            like = labels[own.pop("rates_of")]
+        if own.pop("rates_of", None):
+            like = labels[whose[label]]
             rates = {key: like[key] for key in ("eta", "gamma") if key in like}
         else:
             rates = dict(tuned.get(label) or method_rates(table["data"]["name"], own.get("name", label)))
             if "rate" in rates:  # of an adaptive server
                 own = {**own, "server": {**own["server"], "rate": rates.pop("rate")}}
         labels[label] = {**rates, **own}
-    return tuple(label for label in methods if files and label not in tuned)
+    return tuple(label for label in methods if files and whose[label] not in tuned)
 
 
 def method_rates(data: str, method: str) -> dict[str, float]:

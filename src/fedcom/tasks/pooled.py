@@ -3,7 +3,8 @@
 Where 2x2 max-pooling follows a convolution, the four places that a window pools lie in one patch, which is a
 pixel larger each way than a filter. So a table of these patches, times the filters at their four places in a
 patch, gives all that windows pool. The table is a third of the one that a convolution needs by itself, and
-products are larger. cuDNN would compute one client after the other.
+products are larger. cuDNN would compute one client after the other. What is done beside the products has
+kernels of its own (kernels/windows.py), and torch's functions where there is no Triton.
 """
 
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import fold, pad
 
 from fedcom.tasks.dense import Dense
+from fedcom.tasks.kernels import windows
 from fedcom.vectors import Layout
 
 _PLAIN = torch.contiguous_format
@@ -51,20 +53,27 @@ class Convolution(NamedTuple):
         """How many pixels wide and high the patch of a window is."""
         return self.size + 1
 
+    def grid(self, x: Tensor) -> windows.Windows:
+        """Where the patches of windows lie in images x."""
+        return windows.Windows(self.inputs, x.shape[4], x.shape[5], self.padding, self.patch)
+
     def table(self, x: Tensor) -> Tensor:
         """The patches of all windows [clients, parts, inputs * patch^2, samples * windows].
 
         Args:
             x: images [clients, some, samples, inputs, height, width]; `some` may be divided into parts.
         """
-        clients, some, samples = x.shape[:3]
+        (clients, some, samples), own = x.shape[:3], self.grid(x)
+        most = max(1, some * samples * own.down * own.across // _SUMMED)
+        parts = max(n for n in range(1, most + 1) if some % n == 0)
+        if windows.ready(x):
+            return windows.table(own, x, clients * parts).reshape(
+                clients, parts, self.inputs * self.patch**2, -1
+            )
         x = pad(x, (self.padding,) * 4) if self.padding else x
         x = x.unfold(4, self.patch, 2).unfold(
             5, self.patch, 2
         )  # then height and width of windows, of patches
-        windows = x.shape[4] * x.shape[5]
-        most = max(1, some * samples * windows // _SUMMED)
-        parts = max(n for n in range(1, most + 1) if some % n == 0)
         x = x.reshape(clients, parts, some // parts, *x.shape[2:]).permute(0, 1, 4, 7, 8, 2, 3, 5, 6)
         return x.reshape(clients, parts, self.inputs * self.patch**2, -1)
 
@@ -104,7 +113,8 @@ class Seen(NamedTuple):
     filters: Tensor  # see Convolution.filters
     largest: Tensor  # which of its four places each window has [clients, parts, outputs, samples * windows]
     values: Tensor  # of windows after ReLU [clients, parts, outputs, samples, height, width]
-    shape: torch.Size  # of the images, before padding
+    grid: windows.Windows  # where the windows lie in the images before
+    shape: torch.Size  # of those
 
 
 @dataclass(frozen=True)
@@ -152,13 +162,12 @@ class Pooled:
         self.rest.write(gradient[:, own], factors)
         g = torch.bmm(factors[0][1], self.rest.layers(w[:, own])[0][0]).reshape(images.shape)
         places = list(self.layout.split(gradient)[: len(self.layout.shapes) - len(self.rest.layout.shapes)])
-        four = torch.arange(4, device=w.device).reshape(4, 1, 1)
         for convolution, before in zip(reversed(self.convolutions), reversed(seen), strict=True):
             bias = places.pop() if convolution.bias else None
-            g, errors = _errors(g, before, four)
-            _write(convolution, before, g, errors, places.pop(), bias)
+            sums, errors = _errors(g, before)
+            _write(convolution, before, sums, errors, places.pop(), bias)
             if before is not seen[0]:
-                g = _by_images(convolution, before, errors)
+                g = _by_images(before, errors).reshape(before.shape)
         return gradient
 
 
@@ -172,46 +181,56 @@ def _forward(convolution: Convolution, x: Tensor, weight: Tensor, bias: Tensor |
     clients, parts, _, n = table.shape
     filters = convolution.filters(weight, parts)
     products = torch.bmm(filters, table.flatten(0, 1)).reshape(clients, parts, 4, convolution.outputs, n)
-    values, largest = products.max(2)  # the first of equal ones, as in torch's pooling
-    values = values if bias is None else values.add_(bias.reshape(clients, 1, -1, 1))
-    rows, columns = ((n + 2 * convolution.padding - convolution.size + 1) // 2 for n in x.shape[4:])
-    values = values.relu_().reshape(clients, parts, convolution.outputs, -1, rows, columns)
-    return values.transpose(2, 3), Seen(table, filters, largest, values, x.shape)
+    if windows.ready(products):
+        values, largest = windows.pool(products, bias)
+    else:
+        values, largest = products.max(2)  # the first of equal ones, as in torch's pooling
+        values = (values if bias is None else values.add_(bias.reshape(clients, 1, -1, 1))).relu_()
+    grid = convolution.grid(x)
+    values = values.reshape(clients, parts, convolution.outputs, -1, grid.down, grid.across)
+    return values.transpose(2, 3), Seen(table, filters, largest, values, grid, x.shape)
 
 
-def _errors(g: Tensor, before: Seen, four: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients by what windows pooled before ReLU, and by the products at their four places.
+def _errors(g: Tensor, before: Seen) -> tuple[Tensor, Tensor]:
+    """The gradients by the biases of each part, and by the products at the four places of windows.
 
     Args:
         g: the gradient by the images after a layer.
-        four: 0 to 3 [4, 1, 1].
     """
     largest, values = before.largest, before.values
+    if windows.ready(g):
+        errors, sums = windows.errors(g, values, largest, before.grid.down * before.grid.across)
+        return sums, errors
     through = torch.empty_like(values)  # in the order of `values`, which g is not in
     torch.ops.aten.threshold_backward(g.transpose(2, 3), values, 0, grad_input=through)
-    g = through.reshape(largest.shape)
-    return g, ((largest.unsqueeze(2) == four) * g.unsqueeze(2)).flatten(2, 3).flatten(0, 1)
+    g, four = through.reshape(largest.shape), torch.arange(4, device=g.device).reshape(4, 1, 1)
+    return g.sum(3), ((largest.unsqueeze(2) == four) * g.unsqueeze(2)).flatten(2, 3).flatten(0, 1)
 
 
 def _write(
-    convolution: Convolution, before: Seen, g: Tensor, errors: Tensor, weight: Tensor, bias: Tensor | None
+    convolution: Convolution,
+    before: Seen,
+    sums: Tensor,
+    errors: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
 ) -> None:
-    """Write the gradients by the weights and bias of a layer into their places; `_errors` gives g, errors."""
+    """Write the gradients by the weights and bias of a layer into their places; see `_errors`."""
     table = before.table
     products = torch.bmm(errors, table.flatten(0, 1).mT).reshape(*table.shape[:2], -1)
     shaped = weight.view(-1, convolution.outputs, convolution.inputs, convolution.size, convolution.size)
     torch.sum(convolution.places(products), (1, 2, 3), out=shaped)
     if bias is not None:
-        torch.sum(g, (1, 3), out=bias)
+        torch.sum(sums, 1, out=bias)
 
 
-def _by_images(convolution: Convolution, before: Seen, errors: Tensor) -> Tensor:
-    """The gradient by the images before a layer."""
-    clients, parts, patches, _ = before.table.shape
-    samples = before.shape[1] * before.shape[2]
-    patched = torch.bmm(before.filters.mT, errors).reshape(clients, parts, patches, samples // parts, -1)
-    patched = patched.transpose(2, 3).reshape(clients * samples, patches, -1)
+def _by_images(before: Seen, errors: Tensor) -> Tensor:
+    """The gradient by the images before a layer [all, inputs, height, width]."""
+    patched, grid = torch.bmm(before.filters.mT, errors), before.grid
+    if windows.ready(patched):
+        return windows.fold(grid, patched)
+    patched = patched.reshape(*patched.shape[:2], -1, grid.down * grid.across).transpose(1, 2).flatten(0, 1)
     # Windows may leave the last row and column of pixels out, and there the gradient is zero.
-    edge, (height, width) = convolution.padding, before.shape[4:]
-    folded = fold(patched, (height + 2 * edge, width + 2 * edge), convolution.patch, stride=2)
-    return folded[:, :, edge : edge + height, edge : edge + width].reshape(before.shape)
+    edge, height, width = grid.padding, grid.height, grid.width
+    folded = fold(patched, (height + 2 * edge, width + 2 * edge), grid.patch, stride=2)
+    return folded[:, :, edge : edge + height, edge : edge + width]

@@ -1,0 +1,89 @@
+"""Gradients of every step through a codec: a communication hook for DistributedDataParallel.
+
+    model = DistributedDataParallel(module)
+    model.register_comm_hook(fedcom.outer.Gradients(codec="rotated", bits=2), fedcom.outer.hook)
+
+Every process sends its gradient of each bucket to all others and decodes all in the same order, so that all
+have the same mean. Steps of their own between exchanges cost far fewer bytes: see `Outer`.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fedcom.codecs import Codec
+from fedcom.draws import Draw
+from fedcom.errors import NotFinite
+from fedcom.outer.links import Links
+from fedcom.outer.outer import codec_of
+from fedcom.vectors import Layout
+
+
+class Gradients:
+    """What the hook keeps; every process makes one, at the same time.
+
+    Args:
+        codec: its name, a table with its name and settings, or a codec; an unbiased one.
+        bits: per number, for a codec that is given by its name.
+        seed: of the codec's random numbers; the same on all processes.
+        timeout: seconds to wait for another process.
+
+    Attributes:
+        steps: that were taken.
+    """
+
+    def __init__(
+        self,
+        codec: str | dict[str, Any] | Codec = "rotated",
+        bits: float | None = 2.0,
+        *,
+        seed: int = 0,
+        timeout: float = 1800.0,
+    ) -> None:
+        self.codec, self.steps = codec_of(codec, bits), 0
+        self._links, self._draw = Links(1, False, timeout), Draw.seeded(seed)
+
+    @property
+    def sent(self) -> int:
+        """Bytes this process has sent, each receiver counted."""
+        return self._links.sent
+
+    @property
+    def received(self) -> int:
+        """Bytes this process has received."""
+        return self._links.received
+
+    @torch.no_grad()
+    def mean(self, g: Tensor, bucket: int) -> Tensor:
+        """The mean of all processes' gradients of a bucket; not a number if one of them is not finite."""
+        layout = Layout.vector(g.numel(), torch.promote_types(g.dtype, torch.float32))
+        try:
+            message = self.codec.encode(g.to(layout.dtype), layout, self._key(bucket, self._links.number, g))
+        except NotFinite:
+            message = b""
+        mail, mean = self._links.exchange(message), torch.zeros_like(g, dtype=layout.dtype)
+        for number, data in enumerate(mail):
+            if not len(data):
+                return torch.full_like(g, torch.nan)
+            own = self.codec.decode(data, layout, self._key(bucket, number, g))
+            mean.add_(own, alpha=1 / len(mail))
+        return mean.to(g.dtype)
+
+    def _key(self, bucket: int, number: int, g: Tensor) -> Draw:
+        """The random numbers of a process's message."""
+        key = self._draw.fold(self.steps).fold(torch.tensor([number])).fold("gradient").fold(bucket)
+        return Draw(key.key[0].to(g.device))
+
+
+def hook(
+    state: Gradients,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
+    """What DistributedDataParallel calls with each bucket of gradients."""
+    g = bucket.buffer()
+    future = torch.futures.Future[Tensor](devices=[g.device] if g.is_cuda else None)
+    future.set_result(state.mean(g, bucket.index()))
+    state.steps += bucket.is_last()
+    return future
