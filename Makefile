@@ -10,7 +10,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder --durations=30  # a file'
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # or every process of a test would compile all modules anew
 
-.PHONY: help demo test lint types loops pytest chaos flower hf deploy-test soak fuzz docs coverage release-check images hooks clean
+.PHONY: help demo test lint types loops pytest chaos flower hf deploy-test soak fuzz figures tutorials docs coverage release-check images hooks clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
@@ -73,6 +73,13 @@ soak: $(FLOWER)/installed  ## random kills of real processes for an hour (MINUTE
 fuzz: $(VENV)/installed  ## decode a million hostile messages, and as many calls and replies (MESSAGES=n for another number), loops bounds-checked
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/checked $(BIN)/python -m fuzz.decode $(MESSAGES)
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/checked $(BIN)/python -m fuzz.calls $(MESSAGES)
+
+figures: $(VENV)/installed  ## draw every figure of the docs anew from the numbers they keep
+	$(BIN)/python docs/make_results.py
+	$(BIN)/python -m docs.make_figures
+
+tutorials: $(VENV)/installed  ## run the tutorials and keep what they put out; a minute or two
+	$(BIN)/python docs/make_tutorials.py
 
 docs: $(VENV)/installed  ## renew the command-line reference and the picture of the code; the docs as a site in site/
 	$(BIN)/python docs/make_cli_reference.py

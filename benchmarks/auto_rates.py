@@ -26,7 +26,7 @@ CODECS: dict[str, Table] = {
     "1 bit": {"name": "rotated", "bits": 1},
     "0.25 bit": {"name": "rotated", "bits": 0.25},
 }
-# FedAvg and FedPAQ are FedCOM where gamma is free; SCAFFOLD and exact tracking without a codec are FedGATE.
+# FedAvg and FedPAQ are FedCOM where gamma is free; SCAFFOLD and FedCOMGATE-exact without a codec are FedGATE.
 METHODS = {
     "local-sgd": ("identity",),
     "vrl-sgd": ("identity",),

@@ -44,6 +44,7 @@ def _origin(root: Path) -> str | None:
 def absolute(text: str, url: str) -> str:
     """A README whose images and links work anywhere."""
     text = re.sub(r"!\[([^\]]*)\]\((?!https?://)([^)\s]+)\)", rf"![\1]({url}/raw/main/\2)", text)
+    text = re.sub(r'(src|srcset)="(?!https?://)([^"]+)"', rf'\1="{url}/raw/main/\2"', text)
     return re.sub(r"\]\((?!https?://|#)([^)\s]+)\)", rf"]({url}/blob/main/\1)", text)
 
 

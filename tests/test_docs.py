@@ -1,6 +1,5 @@
 """The docs are true: examples run, the command-line reference is what --help prints, links work."""
 
-import os
 import re
 import runpy
 import shlex
@@ -132,20 +131,6 @@ def test_every_command_of_the_docs_is_one(line: str, desk: Path, monkeypatch: py
     assert done.exit_code == 0, done.output
 
 
-def test_the_site_is_built_and_its_links_work(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocs")
-    pytest.importorskip("mkdocstrings")
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(
-        build, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    )
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "site" / "reference" / "index.html").read_text()
-    for name in fedcom.__all__:
-        assert re.search(rf'id="fedcom[\w.]*\.{name}"', page) or name == "__version__", name
-    assert (tmp_path / "site" / "tutorials" / "first-steps" / "index.html").is_file()
-
-
 @pytest.mark.parametrize(("page", "limit"), LIMITS.items())
 def test_examples_are_as_short_as_promised(page: str, limit: int) -> None:
     assert len(blocks(page)[0].splitlines()) < limit
@@ -160,13 +145,15 @@ def test_the_first_screen_of_the_readme_names_both_commands() -> None:
 def test_the_readme_shows_the_frontier_as_it_was_measured(tmp_path: Path) -> None:
     readme = runpy.run_path(str(ROOT / "docs" / "make_results.py"))["readme"]
     line = {"panel": "mnist", "point": "scaffold", "accuracy": "97.054", "spread": "0.031", "up_MB": "159.37"}
-    line |= {"up_times_fewer": "1", "total_MB": "319.5", "total_times_fewer": ""}
-    write_csv([line, {**line, "panel": "mnist-1-class", "accuracy": "1"}], tmp_path / "table.csv")
+    line |= {"up_times_fewer": "", "total_MB": "319.5", "total_times_fewer": "182.6"}
+    both = {**line, "point": "fedcom peaks 0.03, down rotated 0.35", "accuracy": "96"}
+    write_csv([line, both, {**line, "panel": "mnist-1-class", "accuracy": "1"}], tmp_path / "table.csv")
     (tmp_path / "verdicts.json").write_text('[{"setting": "two clients"}]')
     text = (ROOT / "README.md").read_text()
     made = readme(text, tmp_path)
-    assert "Here: two clients." in made
-    assert "| SCAFFOLD as published | 97.05 ± 0.03 | 159 | 1.00 | 320 | — |\n<!-- end -->" in made
+    assert "two clients. Every point" in made
+    assert "| SCAFFOLD | 97.05 ± 0.03 | 159 | — |\n\n" in made
+    assert "sends 183 times fewer bytes than SCAFFOLD, at 96.00 ± 0.03 %.\n<!-- end -->" in made
     assert made.startswith(text.split("<!-- frontier")[0])
     assert made.endswith(text.split("<!-- end -->")[1])
     if (ROOT / "docs" / "results" / "frontier-mnist" / "table.csv").is_file():
@@ -186,7 +173,8 @@ def test_the_command_line_reference_is_what_help_prints(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_work(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text):
         if "://" not in target:
             assert (page.parent / target).exists(), target
 

@@ -144,7 +144,9 @@ def test_the_readme_works_on_a_package_index(tmp_path: Path, monkeypatch: pytest
     targets = re.findall(r"\]\(([^)\s]+)\)", text)
     assert len(targets) > 5
     assert all(target.startswith("https://") for target in targets)
-    assert "https://example.org/me/fedcom/raw/main/docs/results/frontier-mnist/frontier.png" in targets
+    images = re.findall(r'(?:src|srcset)="([^"]+)"', text)
+    assert "https://example.org/me/fedcom/raw/main/docs/figures/headline-light.png" in images
+    assert all(image.startswith("https://") for image in images)
     for target in targets:
         path = target.partition("/main/")[2].partition("#")[0]
         assert not target.startswith("https://example.org") or (ROOT / path).exists(), target

@@ -84,6 +84,7 @@ def test_the_page_of_verdicts_begins_with_a_board() -> None:
     page = verdicts_page(own)
     assert "| [fig1](#fig1) | ✅❌ | 1 |  | 1 |  |" in page
     assert "| all |  | 2 |  | 1 |  |" in page
+    assert page.startswith("# Verdicts\n\n**3 claims: 2 hold, 0 hold in part, 1 do not hold here.**")
     assert page.index("| all |") < page.index("## fig1")
     committed = {path.parent.name: json.loads(path.read_text()) for path in KEPT.glob("*/verdicts.json")}
     board = (KEPT.parents[1] / "experiments" / "VERDICTS.md").read_text().split("\n## ")[0]

@@ -1,8 +1,7 @@
 """Figures of runs over rounds, bytes and time, and of codecs' error over bits; one colour per method."""
 
-import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 from fedcom.engines.results import Row
 from fedcom.formats import MB, is_number
 from fedcom.reports.comparison import by_method
-from fedcom.reports.looks import COLOURS, SPARE, Look, line_style, looks, palette
+from fedcom.reports.looks import COLOURS, SPARE, line_style, marker, palette, readable
 from fedcom.runs.curve import Curve
 
 if TYPE_CHECKING:
@@ -40,7 +39,14 @@ VIEWS = {  # for each figure: its title, and the keys of x and y
 }
 SIZE = (8, 4.8)
 HUES = (*COLOURS.values(), *SPARE)  # for what is not a method
-_MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D"}
+GREY = "#a3abb3"  # of what is beside the point
+CODEC_LOOKS = {  # the codecs that figures of codecs tell apart by colour and marker
+    "peaks": ("#0a0a5c", "diamond"),
+    "rotated": ("#c2410c", "circle"),
+    "int": ("#0e7490", "square"),
+    "topk": ("#7e22ce", "triangle"),
+}
+MARKS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D"}
 INK, PALE, FAINT = "#333333", "#767676", "#e6e6e6"
 
 
@@ -156,24 +162,29 @@ def blank(width: float, height: float, dpi: int = 200, **options: Any) -> "Figur
     return figure
 
 
-def chart(part: "Figure | SubFigure", strokes: list[Stroke], view: tuple[str, str, str, str]) -> "Axes":
+def chart(
+    part: "Figure | SubFigure",
+    strokes: list[Stroke],
+    view: tuple[str, str, str, str],
+    named: Callable[[str], str] | None = None,
+) -> "Axes":
     """Draw lines on a figure or a part of one.
 
     Args:
         view: the title, the subtitle, and the keys of x and y.
+        named: returns what is written for a method; None for its own name.
     """
     title, subtitle, x, y = view
     axes = frame(part, title, subtitle)
-    names = {stroke.method for stroke in strokes}
     for stroke in strokes:
-        _trace(axes, stroke, line_style(stroke.method, names))
+        _trace(axes, stroke)
     by_decade = x != "round" and _decades(strokes) > 1
     axes.set(xscale="log" if by_decade else "linear", yscale="log" if y == "train_loss" else "linear")
     axes.set_xlabel(UNITS[x][0], color=INK)
     axes.set_ylabel(UNITS[y][0], color=INK)
     ticks(axes.xaxis, whole=x == "round")
     ticks(axes.yaxis)
-    label(axes, strokes)
+    label(axes, strokes, named)
     return axes
 
 
@@ -198,14 +209,15 @@ def _capped(strokes: list[Stroke]) -> list[Stroke]:
     return [s._replace(points=points) for s, points in zip(strokes, cut, strict=True)]
 
 
-def _trace(axes: "Axes", stroke: Stroke, style: Mapping[str, Any]) -> None:
+def _trace(axes: "Axes", stroke: Stroke) -> None:
     x, y, low, high = stroke.points.T
-    mean = stroke.status == "done"
+    mean, style = stroke.status == "done", line_style(stroke.method)
     axes.plot(x, y, color=stroke.colour, linewidth=2 if mean else 1, solid_capstyle="round", **style)
     if mean:
         axes.fill_between(x, low, high, color=stroke.colour, alpha=0.15, linewidth=0)
     cross = {"marker": "x", "markersize": 8, "markeredgewidth": 2}
-    end: dict[str, Any] = cross if stroke.status == "diverged" else {"marker": "o", "markersize": 4}
+    dot = {"marker": MARKS[marker(stroke.method)], "markersize": 5}
+    end: dict[str, Any] = cross if stroke.status == "diverged" else dot
     axes.plot(x[-1:], y[-1:], color=stroke.colour, clip_on=False, zorder=3, **end)
 
 
@@ -227,11 +239,15 @@ def ticks(axis: "Axis", whole: bool = False) -> None:
     axis.set_minor_locator(ticker.NullLocator())
 
 
-def label(axes: "Axes", strokes: list[Stroke]) -> None:
-    """Write the methods' names beside the plot, each joined to the end of its line by a dotted line."""
+def label(axes: "Axes", strokes: list[Stroke], named: Callable[[str], str] | None = None) -> None:
+    """Write the methods' names beside the plot, each joined to the end of its line by a dotted line.
+
+    Args:
+        named: as in `chart`.
+    """
     first = list({s.method: s for s in reversed(strokes)}.values())  # a method's mean, if it has one
     style: dict[str, Any] = {"size": 9.5, "va": "center", "parse_math": False}
-    texts = [axes.text(0, 0, short(s.method), color=s.colour, **style) for s in first]
+    texts = [axes.text(0, 0, (named or short)(s.method), color=as_text(s.colour), **style) for s in first]
     width, height = np.max([text.get_window_extent().size for text in texts], axis=0)
     left, bottom, _, tall = axes.get_position().bounds
     axes.set_position((left, bottom, 0.965 - left - width / axes.figure.bbox.width, tall))
@@ -244,6 +260,11 @@ def label(axes: "Axes", strokes: list[Stroke]) -> None:
         x, y = axes.transData.inverted().transform(thread).T
         axes.plot(x[:3], y[:3], ":", color=text.get_color(), linewidth=1, clip_on=False, zorder=1.5)
         text.set(x=x[3], y=y[3])
+
+
+def as_text(colour: str) -> str:
+    """A colour in which text can be read on white."""
+    return readable(colour, "#ffffff", 4.5)
 
 
 def spaced(heights: Array, gap: float, low: float, high: float) -> Array:
@@ -262,39 +283,38 @@ def spaced(heights: Array, gap: float, low: float, high: float) -> Array:
 
 
 def rate_distortion(points: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw the codecs' error over bits, one panel per vector.
+    """Draw the codecs' error over bits, one panel per vector; four codecs are coloured and the rest grey.
 
     Args:
         points: of the codec report card. Those without error are left out, as the axis is logarithmic.
     """
     shown = [point for point in points if is_number(point["q"]) and point["q"] > 0]
     vectors = list(dict.fromkeys(point["vector"] for point in shown))
-    codecs = dict.fromkeys(point["codec"] for point in points)
-    own = looks({name: name for name in codecs}, dict(zip(codecs, itertools.cycle(HUES), strict=False)))
     if not vectors:
         return
     figure = blank(SIZE[0], SIZE[1] * len(vectors))
     for vector, part in zip(vectors, figure.subfigures(len(vectors), squeeze=False)[:, 0], strict=True):
-        _panel(part, [point for point in shown if point["vector"] == vector], own)
+        _panel(part, [point for point in shown if point["vector"] == vector])
     figure.savefig(path)
 
 
-def _panel(figure: "SubFigure", points: Sequence[Mapping[str, Any]], shown: Mapping[str, Look]) -> None:
+def _panel(figure: "SubFigure", points: Sequence[Mapping[str, Any]]) -> None:
     """The panel of one vector: one line per codec, through its settings."""
-    name, d = points[0]["vector"], points[0]["d"]
-    axes = frame(figure, f"Error by bits sent: {name}", f"{d:,} coordinates · hollow: biased")
+    note = f"{points[0]['vector']}, {points[0]['d']:,} coordinates · hollow: biased · between settings drawn"
+    axes = frame(figure, _nearest(points), note)
     axes.set_position((0.12, 0.12, 0.7, 0.71))
     places = np.array([(point["bits"], point["q"]) for point in points])
     (left, low), (right, high) = places.min(0), places.max(0)
     axes.set(xscale="log", yscale="log", xlim=(left / 1.15, right * 1.15), ylim=(low / 3, high * 3))
     strokes: list[Stroke] = []
     for codec in dict.fromkeys(point["codec"] for point in points):
-        (colour, dash, kind), own = shown[codec], [point for point in points if point["codec"] == codec]
+        own = [point for point in points if point["codec"] == codec]
         line: Array = np.array(sorted((point["bits"], point["q"]) for point in own))
+        colour, kind = CODEC_LOOKS.get(codec, (GREY, "circle"))
+        style: dict[str, Any] = {"zorder": 2 if colour == GREY else 3}
         face = colour if all(point["unbiased"] for point in own) else "white"
-        width = (3.4, 2.2, 1.2)[len(strokes) % 3]  # so that a line on top of another does not hide it
-        axes.plot(*_between(line).T, color=colour, linewidth=width, linestyle=(0, dash) if dash else "-")
-        axes.plot(*line.T, _MARKERS[kind], color=colour, markersize=5, markerfacecolor=face)
+        axes.plot(*_between(line).T, color=colour, linewidth=1 if colour == GREY else 2.4, **style)
+        axes.plot(*line.T, MARKS[kind], color=colour, markersize=5, markerfacecolor=face, **style)
         strokes.append(Stroke(codec, colour, "done", line))
     _bound(axes)
     axes.set_xlabel("bits per coordinate, as sent", color=INK)
@@ -302,6 +322,22 @@ def _panel(figure: "SubFigure", points: Sequence[Mapping[str, Any]], shown: Mapp
     ticks(axes.xaxis)
     ticks(axes.yaxis)
     label(axes, strokes)
+
+
+def _nearest(points: Sequence[Mapping[str, Any]]) -> str:
+    """Which unbiased codec has the least q beside the bound's at the same bits, in words.
+
+    The geometric mean over its settings counts.
+    """
+    ratios: dict[str, list[float]] = {}
+    for point in points:
+        if point["unbiased"]:
+            ratio = math.log(point["q"]) + math.log(math.expm1(math.log(4) * point["bits"]))
+            ratios.setdefault(point["codec"], []).append(ratio)
+    if not ratios:
+        return "Error by bits sent"
+    best = min(ratios, key=lambda codec: float(np.mean(ratios[codec])))
+    return f"{best} has {math.exp(float(np.mean(ratios[best]))):.2g} times the error of the Gaussian bound"
 
 
 def _between(points: Array) -> Array:
@@ -318,7 +354,7 @@ def _bound(axes: "Axes") -> None:
         q = 1 / np.expm1(math.log(4) * bits)
     axes.plot(bits, q, color=PALE, linewidth=1, zorder=1)
     axes.fill_between(bits, q, axes.get_ylim()[0], color=FAINT, linewidth=0, zorder=0)
-    words = "on Gaussian vectors\nno unbiased codec gets here"
+    words = "impossible for unbiased codecs\non Gaussian vectors"
     axes.text(0.03, 0.05, words, transform=axes.transAxes, color=INK, size=9.5)
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import zlib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -40,15 +40,20 @@ COLOURS = {
     "vr-diana": "#8f2a6b",
 }
 SPARE = ("#332288", "#44aa99", "#aa4499", "#661100", "#6699cc", "#117733", "#b59a3c", "#000000", "#cc6677")
-# In figures, a method whose line often coincides with its twin's is dashed and above it: twin and dashes.
-TWINS = {
-    "fedpaq": ("fedavg", (4, 2)),
-    "fedcom": ("fedavg", (4, 2)),
-    "fedcomgate": ("fedgate", (4, 2)),
-    "scaffold": ("fedgate", (1, 1.5)),
-}
 DASHES = ((), (7, 3), (2, 2.5), (9, 3, 2, 3))
 MARKERS = ("circle", "square", "triangle", "diamond")
+# A marker for each family of methods: averages have circles, what follows here another.
+FAMILIES = {
+    "diamond": ("fedgate", "fedcomgate", "fedcomgate-exact", "vrl-sgd"),
+    "square": ("scaffold", "scaffold-m", "scallion", "scafcom"),
+    "triangle": ("diana", "vr-diana", "econtrol", "qsparse", "feddyn"),
+}
+# Methods that compress are dashed and SCAFFOLD is dotted: their lines often lie on those of their twins.
+DASHED = {
+    **dict.fromkeys(("fedpaq", "fedcom", "fedcomgate", "scallion", "qsparse", "vr-diana"), DASHES[1]),
+    "fedcomgate-exact": DASHES[3],
+    "scaffold": DASHES[2],
+}
 STYLES = tuple((DASHES[(i + j) % 4], MARKERS[i]) for j in range(4) for i in range(4))
 SHADES = (0.0, 0.5, -0.45, 0.28, -0.22, 0.62)  # towards white, or towards black if negative
 APART = 14.0  # colours nearer than this in CIELAB count as alike
@@ -85,31 +90,53 @@ def palette(methods: Iterable[str]) -> dict[str, str]:
     return known
 
 
-def line_style(method: str, others: Container[str]) -> dict[str, Any]:
-    """The dashes of a method's line in a figure where its twin is drawn too, below it; else nothing."""
-    twin, dash = TWINS.get(method, ("", ()))
-    return {"linestyle": (0, dash), "zorder": 2.2} if twin in others and dash else {}
+def line_style(method: str) -> dict[str, Any]:
+    """How matplotlib draws a method's line: its dashes, above whole lines; nothing for other labels."""
+    dash = own_looks()[method].dash if method in COLOURS else ()
+    return {"linestyle": (0, tuple(length / 2 for length in dash)), "zorder": 2.2} if dash else {}
+
+
+def marker(method: str) -> str:
+    """The marker of a method's family; a circle for what is no method."""
+    return next((kind for kind, own in FAMILIES.items() if method in own), "circle")
+
+
+@cache
+def own_looks() -> dict[str, Look]:
+    """The look of each known method, the same in every picture."""
+    return _told_apart({method: (colour, marker(method)) for method, colour in COLOURS.items()}, {})
 
 
 def looks(methods: Mapping[str, str], colours: Mapping[str, str] | None = None) -> dict[str, Look]:
     """The look of each label: no two are alike, on a light or a dark page, to any of four kinds of eyes.
 
-    Labels of one method have shades of its colour. A line is whole, with round markers, unless its colour is
-    like that of an earlier one.
+    A label that is the name of a known method has that method's own look. Other labels of a method have
+    shades of its colour.
 
     Args:
         methods: the method of each label.
         colours: by method; None for the usual ones.
     """
+    known = {} if colours else {x: look for x, look in own_looks().items() if methods.get(x) == x}
     colours = colours or palette(methods.values())
     turns = {method: itertools.count(method in methods) for method in methods.values()}
-    found: dict[str, Look] = {}
+    others = {}
     for label, method in methods.items():
         turn = 0 if label == method else next(turns[method])  # a label that is the name itself has the colour
-        colour = shade(colours[method], SHADES[turn % len(SHADES)])
+        if label not in known:
+            others[label] = shade(colours[method], SHADES[turn % len(SHADES)]), marker(method)
+    found = _told_apart(others, known)
+    return {label: found[label] for label in methods}
+
+
+def _told_apart(wanted: Mapping[str, tuple[str, str]], found: Mapping[str, Look]) -> dict[str, Look]:
+    """Looks with the wanted colours and markers beside those found already; where alike, others' dashes."""
+    found = dict(found)
+    for label, (colour, kind) in wanted.items():
         alike = [look[1:] for look in found.values() if distance(colour, look.colour) < APART]
-        dashes = [dash for dash, _ in alike]
-        style = min(STYLES, key=lambda style: (alike.count(style), dashes.count(style[0])))
+        dashes, first = [dash for dash, _ in alike], (DASHED.get(label, ()), kind)
+        cost = {s: (alike.count(s), s[1] != kind, s != first, dashes.count(s[0])) for s in (first, *STYLES)}
+        style = min(cost, key=lambda s: cost[s])
         found[label] = Look(colour, *style)
     return found
 
@@ -121,11 +148,11 @@ def shade(colour: str, share: float) -> str:
     return readable(mixed, "#ffffff", 2.4) if share else mixed
 
 
-def readable(colour: str, paper: str, contrast: float) -> str:
-    """A colour moved away from the paper's until it has a contrast to it; as the page's script does."""
+def readable(colour: str, paper: str, least: float) -> str:
+    """A colour moved away from the paper's until its contrast is at least this; as the page's script does."""
     end = np.full(3, 0.0 if _luminance(paper) > 0.5 else 255.0)
     share = 0.0
-    while share < 1 and _contrast(_mixed(colour, end, share), paper) < contrast:
+    while share < 1 and contrast(_mixed(colour, end, share), paper) < least:
         share += 0.04
     return _mixed(colour, end, min(share, 1.0))
 
@@ -168,6 +195,7 @@ def _luminance(colour: str) -> float:
     return float(np.array([0.2126, 0.7152, 0.0722]) @ _linear(colour))
 
 
-def _contrast(one: str, other: str) -> float:
+def contrast(one: str, other: str) -> float:
+    """The ratio of two colours' luminances, from 1 to 21; text needs 4.5."""
     low, high = sorted((_luminance(one), _luminance(other)))
     return (high + 0.05) / (low + 0.05)

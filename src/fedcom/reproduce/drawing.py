@@ -7,8 +7,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedcom.reports.figures import FAINT, INK, Array, Stroke, blank, chart, frame, label, strokes_of, ticks
-from fedcom.reports.looks import line_style, palette
+from fedcom.reports.figures import (
+    FAINT,
+    INK,
+    MARKS,
+    Array,
+    Stroke,
+    as_text,
+    blank,
+    chart,
+    frame,
+    label,
+    strokes_of,
+    ticks,
+)
+from fedcom.reports.looks import line_style, marker, palette
+from fedcom.reproduce.panels import shown
 from fedcom.reproduce.results import Stat
 from fedcom.runs.curve import Curve
 
@@ -91,7 +105,7 @@ def lines(
         hues = dict(zip(dict.fromkeys(curve.method for curve in curves), RAMP, strict=False))
         strokes = [stroke._replace(colour=hues[stroke.method]) for stroke in strokes]
     if strokes:
-        chart(part, strokes, (title, note, x, y))
+        chart(part, strokes, (title, note, x, y), shown)
 
 
 def bars(
@@ -120,7 +134,7 @@ def bars(
             x = i + (k - (len(group) - 1) / 2) * width
             axes.bar(x, height, 0.9 * width, color=hues[name])
             axes.text(x, height, f"{height:.3g}", ha="center", va="bottom", size=8.5, color=INK)
-    axes.set_xticks(range(len(heights)), list(heights))
+    axes.set_xticks(range(len(heights)), [shown(name) for name in heights])
     axes.grid(visible=False, axis="x")
     axes.set_axisbelow(True)
     axes.margins(y=0.1)
@@ -140,6 +154,61 @@ def heat(part: "SubFigure", matrix: Any, title: str, note: str) -> None:
     bar = part.colorbar(image, ax=axes, shrink=0.8)
     bar.outline.set_visible(False)
     bar.set_label("cosine of gradients", color=INK)
+
+
+class GridCell(NamedTuple):
+    """A number in a grid.
+
+    Args:
+        spread: what is written after ±.
+        sure: write it bold.
+    """
+
+    value: float
+    spread: float
+    sure: bool
+
+
+def cell_grid(
+    part: "SubFigure",
+    cells: Sequence[Sequence[GridCell]],
+    names: tuple[Sequence[str], Sequence[str]],
+    words: tuple[str, str, str],
+) -> None:
+    """Draw numbers in a grid, blue where positive and red where negative.
+
+    Args:
+        cells: by row.
+        names: of the rows and of the columns.
+        words: the title, the subtitle, and what the numbers are.
+    """
+    title, note, unit = words
+    axes = frame(part, title, note)
+    axes.set_position((0.17, 0.1, 0.8, 0.66))
+    for i, row in enumerate(cells):
+        for k, cell in enumerate(row):
+            known = np.isfinite(cell.value)
+            share = float(np.clip(abs(cell.value) / 6, 0.04, 1)) if known else 0.0
+            colour = "#2b6cb0" if cell.value > 0 else "#c2410c"
+            axes.add_patch(_square(k, i, colour, 0.5 * share))
+            text = f"{cell.value:+.1f} ± {cell.spread:.1f}" if known else "diverged"
+            style: dict[str, Any] = {"ha": "center", "va": "center", "size": 11, "color": INK}
+            axes.text(k, i, text, weight="bold" if cell.sure else "normal", **style)
+    rows, columns = names
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_xticks(range(len(columns)), list(columns))
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, labelcolor=INK)
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    axes.grid(visible=False)
+    axes.set_xlabel(unit, color=INK)
+    axes.xaxis.set_label_position("bottom")
+
+
+def _square(x: float, y: float, colour: str, alpha: float) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=colour, alpha=alpha, linewidth=0)
 
 
 def series(
@@ -168,8 +237,8 @@ def series(
         known = [p for p in sorted(own) if np.isfinite(p[1])]
         if known:
             x, y, spread = np.array(known).T
-            style: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2} if axis.every else {}
-            style |= line_style(name, points)
+            style: dict[str, Any] = _dots(name) if axis.every else {}
+            style |= line_style(name)
             axes.errorbar(x, y, spread if spread.any() else None, color=hues[name], linewidth=2, **style)
             strokes.append(Stroke(name, hues[name], "done", np.stack([x, y.clip(low, high)], axis=1)))
             _beyond(axes, [p for p in known if not low <= p[1] <= high], (low, high), hues[name])
@@ -185,8 +254,13 @@ def series(
         axes.set_ylim(axis.limits)
     ticks(axes.yaxis)
     if strokes:
-        label(axes, strokes)
+        label(axes, strokes, shown)
     return axes
+
+
+def _dots(name: str) -> dict[str, Any]:
+    """The marks of a line's points: those of its method's family."""
+    return {"marker": MARKS[marker(name)], "markersize": 5, "capsize": 2}
 
 
 def _beyond(axes: "Axes", points: Sequence[PlotPoint], limits: tuple[float, float], colour: str) -> None:
@@ -200,7 +274,7 @@ def _beyond(axes: "Axes", points: Sequence[PlotPoint], limits: tuple[float, floa
         side = "right" if len(points) == 1 else "center" if i else "left"
         style: dict[str, Any] = {"ha": side, "va": "center", "size": 8.5}
         away = ({"right": -9, "left": -4, "center": 0}[side], 11 if below else -11)
-        axes.annotate(words, (x, place), away, textcoords="offset points", color=colour, **style)
+        axes.annotate(words, (x, place), away, textcoords="offset points", color=as_text(colour), **style)
 
 
 class Dot(NamedTuple):
@@ -212,6 +286,7 @@ class Dot(NamedTuple):
         spread: the length of its error bar, up and down.
         ring: draw a ring around it and its name in bold.
         shape: of the dot, as in matplotlib.
+        named: write its name; a dot without one is small, without a bar.
     """
 
     name: str
@@ -221,41 +296,55 @@ class Dot(NamedTuple):
     colour: str
     ring: bool = False
     shape: str = "o"
+    named: bool = True
 
 
 def scatter(
-    part: "SubFigure", dots: Sequence[Dot], front: Sequence[str], title: str, note: str, x: str
+    part: "SubFigure",
+    dots: Sequence[Dot],
+    front: Sequence[str],
+    words: tuple[str, str, str],
+    limits: tuple[float, float] | None = None,
 ) -> None:
-    """Draw accuracy over bytes, each dot with its name. Dots far below the best are triangles at the bottom.
+    """Draw accuracy over bytes, dots with their names. Dots far below the best are triangles at the bottom.
 
     Args:
         front: names of dots to join by a line, in order of bytes.
-        note: the subtitle.
-        x: the title of the x axis.
+        words: the title, the subtitle and the title of the x axis.
+        limits: of y; None for those that suit the dots.
     """
+    title, note, x = words
     axes = frame(part, title, note)
     axes.set_position((0.09, 0.12, 0.88, 0.72))
     axes.set_xscale("log")
-    floor = lowest(dot.y for dot in dots)
-    shown = {dot.name: (dot.x, max(dot.y, floor)) for dot in dots}
-    line = [shown[name] for name in front if shown[name][1] > floor]
+    floor = limits[0] if limits else lowest(dot.y for dot in dots)
+    edge = floor + 0.04 * (limits[1] - floor) if limits else floor
+    places = {dot.name: (dot.x, dot.y if dot.y >= floor else edge) for dot in dots}
+    line = [places[dot.name] for name in front for dot in dots if dot.name == name and dot.y >= floor]
     if line:
         axes.plot(*np.array(line).T, color=FAINT, linewidth=5, zorder=0, solid_capstyle="round")
     for dot in dots:
         high = dot.y >= floor
-        place, bar = shown[dot.name], dot.spread if high and dot.spread else None
-        style: dict[str, Any] = {"elinewidth": 1, "capsize": 2, "markersize": 6}
+        place, bar = places[dot.name], dot.spread if high and dot.named and dot.spread else None
+        style: dict[str, Any] = {"elinewidth": 1, "capsize": 2, "markersize": 7 if dot.named else 4}
         axes.errorbar(*place, bar, fmt=dot.shape if high else "v", color=dot.colour, **style)
         if dot.ring:
             axes.plot(*place, "o", markerfacecolor="none", markeredgecolor=INK, markersize=13)
     axes.margins(x=0.12, y=0.12)
+    if limits:
+        axes.set_ylim(limits)
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel("test accuracy (%)", color=INK)
     ticks(axes.xaxis)
     ticks(axes.yaxis)
     axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # fixed, as names are placed in pixels
-    below = {dot.name: f"{dot.name}: {dot.y:.1f}" for dot in dots if dot.y < floor}
-    _write_names(axes, dots, [below.get(dot.name, dot.name) for dot in dots], shown)
+    names = [_name_of(dot, dot.y < floor) for dot in dots]
+    _write_names(axes, dots, names, places)
+
+
+def _name_of(dot: Dot, below: bool) -> str:
+    """What is written beside a dot: its name, and its height if it is below what is shown."""
+    return ": ".join([dot.name] * dot.named + [f"{dot.y:.1f}"] * below)
 
 
 def lowest(scores: Iterable[float]) -> float:
@@ -270,25 +359,34 @@ def _write_names(
     """Write names beside their dots; a name that had to move away is joined to its dot by a thin line."""
     if not dots:
         return
-    style: dict[str, Any] = {"size": 8, "ha": "center", "va": "center", "parse_math": False}
+    style: dict[str, Any] = {"size": 9.5, "ha": "center", "va": "center", "parse_math": False}
     weights = ["bold" if dot.ring else "normal" for dot in dots]
     texts = [
         axes.annotate(
-            name, places[dot.name], (0, 0), textcoords="offset points", color=dot.colour, weight=w, **style
+            name,
+            places[dot.name],
+            (0, 0),
+            textcoords="offset points",
+            color=as_text(dot.colour),
+            weight=w,
+            **style,
         )
         for name, dot, w in zip(names, dots, weights, strict=True)
     ]
-    sizes = np.array([text.get_window_extent().size for text in texts]) + 3
+    told = np.array([bool(name) for name in names])[:, None]
+    sizes = np.where(told, np.array([text.get_window_extent().size for text in texts]) + 3, 0.1)
     points = axes.transData.transform([places[dot.name] for dot in dots])
     unit = axes.figure.dpi / 72
     tips = axes.transData.transform([(1, places[dot.name][1] + dot.spread) for dot in dots])
-    marks = np.stack([[(14 if dot.ring else 8) * unit for dot in dots], 2 * (tips - points)[:, 1]], 1)
+    marks = np.stack(
+        [[(15 if dot.ring else 11 if dot.named else 5) * unit for dot in dots], 2 * (tips - points)[:, 1]], 1
+    )
     marks[:, 1] = marks.max(1)
     centres = beside(points, sizes, marks, np.array(axes.bbox.extents), unit)
     for text, dot, point, centre, size in zip(texts, dots, points, centres, sizes, strict=True):
         text.set_position((centre - point) / unit)
         near = np.clip(point, centre - size / 2, centre + size / 2)  # the side of the name next to the dot
-        if np.hypot(*(near - point)) > 12 * unit:
+        if text.get_text() and np.hypot(*(near - point)) > 12 * unit:
             ends = axes.transData.inverted().transform([point, near])
             axes.plot(*ends.T, color=dot.colour, linewidth=0.5, alpha=0.6, zorder=1)
 

@@ -1,6 +1,6 @@
 """Beyond the paper: codecs, methods and numbers of local steps that were tried beside the frontier."""
 
-from fedcom.reproduce.panels import Panel
+from fedcom.reproduce.panels import Panel, shown
 from fedcom.reproduce.results import StudyResults, Verdict, as_good, better, list_of, near
 from fedcom.reproduce.study import Study
 
@@ -25,7 +25,8 @@ def judge(results: StudyResults, p: Panel) -> list[Verdict]:
         checks = [as_good(scores["scaffold int 8"], scores["scaffold"]), *below]
     else:
         claim = (
-            f"Exact tracking is for unbiased codecs: {OURS} ends above all biased codecs, with fewest bytes."
+            f"FedCOMGATE-exact is for unbiased codecs: {shown(OURS)} ends above all biased codecs, with "
+            "fewest bytes."
         )
         sent = {label: results.sent(p.name, label, "uplink_bytes").mean for label in p.methods}
         biased = [label for label in p.methods if label != OURS]
@@ -37,7 +38,8 @@ def judge(results: StudyResults, p: Panel) -> list[Verdict]:
 def _steps(results: StudyResults, tau: int) -> Verdict:
     scores = {m: results.final_at_best("steps", m, tau=tau) for m in results.panel("steps").methods}
     return Verdict.of(
-        f"With {tau} local steps {OURS} ends within {100 * HALF:g} points of FedGATE, each at its best.",
+        f"With {tau} local steps {shown(OURS)} ends within {100 * HALF:g} points of FedGATE, each "
+        "at its best.",
         [near(scores[OURS], scores["fedgate"], HALF)],
         f"{list_of(scores)}.",
     )

@@ -4,7 +4,7 @@ from functools import partial
 
 from fedcom.reproduce.drawing import Chart, lines
 from fedcom.reproduce.panels import Panel
-from fedcom.reproduce.results import StudyResults, Verdict, as_good, better
+from fedcom.reproduce.results import BANDS, StudyResults, Verdict, as_good, better, ends_lowest
 from fedcom.reproduce.study import Study
 
 SAME = "fedcom, fedcomgate's rates"
@@ -13,10 +13,9 @@ SAME = "fedcom, fedcomgate's rates"
 def charts(results: StudyResults, p: Panel) -> list[Chart]:
     best = {m: results.best(p.name, m, "train_loss") for m in p.methods}
     curves = [curve for m in p.methods for curve in results.curves(p.name, m, **best[m])]
-    title = f"{p.name.capitalize()} data: training loss"
-    return [
-        partial(lines, curves=curves, x="round", y="train_loss", title=title, note=results.setting(p.name))
-    ]
+    found = ends_lowest({m: results.final_at_best(p.name, m, "train_loss") for m in p.methods})
+    title, note = f"{p.name.capitalize()} data: {found}", f"each at its best rates · {BANDS}"
+    return [partial(lines, curves=curves, x="round", y="train_loss", title=title, note=note)]
 
 
 def judge(results: StudyResults, p: Panel) -> list[Verdict]:

@@ -40,13 +40,14 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
     for label in p.methods:
         method, _, kind = label.partition(" ")
         down[method][kind or "as run"] = each_round(results, label, "downlink_bytes") / MB
+    ours = up["fedcomgate"]["fedcomgate"] / up["scaffold"]["scaffold"]
     words = "dark: as run · grey: mean and model (option II) · pale: mean in 8 bits"
     draw = partial(bars, unit="MB")
     return [
         partial(
             draw,
             heights=up,
-            title="Uplink per round and client",
+            title=f"FedCOMGATE sends {100 * ours:.0f} % of SCAFFOLD's bytes up",
             note=results.setting(),
             colours=palette(METHODS),
         ),

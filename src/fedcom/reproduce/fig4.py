@@ -3,29 +3,37 @@
 from functools import partial
 
 from fedcom.reproduce.drawing import Chart, lines
-from fedcom.reproduce.panels import Panel
-from fedcom.reproduce.results import StudyResults, Verdict, alike, as_good, better, common_target, list_of
+from fedcom.reproduce.panels import Panel, shown
+from fedcom.reproduce.results import (
+    BANDS,
+    StudyResults,
+    Verdict,
+    alike,
+    as_good,
+    better,
+    common_target,
+    ends_lowest,
+    fewest_bytes,
+    list_of,
+)
 from fedcom.reproduce.study import Study
 from fedcom.studies.compare import METHODS
 
-VIEWS = {  # the keys of x and y, and what the chart is of
-    ("round", "train_loss"): "loss by rounds",
-    ("uplink_bytes", "train_loss"): "loss by bytes",
-    ("uplink_bytes", "test_accuracy"): "accuracy by bytes",
-    ("modelled_seconds", "test_accuracy"): "accuracy by modelled time",  # drawn if the rows have it
-}
 PROPOSED = METHODS[-1]
 TWINS = (("fedgate", "fedavg"), ("fedcomgate", "fedpaq"))  # the same method with tracking and without
 
 
 def charts(results: StudyResults, p: Panel) -> list[Chart]:
-    timed = any("modelled_seconds" in row for r in results.records for row in r["rows"][:1])
-    curves, made = results.curves(p.name), list[Chart]()
-    for (x, y), words in VIEWS.items():
-        if timed or x != "modelled_seconds":
-            note = "" if made else results.setting(p.name)
-            made.append(partial(lines, curves=curves, x=x, y=y, title=f"{p.data}: {words}", note=note))
-    return made
+    """Loss by rounds and accuracy by bytes, each titled by what it shows."""
+    draw, loss = (
+        partial(lines, curves=results.curves(p.name)),
+        {m: results.final(p.name, m, "train_loss") for m in METHODS},
+    )
+    rounds, sent = f"{p.data}: {ends_lowest(loss)} by rounds", f"{p.data}: {fewest_bytes(results, p.name)}"
+    return [
+        partial(draw, x="round", y="train_loss", title=rounds, note=results.setting(p.name)),
+        partial(draw, x="uplink_bytes", y="test_accuracy", title=sent, note=BANDS),
+    ]
 
 
 def judge(results: StudyResults, p: Panel) -> list[Verdict]:
@@ -54,7 +62,7 @@ def judge(results: StudyResults, p: Panel) -> list[Verdict]:
             f"{p.data}: FedCOMGATE needs the fewest bytes (to {100 * target:.1f}% accuracy, which all "
             "reach).",
             [as_good(cost[PROPOSED], cost[m]) for m in METHODS if m != PROPOSED],
-            f"Least: {least}. MB up per client: {list_of(cost, 1e-6)}.",
+            f"Least: {shown(least)}. MB up per client: {list_of(cost, 1e-6)}.",
         ),
     ]
 

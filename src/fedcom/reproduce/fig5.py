@@ -4,7 +4,16 @@ from functools import partial
 
 from fedcom.reproduce.drawing import Chart, lines
 from fedcom.reproduce.panels import Panel
-from fedcom.reproduce.results import StudyResults, Verdict, alike, common_target, list_of
+from fedcom.reproduce.results import (
+    BANDS,
+    StudyResults,
+    Verdict,
+    alike,
+    common_target,
+    ends_lowest,
+    fewest_bytes,
+    list_of,
+)
 from fedcom.reproduce.study import Study
 from fedcom.studies.compare import METHODS
 
@@ -12,10 +21,11 @@ COMPRESSED = ("fedpaq", "fedcomgate")
 
 
 def charts(results: StudyResults, p: Panel) -> list[Chart]:
-    draw = partial(lines, curves=results.curves(p.name), x="uplink_bytes", note=results.setting())
+    draw = partial(lines, curves=results.curves(p.name), x="uplink_bytes")
+    loss = {m: results.final(p.name, m, "train_loss") for m in METHODS}
     return [
-        partial(draw, y="train_loss", title=f"{p.data}: loss by bytes"),
-        partial(draw, y="test_accuracy", title=f"{p.data}: accuracy by bytes"),
+        partial(draw, y="train_loss", title=f"Loss: {ends_lowest(loss)}", note=results.setting()),
+        partial(draw, y="test_accuracy", title=fewest_bytes(results, p.name), note=BANDS),
     ]
 
 

@@ -39,9 +39,9 @@ def highly_correlated(matrix: Any) -> list[int]:
 def charts(results: StudyResults, p: Panel) -> list[Chart]:
     matrix = cosines(results, p.name)[0]
     mean, high = statistics.fmean(means(matrix)), statistics.fmean(highly_correlated(matrix))
-    note = f"mean cosine {mean:.2f} · above {HIGH:g} with {high:.1f} others on average"
+    note = f"each client's gradient beside the others' · above {HIGH:g} with {high:.1f} others on average"
     title = {"authors": "by author", "classes": "two classes per client"}[p.name]
-    return [partial(heat, matrix=matrix, title=f"{p.data}, {title}", note=note)]
+    return [partial(heat, matrix=matrix, title=f"{title.capitalize()}: mean cosine {mean:.2f}", note=note)]
 
 
 def means(matrix: Any) -> list[float]:

@@ -5,7 +5,7 @@ from functools import partial
 from fedcom.reports.looks import palette
 from fedcom.reproduce.drawing import Chart, PlotAxes, percent_point, series
 from fedcom.reproduce.panels import Panel
-from fedcom.reproduce.results import Stat, StudyResults, Verdict, list_of, margin
+from fedcom.reproduce.results import BARS, Stat, StudyResults, Verdict, leaders, list_of, margin
 from fedcom.reproduce.study import Study
 from fedcom.studies.compare import METHODS
 
@@ -18,7 +18,10 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
         m: [percent_point(100 * k, results.final_at_best(p.name, m, participation=k)) for k in shares]
         for m in METHODS
     }
-    title, note = f"{p.data}: accuracy by participation", results.setting(p.name)
+    least = min(shares)
+    names = leaders({m: results.final_at_best(p.name, m, participation=least) for m in METHODS})
+    words = f"{names or 'none'} {'lead' if ' and ' in names else 'leads'} at {100 * least:g} %"
+    title, note = f"{p.data}: {words}", f"each at its best gamma · {BARS}"
     axes = PlotAxes("clients per round (%)", "test accuracy (%)", log=True)
     return [partial(series, points=points, title=title, note=note, axis=axes, colours=palette(METHODS))]
 

@@ -1,12 +1,13 @@
 """Figure 9: noise in the quantiser slows convergence; more local steps make up for it."""
 
+import math
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
 from fedcom.reproduce.drawing import Chart, lines
 from fedcom.reproduce.panels import Panel
-from fedcom.reproduce.results import Stat, StudyResults, Verdict, better, list_of
+from fedcom.reproduce.results import BANDS, Stat, StudyResults, Verdict, better, list_of
 from fedcom.reproduce.study import Study
 
 METHOD, DAMPED = "fedcomgate", "fedcomgate, damped"
@@ -26,7 +27,12 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
             for value in results.grid_values(p.name, key)
             for curve in results.curves(p.name, method, **{key: value})
         ]
-        title, note = f"{TITLES[p.name, method]}: training loss", results.setting(p.name)
+        values = results.grid_values(p.name, key)
+        first, last = (
+            results.final(p.name, method, "train_loss", **{key: v}) for v in (values[0], values[-1])
+        )
+        grown = f"{last.mean / first.mean:.2g} times the loss" if math.isfinite(last.mean) else "diverges"
+        title, note = f"{TITLES[p.name, method]}: {grown} at {values[-1]}", BANDS
         made.append(
             partial(lines, curves=curves, x="round", y="train_loss", title=title, note=note, ramp=True)
         )

@@ -1,18 +1,21 @@
 """Beyond the paper: accuracy and bytes of methods, codecs and momentum, and which of them are best."""
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedcom.formats import MB
-from fedcom.reports.looks import COLOURS
-from fedcom.reproduce.drawing import Chart, Dot, draw_charts, scatter
-from fedcom.reproduce.panels import MOMENTUM, Panel, Scale, package_data, settings
+from fedcom.reports.figures import GREY, MARKS
+from fedcom.reports.looks import COLOURS, marker
+from fedcom.reproduce.drawing import Chart, Dot, draw_charts, lowest, scatter
+from fedcom.reproduce.panels import MOMENTUM, Panel, Scale, package_data, settings, shown
 from fedcom.reproduce.results import StudyResults, Verdict, better, list_of
 from fedcom.reproduce.study import Study, panel
 
 BASE, PAPER, CODEC = "scaffold", "fedcomgate", "peaks 0.03"  # the second is at 8 bits
+BASELINES = ("fedavg", f"fedavg{MOMENTUM}", BASE, f"{BASE}{MOMENTUM}", PAPER)
 OURS, BOTH_WAYS = f"exact {CODEC}{MOMENTUM}", f"fedcom {CODEC}, down rotated 0.35"
 # Momentum and tracking together, and each without the other.
 PAIRS = {
@@ -78,8 +81,8 @@ def finding(results: StudyResults, name: str, label: str, keys: tuple[str, ...])
     score, base = (results.final(name, each) for each in (label, BASE))
     times = times_fewer(results, name, label, keys)
     if times is None:
-        return f"{label}: {score}, {BASE}: {base}"
-    return f"{label}: {score} with 1/{times:,.0f} of the bytes of {BASE} ({base})"
+        return f"{shown(label)}: {score}, {shown(BASE)}: {base}"
+    return f"{shown(label)}: {score} with 1/{times:,.0f} of the bytes of {shown(BASE)} ({base})"
 
 
 def table(results: StudyResults, name: str) -> list[dict[str, Any]]:
@@ -116,35 +119,69 @@ class Frontier(Study):
 
 
 def charts(results: StudyResults, p: Panel) -> list[Chart]:
-    axes = {"all bytes, up and down": TOTAL, "bytes up": UP}
+    axes = {"up and down": TOTAL, "up": UP}
     return [_chart(results, p, words, keys) for words, keys in axes.items()]
+
+
+def winner(points: dict[str, tuple[float, float]]) -> str:
+    """The point that ends highest with a hundredth of SCAFFOLD's bytes; without one, highest of all."""
+    most = points.get(BASE, (0.0, 0.0))[0] / 100
+    few = {label: score for label, (sent, score) in points.items() if sent <= most}
+    return max(few or points, key=lambda label: points[label][1])
 
 
 def _chart(results: StudyResults, p: Panel, words: str, keys: tuple[str, ...]) -> Chart:
     points = points_of(results, p.name, keys)
     if keys is UP:  # a codec for the downlink would put a second dot at the same bytes
         points = {label: point for label, point in points.items() if ", down " not in label}
+    line = front(points)
+    best = winner(points) if points else OURS
+    named = {*line, *BASELINES, OURS, best}
     dots = {
         label: Dot(
-            "int 8, the paper's codec" if label == PAPER else label.removeprefix(f"{PAPER} "),
+            shown(f"{PAPER} int 8" if label == PAPER else label),
             sent / MB,
             100 * score,
             100 * results.final(p.name, label).spread,
-            COLOURS[settings(label)["name"]],
-            label in (PAPER, OURS, BOTH_WAYS),
-            "D" if label.startswith("exact") else "o",
+            COLOURS[settings(label)["name"]] if label in named else GREY,
+            label == best,
+            MARKS[marker(settings(label)["name"])],
+            label in named,
         )
         for label, (sent, score) in points.items()
     }
-    told = BOTH_WAYS if keys is TOTAL and BOTH_WAYS in p.methods else OURS
     return partial(
         scatter,
         dots=list(dots.values()),
-        front=[dots[label].name for label in front(points)],
-        title=f"{p.name}: accuracy by {words}",
-        note=finding(results, p.name, told, keys),
-        x=f"{words} per client, all rounds (MB) · a codec by itself is FedCOMGATE with it",
+        front=[dots[label].name for label in line],
+        words=(
+            _title(results, p.name, best, keys),
+            f"{p.name} · bars: standard deviation over {results.scale.seeds} seeds · thick line: the "
+            "frontier · grey: other points",
+            f"{words} per client, all rounds (MB)",
+        ),
+        limits=_limits([100 * score for _, score in points_of(results, p.name, TOTAL).values()]),
     )
+
+
+def _limits(scores: Sequence[float]) -> tuple[float, float] | None:
+    """The range of y in both charts of a panel; what is far below is a triangle at the edge."""
+    if not scores:
+        return None
+    low, high = min(y for y in scores if y >= lowest(scores)), max(scores)
+    pad = max(0.1, 0.15 * (high - low))
+    return low - pad, high + pad
+
+
+def _title(results: StudyResults, name: str, label: str, keys: tuple[str, ...]) -> str:
+    """What the best point reaches and saves."""
+    if not math.isfinite(results.final(name, label).mean):
+        return "Nothing converged"
+    times = times_fewer(results, name, label, keys) or 1.0
+    score, base = (f"{100 * results.final(name, each).mean:.1f} %" for each in (label, BASE))
+    if times < 100:
+        return f"{shown(label)} ends highest: {score}"
+    return f"{score} with {times:,.0f} times fewer bytes than SCAFFOLD ({base})"
 
 
 def judge(results: StudyResults, p: Panel) -> list[Verdict]:
@@ -159,7 +196,7 @@ def _above(results: StudyResults, name: str, label: str, keys: tuple[str, ...]) 
     least, words = (2000, "uplink bytes") if keys is UP else (180, "bytes up and down")
     others = {each: results.final(name, each) for each in (f"fedavg{MOMENTUM}", f"{BASE}{MOMENTUM}")}
     return Verdict.of(
-        f"{label} ends above SCAFFOLD as published with 1/{least:,} of its {words}.",
+        f"{shown(label)} ends above SCAFFOLD as published with 1/{least:,} of its {words}.",
         [
             better(results.final(name, label), results.final(name, BASE)),
             (times_fewer(results, name, label, keys) or 0) >= least,
@@ -175,7 +212,7 @@ def _gains(results: StudyResults, p: Panel) -> Verdict:
         for label in p.methods
         if f"{label}{MOMENTUM}" in p.methods
     }
-    numbers = [f"{label}: {ours} against {theirs}" for label, (ours, theirs) in pairs.items()]
+    numbers = [f"{shown(label)}: {ours} against {theirs}" for label, (ours, theirs) in pairs.items()]
     return Verdict.of(
         "With momentum each method ends above itself without.",
         [better(*pair) for pair in pairs.values()],
@@ -191,7 +228,7 @@ def _pairs(results: StudyResults, name: str) -> Verdict:
         best = max((results.final(name, half) for half in halves), key=lambda score: score.mean)
         level = own.mean >= best.mean - math.hypot(own.error, best.error)
         checks.append(math.isfinite(own.mean) and level)
-        numbers.append(f"{label}: {own}, the better half: {best}")
+        numbers.append(f"{shown(label)}: {own}, the better half: {best}")
     return Verdict.of(
         "Tracking and momentum together are not below the better of the two by more than a standard error.",
         checks,

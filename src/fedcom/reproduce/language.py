@@ -7,7 +7,7 @@ from typing import Any
 from fedcom.formats import MB
 from fedcom.reports.looks import COLOURS
 from fedcom.reproduce.drawing import Chart, PlotAxes, PlotPoint, series
-from fedcom.reproduce.panels import Panel, Scale, package_data
+from fedcom.reproduce.panels import Panel, Scale, package_data, shown
 from fedcom.reproduce.results import Stat, StudyResults, Verdict
 from fedcom.reproduce.study import Study, panel
 
@@ -85,7 +85,8 @@ def _level(results: StudyResults, name: str, whole: str, small: str) -> Verdict:
     finite = math.isfinite(base.mean) and math.isfinite(score.mean)
     more = f"{100 * (score.mean / base.mean - 1):+.2f}%" if finite else "no number"
     return Verdict.of(
-        f"{small} ends within {100 * NEAR:g}% of {whole}'s perplexity, with 1/{TIMES} of its uplink bytes.",
+        f"{shown(small)} ends within {100 * NEAR:g}% of {shown(whole)}'s perplexity, with "
+        f"1/{TIMES} of its uplink bytes.",
         [finite and score.mean <= (1 + NEAR) * base.mean and sent[0] >= TIMES * sent[1]],
         f"{score} against {base}, {more}, with 1/{sent[0] / sent[1]:,.0f} of the bytes.",
     )

@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-from fedcom.reproduce.panels import Panel, Scale, package_data
+from fedcom.reproduce.panels import Panel, Scale, package_data, shown
 from fedcom.reproduce.results import StudyResults, Verdict, better, list_of, near
 from fedcom.reproduce.study import Study, panel
 
@@ -48,7 +48,7 @@ def judge(results: StudyResults, p: Panel) -> list[Verdict]:
         Verdict.of(
             "Momentum at the server helps whether or not clients have it.",
             [better(*pair) for pair in gains.values()],
-            f"{', '.join(f'{label}: {a} against {b}' for label, (a, b) in gains.items())}.",
+            f"{', '.join(f'{shown(label)}: {a} against {b}' for label, (a, b) in gains.items())}.",
         ),
         Verdict.of(
             f"With the best optimisers 0.03 bit ends within {100 * LEVEL:g} points of 32 bits.",

@@ -19,6 +19,18 @@ QUICK = {"clients": 20, "authors": 100, "rounds": 30, "cifar-10": 10, "eval_ever
 
 
 MOMENTUM = ", momentum"  # the end of a label whose server has momentum
+NAMES = {  # methods as their papers write them, one name for each in every figure and table
+    **{name: ALGORITHMS[name].__name__ for name in ALGORITHMS},
+    "local-sgd": "local SGD",
+    "fedcomgate-exact": "FedCOMGATE-exact",
+    "vrl-sgd": "VRL-SGD",
+    "scaffold": "SCAFFOLD",
+    "scaffold-m": "SCAFFOLD-M",
+    "scallion": "SCALLION",
+    "scafcom": "SCAFCOM",
+    "diana": "DIANA",
+    "vr-diana": "VR-DIANA",
+}
 
 
 @cache
@@ -50,6 +62,17 @@ def settings(label: str) -> Table:
         else:
             own["server"] = {"name": other}
     return own
+
+
+def shown(label: str) -> str:
+    """A label as people read it: "exact peaks 0.03, momentum" is FedCOMGATE-exact with that codec.
+
+    What does not begin with a method stays as it is.
+    """
+    first, space, rest = label.partition(" ")
+    comma = "," * first.endswith(",")
+    method = {"exact": "fedcomgate-exact"}.get(first.removesuffix(","), first.removesuffix(","))
+    return NAMES[method] + comma + space + rest if method in NAMES else label
 
 
 @dataclass(frozen=True)

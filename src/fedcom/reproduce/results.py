@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedcom.formats import is_number
-from fedcom.reproduce.panels import Panel, Scale
+from fedcom.reproduce.panels import Panel, Scale, shown
 from fedcom.runs.curve import Curve
 from fedcom.studies.sweep import Record
 
 HOLDS, PARTLY, FAILS, NOT_RUN = "holds", "holds partly", "does not hold here", "not run"
 MARKS = {HOLDS: "✅", PARTLY: "🟡", FAILS: "❌", NOT_RUN: "⬜"}
+BANDS = "bands: least to largest over seeds"  # of curves
+BARS = "bars: standard deviation over seeds"  # of points
 TAIL = 0.8  # scores are means over the evaluations of the last fifth of the rounds
 FLOORS = {"test_accuracy": 0.003, "train_loss": 0.03, "uplink_bytes": 0.03}  # the last two are relative
 RULE = (
@@ -246,6 +248,34 @@ def common_target(scores: Iterable[Stat]) -> float:
     return 0.98 * min((s.mean for s in scores if math.isfinite(s.mean)), default=1.0)
 
 
+def leaders(scores: Mapping[str, Stat]) -> str:
+    """The names of the best and of all that do not differ from it by what counts; empty if that is all."""
+    best = next(m for m in scores if not any(_ahead(scores[other], scores[m]) for other in scores))
+    level = [shown(m) for m in scores if alike(scores[m], scores[best])] or [shown(best)]
+    if len(level) == len(scores):
+        return ""
+    return f"{', '.join(level[:-1])} and {level[-1]}" if len(level) > 1 else level[0]
+
+
+def _ahead(a: Stat, b: Stat) -> bool:
+    """Whether the mean of a is better."""
+    return a.mean > b.mean if a.key == "test_accuracy" else a.mean < b.mean
+
+
+def ends_lowest(loss: Mapping[str, Stat]) -> str:
+    """Which methods end with the least loss, in words."""
+    names = leaders(loss)
+    return f"{names} end{'s' * (' and ' not in names)} lowest" if names else "all end alike"
+
+
+def fewest_bytes(results: StudyResults, name: str) -> str:
+    """Which method of a panel reaches with the fewest bytes what all reach, in words."""
+    methods = results.panel(name).methods
+    target = common_target(results.final(name, m) for m in methods)
+    least = min(methods, key=lambda m: results.reach(name, m, target).mean)
+    return f"{shown(least)} reaches {100 * target:.1f} % with fewest bytes"
+
+
 def list_of(stats: Mapping[str, Stat], scale: float = 1.0) -> str:
     """Names and scores in one line.
 
@@ -256,4 +286,4 @@ def list_of(stats: Mapping[str, Stat], scale: float = 1.0) -> str:
         name: replace(s, values=tuple(None if v is None else scale * v for v in s.values))
         for name, s in stats.items()
     }
-    return ", ".join(f"{name} {stat}" for name, stat in scaled.items())
+    return ", ".join(f"{shown(name)} {stat}" for name, stat in scaled.items())

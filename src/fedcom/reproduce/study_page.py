@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from fedcom.formats import megabytes, significant
 from fedcom.reports.markdown import markdown_table
-from fedcom.reproduce.panels import Scale
-from fedcom.reproduce.results import MARKS, RULE, StudyResults, Verdict, without_sections
+from fedcom.reproduce.panels import Scale, shown
+from fedcom.reproduce.results import (
+    FAILS,
+    HOLDS,
+    MARKS,
+    PARTLY,
+    RULE,
+    StudyResults,
+    Verdict,
+    without_sections,
+)
 from fedcom.saving.whole import write_json, write_text
 
 if TYPE_CHECKING:
@@ -71,7 +80,7 @@ def _heading(results: StudyResults, name: str) -> str:
 def _untuned(results: StudyResults) -> list[str]:
     """One sentence per panel with labels that were not tuned."""
     return [
-        f"Not tuned in panel {p.name}, so at the rates of their methods: {'; '.join(p.untuned)}."
+        f"Not tuned in panel {p.name}, so at the rates of their methods: {'; '.join(map(shown, p.untuned))}."
         for p in results.panels
         if p.untuned
     ]
@@ -83,7 +92,9 @@ def _tables(table: Callable[[StudyResults, str], list[dict[str, Any]]], results:
     for panel in results.panels:
         lines = table(results, panel.name)
         heads = [key.replace("_", " ") for key in lines[0]]
-        cells = [[v if isinstance(v, str) else significant(v, 4) for v in line.values()] for line in lines]
+        cells = [
+            [shown(v) if isinstance(v, str) else significant(v, 4) for v in line.values()] for line in lines
+        ]
         parts += [
             f"{_heading(results, panel.name)}:",
             markdown_table(heads, cells, "l" + "r" * len(heads[1:])),
@@ -98,7 +109,7 @@ def _measured(results: StudyResults) -> list[str]:
     for panel in results.panels if scored else []:
         runs = [(r["method"], without_sections(r["point"])) for r in results.runs(panel.name)]
         lines = [
-            [method, *map(str, point.values()), *_cells(results, panel.name, method, point)]
+            [shown(method), *map(str, point.values()), *_cells(results, panel.name, method, point)]
             for i, (method, point) in enumerate(runs)
             if (method, point) not in runs[:i]
         ]
@@ -123,6 +134,7 @@ def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
     """
     parts = [
         "# Verdicts",
+        _count([v["outcome"] for own in verdicts.values() for v in own]),
         "Written from the studies' verdicts.json; `fedcom reproduce all` repeats them.",
         _board(verdicts),
         RULE,
@@ -130,6 +142,12 @@ def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
     for name, own in verdicts.items():
         parts += [f"## {name}", "\n".join(map(_line, own))]
     return "\n\n".join(parts) + "\n"
+
+
+def _count(outcomes: Sequence[str]) -> str:
+    """How many claims hold, hold in part, and do not."""
+    holds, partly, fails = (outcomes.count(outcome) for outcome in (HOLDS, PARTLY, FAILS))
+    return f"**{len(outcomes)} claims: {holds} hold, {partly} hold in part, {fails} do not hold here.**"
 
 
 def _board(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:

@@ -1,12 +1,10 @@
 """Beyond the paper: for which local steps and numbers of classes per client tracking helps on CIFAR-10."""
 
 import math
-import statistics
-from collections.abc import Sequence
 from functools import partial
 
 from fedcom.config import Table
-from fedcom.reproduce.drawing import RAMP, Chart, PlotAxes, PlotPoint, series
+from fedcom.reproduce.drawing import Chart, GridCell, cell_grid
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.results import Stat, StudyResults, Verdict, better
 from fedcom.reproduce.study import Study, panel
@@ -45,26 +43,23 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
     """One chart of all panels, drawn for the first of them."""
     if p is not results.panels[0]:
         return []
-    points: dict[str, list[PlotPoint]] = {p.name: [] for p in results.panels}
-    for tau in results.grid_values(p.name, "tau"):
-        for name, (a, b) in gains(results, tau).items():
-            points[name].append((tau, 100 * (a.mean - b.mean), 100 * math.hypot(a.spread, b.spread)))
-    limits = _limits([point for own in points.values() for point in own])
-    axis = PlotAxes("local steps, tau", "FedGATE minus FedAvg (points)", log=True, zero=True, limits=limits)
-    colours = dict(zip(SPLITS, reversed(RAMP[:4]), strict=True))
-    title, note = "What tracking gains on CIFAR-10", setting(results)
-    return [partial(series, points=points, title=title, note=note, axis=axis, colours=colours)]
+    taus = results.grid_values(p.name, "tau")
+    found = {tau: gains(results, tau) for tau in taus}
+    cells = [[_cell(*found[tau][panel.name]) for tau in taus] for panel in results.panels]
+    every = [cell for row in cells for cell in row]
+    more, less = (sum(cell.sure and sign * cell.value > 0 for cell in every) for sign in (1, -1))
+    title = f"Tracking gains in {more} of {len(every)} cells, loses in {less}"
+    note = f"{setting(results)} · ± deviations; bold: beyond them"
+    names = [panel.name for panel in results.panels], [f"tau = {tau}" for tau in taus]
+    words = title, note, "FedGATE minus FedAvg, points of accuracy"
+    return [partial(cell_grid, cells=cells, names=names, words=words)]
 
 
-def _limits(points: Sequence[PlotPoint]) -> tuple[float, float] | None:
-    """The range of the points whose spread is not far above the usual, and of 0."""
-    finite = [point for point in points if math.isfinite(point[1])]
-    if not finite:
-        return None
-    usual = statistics.median(spread for _, _, spread in finite)
-    ends = [y + s for _, y, spread in finite if spread <= 6 * usual for s in (-spread, spread)] + [0.0]
-    pad = max(0.5, 0.12 * (max(ends) - min(ends)))
-    return min(ends) - pad, max(ends) + pad
+def _cell(ours: Stat, theirs: Stat) -> GridCell:
+    """What tracking gains, in points; sure if that is a difference that counts."""
+    spread = math.hypot(ours.spread, theirs.spread)
+    sure = better(ours, theirs) or better(theirs, ours)
+    return GridCell(100 * (ours.mean - theirs.mean), 100 * spread, sure)
 
 
 def judge(results: StudyResults, p: Panel) -> list[Verdict]:

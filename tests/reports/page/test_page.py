@@ -15,7 +15,7 @@ from fedcom.cli import app
 from fedcom.config import read
 from fedcom.errors import ConfigError
 from fedcom.reports import page
-from fedcom.reports.looks import COLOURS
+from fedcom.reports.looks import COLOURS, own_looks
 from fedcom.reports.page.build import build
 from fedcom.reports.page.collect import collect, natural
 from fedcom.reports.page.curves import MOST, curves
@@ -150,7 +150,8 @@ def test_curves_have_the_mean_and_range_over_seeds_and_the_methods_colour(tmp_pa
     assert [axis["key"] for axis in drawn["y"]] == ["test_accuracy", "train_loss"]
     assert view["total_bytes"] == [0, 2]
     (method,) = drawn["methods"]
-    assert method == {"label": "fedpaq", "colour": COLOURS["fedpaq"], "dash": (), "marker": "circle"}
+    assert method == {"label": "fedpaq", **own_looks()["fedpaq"]._asdict()}  # as in every picture
+    assert method["colour"] == COLOURS["fedpaq"]
 
 
 def test_there_is_no_time_axis_without_times_and_no_accuracy_without_classes(tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
 """Put the paper's theorems to the test: every error below its bound, rounds that grow with q as stated."""
 
-from collections.abc import Sequence
+import csv
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedcom.reports.comparison import write_csv
-from fedcom.reports.figures import INK, PALE, blank
-from fedcom.reports.looks import palette
+from fedcom.reports.figures import FAINT, INK, MARKS, blank, frame, ticks
+from fedcom.reports.looks import COLOURS, marker
 from fedcom.reproduce.bounds.cases import BoundCase, grid
 from fedcom.reproduce.bounds.slopes import Slope, slope_cases, slopes
+from fedcom.reproduce.drawing import save_png
 from fedcom.reproduce.panels import Scale, package_data
 from fedcom.reproduce.results import Verdict
 from fedcom.reproduce.small_runs import measure_all
@@ -37,9 +40,10 @@ def reproduce_theory(scale: Scale, out: Path, quiet: bool = False) -> list[Verdi
         found = measure_all(cases, log, "theory", quiet, time=_time)
         grown = slopes(measure_all(growth, log, "theory", quiet, time=lambda job: job.growth))
         verdicts = judge(found, grown)
-        figure(found, grown, out / "theory.png")
-        write_csv([_row(*pair) for pair in found], out / "points.csv")
-        write_study(out, verdicts, page(found, verdicts, scale.quick))
+        rows = [_row(*pair) for pair in found]
+        figure(rows, out / "theory.png")
+        write_csv(rows, out / "points.csv")
+        write_study(out, verdicts, page(len(rows), seeds, verdicts, scale.quick))
     return verdicts
 
 
@@ -76,54 +80,54 @@ def judge(found: Found, grown: Sequence[Slope]) -> list[Verdict]:
     return verdicts
 
 
-def figure(found: Found, grown: Sequence[Slope], path: Path) -> None:
-    """Errors over their bounds, one chart per theorem, and rounds over 1 + q/m or 1 + q."""
-    sheet = blank(14, 7.2, dpi=80, layout="constrained")
-    places = sheet.subplots(2, 4)
-    hues = palette(("quadratic", "logistic", "wave", "flat"))
-    for i, theorem in enumerate(THEOREMS):
-        axes = places[i // 3][i % 3]
-        for objective, hue in hues.items():
-            own = [r for c, r in found if c.theorem.name == theorem.name and c.objective == objective]
-            if own:
-                x, y = [r["bound"] for r in own], [max(r["error"], 1e-12) for r in own]
-                axes.plot(x, y, "o", color=hue, markersize=4, alpha=0.7, label=objective)
-        _log_axes(axes, "the theorem's bound", "measured error" if i % 3 == 0 else "")
-        low, high = min(axes.get_xlim()[0], axes.get_ylim()[0]), max(axes.get_xlim()[1], axes.get_ylim()[1])
-        axes.plot([low, high], [low, high], "--", color=PALE, linewidth=1)
-        axes.set_title(f"{_method(theorem.alike)}, {theorem.regime}", color=INK, fontsize=10, loc="left")
-    for axes, alike in ((places[0][3], True), (places[1][3], False)):
-        for slope in (slope for slope in grown if slope.base.alike == alike):
-            hue = hues[slope.base.objective]
-            known = [(x, r) for x, r in zip(slope.x, slope.rounds, strict=True) if r]
-            axes.plot([x for x, _ in known], [r for _, r in known], "o-", color=hue, markersize=4)
-            if known:
-                axes.plot(slope.x, [known[0][1] * x for x in slope.x], "--", color=PALE, linewidth=1)
-        _log_axes(axes, "1 + q/m" if alike else "1 + q", "rounds")
-        axes.set_title(f"{_method(alike)}: rounds and slope 1", color=INK, fontsize=10, loc="left")
-    for axes in places.flatten():
-        axes.tick_params(colors=PALE, labelsize=8)
-    places[0][0].legend(frameon=False, fontsize=8)
-    sheet.suptitle(TITLE, color=INK, fontsize=13, weight="bold", x=0.01, ha="left")
-    sheet.savefig(path)
+def figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw every measured error over its bound, one row per theorem.
 
-
-def _log_axes(axes: Any, x: str, y: str) -> None:
-    from matplotlib.ticker import NullFormatter
-
+    Args:
+        rows: lines of points.csv.
+    """
+    told = [row for row in rows if float(row["slack"]) >= -1e-12]
+    ratios = [max(float(row["error"]) / float(row["bound"]), 1e-8) for row in told]
+    below = sum(ratio <= 1 for ratio in ratios)
+    title = f"All {len(told)} below 1" if below == len(told) else f"{below} of {len(told)} below 1"
+    sheet = blank(9, 4.6)
+    note = "one mark per problem and setting, where the conditions on the step sizes hold; bars: medians"
+    axes = frame(sheet, f"Measured error over the theorem's bound: {title.lower()}", note)
+    axes.set_position((0.27, 0.13, 0.7, 0.7))
     axes.set_xscale("log")
-    axes.set_yscale("log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    for i, theorem in enumerate(THEOREMS):
+        own = [r for r, row in zip(ratios, told, strict=True) if row["theorem"] == theorem.name]
+        method = "fedcom" if theorem.alike else "fedcomgate"
+        heights = [i + 0.5 * ((k * 0.618) % 1 - 0.5) for k in range(len(own))]  # apart, in no order
+        shape = MARKS[marker(method)]
+        axes.plot(own, heights, shape, color=COLOURS[method], markersize=4, alpha=0.6, markeredgewidth=0)
+        axes.plot([sorted(own)[len(own) // 2]] * 2, [i - 0.36, i + 0.36], color=INK, linewidth=2)
+    axes.axvspan(1, 1e3, color=FAINT, zorder=0)
+    axes.axvline(1, color=INK, linewidth=1.5)
+    axes.text(1.25, len(THEOREMS) - 0.55, "above\nthe bound", color=INK, size=9.5, va="bottom")
+    names = [f"{_method(t.alike)}, {t.regime}\n{t.name}" for t in THEOREMS]
+    axes.set_yticks(range(len(THEOREMS)), names, color=INK)
+    axes.set(xlim=(min(ratios) / 2, 10), ylim=(len(THEOREMS) - 0.4, -0.6))
+    axes.set_xlabel("measured error / bound", color=INK)
+    ticks(axes.xaxis)
+    axes.grid(visible=False, axis="y")
+    save_png(sheet, path)
 
 
-def page(found: Found, verdicts: Sequence[Verdict], quick: bool) -> str:
+def redraw_theory(out: Path) -> None:
+    """Draw the study and write its page anew from the points.csv and verdicts.json in its folder."""
+    with (out / "points.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    figure(rows, out / "theory.png")
+    verdicts = [Verdict(**entry) for entry in json.loads((out / "verdicts.json").read_text(encoding="utf-8"))]
+    write_study(out, verdicts, page(len(rows), SEEDS, verdicts, quick=False))
+
+
+def page(cases: int, seeds: int, verdicts: Sequence[Verdict], quick: bool) -> str:
     """The study's page."""
     command = f"fedcom reproduce theory{' --quick' * quick}"
     lines = [f"# {TITLE}", "", "![errors and bounds](theory.png)", "", _TOLD["notes"]]
-    lines += [f"`{command}` repeats this: {len(found)} cases, {found[0][0].seeds} seeds each.", ""]
+    lines += [f"`{command}` repeats this: {cases} cases, {seeds} seeds each.", ""]
     lines += ["| verdict | claim | numbers |", "|---|---|---|"]
     lines += [f"| {v.outcome} | {v.claim} | {v.numbers} |" for v in verdicts]
     return "\n".join([*lines, ""])

@@ -1,4 +1,4 @@
-"""Figures of the tables: measured rounds over a factor, the fitted growth, and the stated one, dashed."""
+"""Figures of the tables: fitted exponents beside the stated ones, and the rounds that they are fitted to."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,15 +8,62 @@ from statistics import geometric_mean
 from typing import Any
 
 from fedcom.reports.comparison import grouped
-from fedcom.reports.figures import FAINT, INK, PALE, blank
-from fedcom.reports.looks import palette
+from fedcom.reports.figures import FAINT, INK, MARKS, PALE, blank, frame
+from fedcom.reports.looks import marker, palette
 from fedcom.reproduce.drawing import save_png
+from fedcom.reproduce.panels import shown
 from fedcom.reproduce.tables.checks import Check
-from fedcom.reproduce.tables.measured import MeasuredRounds, abscissa, drawn_at, stated
+from fedcom.reproduce.tables.measured import MeasuredRounds, abscissa, drawn_at, holds, stated
+
+
+def slopes(number: int, checks: Sequence[Check], found: MeasuredRounds, path: Path) -> None:
+    """Draw the fitted exponent of every bound of one table beside the stated one."""
+    good = sum(holds(found, check) for check in checks)
+    sheet = blank(9.5, 1.55 + 0.3 * len(checks))
+    title = f"Table {number}: {good} of {len(checks)} bounds grow no faster than stated"
+    note = (
+        "rounds grow with the bound to this power · bars: 95% intervals · thick line: stated · "
+        "hollow: not so, or never reached"
+    )
+    tall = sheet.get_figheight()
+    axes = frame(sheet, "", "")
+    sheet.text(0.015, 1 - 0.36 / tall, title, size=13, weight="bold", color=INK)
+    sheet.text(0.015, 1 - 0.62 / tall, note, size=9.5, color=PALE)
+    axes.set_position((0.47, 0.5 / tall, 0.5, 1 - 1.35 / tall))
+    for i, check in enumerate(checks):
+        hue, line = palette([check.base.method.split()[0]]).popitem()[1], found.fit(check)
+        goal = stated(check)
+        axes.plot([goal, goal], [i - 0.4, i + 0.4], color=INK, linewidth=4, solid_capstyle="butt", zorder=1.9)
+        if line is None:
+            axes.text(goal + 0.05, i, "never reached", color=PALE, size=9, va="center")
+            continue
+        shape, face = MARKS[marker(check.base.method.split()[0])], hue if holds(found, check) else "white"
+        style: dict[str, Any] = {
+            "fmt": shape,
+            "color": hue,
+            "markerfacecolor": face,
+            "markersize": 6,
+            "capsize": 2,
+        }
+        axes.errorbar(line.slope, i, xerr=min(line.error, 1.5), **style)
+    axes.set_yticks(range(len(checks)), [_row_name(check) for check in checks], size=9, color=INK)
+    axes.set(ylim=(len(checks) - 0.4, -0.6), xlabel="fitted exponent")
+    axes.xaxis.label.set_color(INK)
+    axes.grid(visible=False, axis="y")
+    save_png(sheet, path)
+
+
+def _row_name(check: Check) -> str:
+    """What a bound is of: method, problem, factor, and the bound itself."""
+    words = f"{shown(check.base.method)} · {check.base.column} · {_SHORT[check.factor]}"
+    return f"{words} in {check.bound}"
+
+
+_SHORT = {"q": "q", "m": "m", "kappa": "κ", "epsilon": "1/ε", "n": "n"}
 
 
 def figure(title: str, checks: Sequence[Check], found: MeasuredRounds, path: Path) -> None:
-    """Draw the figure of one table: one chart per problem and factor."""
+    """Draw the rounds behind one table: one chart per problem and factor."""
     from matplotlib.lines import Line2D
 
     charts = grouped(checks, lambda check: (check.base.objective, check.factor))

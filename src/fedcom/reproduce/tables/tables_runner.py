@@ -12,7 +12,7 @@ from fedcom.reproduce.small_runs import measure_all
 from fedcom.reproduce.study_page import write_study
 from fedcom.reproduce.tables.cells import CHECKS, INTRODUCTION, RIVALS, TABLES
 from fedcom.reproduce.tables.checks import DIM, LARGEST, MOST, OCTAVES, Case, Check
-from fedcom.reproduce.tables.figure import figure
+from fedcom.reproduce.tables.figure import figure, slopes
 from fedcom.reproduce.tables.measured import MeasuredRounds, Measurement, holds, measurements, points, summary
 from fedcom.reproduce.tables.rounds import StackedRuns
 from fedcom.runs.folder import claim
@@ -63,11 +63,12 @@ def publish(
 
 
 def draw(found: MeasuredRounds, out: Path, checks: Sequence[Check]) -> list[str]:
-    """Draw one figure per table into a folder; return the names of the files."""
+    """Draw two figures per table into a folder, exponents and rounds; return the names of the former."""
     numbers = [number for number in TABLES if of_table(number, checks)]
     for number in numbers:
         title = f"Table {number}: {TABLES[number]['title']}"
-        figure(title, of_table(number, checks), found, out / f"table{number}.png")
+        slopes(number, of_table(number, checks), found, out / f"table{number}.png")
+        figure(title, of_table(number, checks), found, out / f"table{number}-panels.png")
     return [f"table{number}.png" for number in numbers]
 
 
@@ -164,6 +165,8 @@ def page(
             _markdown(summary(found, of_table(number, checks))),
             "\n".join(f"- {MARKS[v.outcome]} **{v.outcome}**: {_said(v)}" for v in mine),
         ]
+    parts.append("## Appendix: the rounds behind the exponents")
+    parts += [f"![{image}]({image.replace('.', '-panels.')})" for image in images]
     return "\n\n".join(parts) + "\n"
 
 
