@@ -64,7 +64,9 @@ def test_codecs_run_at_the_rate_of_their_adapter_and_text_that_is_cut_comes_firs
     assert found[label_of("het", "0.1")].model.adapter.ranks == (2, 4, 8)  # type: ignore[union-attr]
     assert panel.config.data.tokenizer == "stories15M/tokenizer.bin"
     assert label_of("lora") in panel.untuned
-    assert not set(panel.untuned) & {*panel.followers, label_of("ffa")}
+    assert {label_of("lora", "0.1"), label_of("ffa", "0.1")} <= set(panel.followers)
+    assert label_of("lora", "0.1") in panel.untuned  # as the label whose rate it has
+    assert not set(panel.untuned) & {label_of("ffa"), label_of("ffa", "0.1")}
     tried = dict[str, Any]()
 
     def tune(table: Any, label: str, grid: Any, seeds: int, run: Any) -> dict[str, Any]:
