@@ -408,12 +408,13 @@ def test_a_comparison_leaves_a_report_of_only_its_own_runs(tmp_path: Path) -> No
 def test_the_page_opens_with_what_was_found(tmp_path: Path) -> None:
     """Who needed the fewest bytes to the target, beside FedAvg; else who ended best; of how many seeds."""
 
-    def found(**methods: list[tuple[float, float]]) -> str:
+    def found(then: float | None = None, **methods: list[tuple[float, float]]) -> str:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         for name, runs in methods.items():
             for seed, (top, up) in enumerate(runs):
-                last = {**ROW, "round": 1, "test_accuracy": top, "uplink_bytes": up}
-                make(folder / name / f"seed-{seed}", [ROW, last], seed, method=name)
+                rows = [ROW, {**ROW, "round": 1, "test_accuracy": top, "uplink_bytes": up}]
+                rows += [] if then is None else [{**rows[1], "round": 2, "test_accuracy": then}]
+                make(folder / name / f"seed-{seed}", rows, seed, method=name)
         text = page.write([folder]).read_text(encoding="utf-8")
         return re.search(r'data-part="finding">(.*?)</p>', text)[1]  # type: ignore[index]
 
@@ -424,6 +425,9 @@ def test_the_page_opens_with_what_was_found(tmp_path: Path) -> None:
     assert two == "fedavg reached 50% with 3.00 MB up; 2 seeds."
     assert found(fedavg=[(0.3, 2e6)]) == (
         "No method reached 50% in every run. fedavg ended at 30.00% with 2.00 MB up; 1 seed."
+    )
+    assert found(then=0.4, fedavg=[(0.95, 2e6)]) == (
+        "No method ended at 50% in every run. fedavg ended at 40.00% with 2.00 MB up; 1 seed."
     )
 
 

@@ -49,7 +49,7 @@ def target_of(runs: Sequence[SavedRun]) -> float | None:
 
 
 def finding(runs: Sequence[SavedRun]) -> str:
-    """The page in one sentence: who needed the fewest bytes to the target, or who ended best."""
+    """The page in one sentence: who needed the fewest bytes to the target and stayed, or who ended best."""
     target = target_of(runs)
     entries = compare_table([run.curve for run in runs], target)
     sound = [entry for entry in entries if entry["diverged"] < entry["runs"]]
@@ -60,9 +60,10 @@ def finding(runs: Sequence[SavedRun]) -> str:
     told = f"{' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seed{'s' * (seeds[-1] > 1)}"
     if seeds == [1] and len(sound) > 1:
         told += " each, so small differences may be chance"
-    if target is not None and reached:
-        first = min(reached, key=lambda e: e["uplink_bytes_to_target"])
-        need = f"{size(first['uplink_bytes_to_target'])} up{_times_less(first, reached)}"
+    stayed = [e for e in reached if target is not None and (e["final_accuracy"] or 0.0) >= target]
+    if target is not None and stayed:
+        first = min(stayed, key=lambda e: e["uplink_bytes_to_target"])
+        need = f"{size(first['uplink_bytes_to_target'])} up{_times_less(first, stayed)}"
         return f"{first['method']} reached {100 * target:g}% with {need}; {told}."
     scored = [entry for entry in sound if is_number(entry["final_accuracy"])]
     if not scored:
@@ -74,7 +75,11 @@ def finding(runs: Sequence[SavedRun]) -> str:
             else ""
         )
     best = max(scored, key=lambda e: e["final_accuracy"])
-    nobody = "" if target is None else f"No method reached {100 * target:g}% in every run. "
+    nobody = (
+        ""
+        if target is None
+        else f"No method {'ended at' if reached else 'reached'} {100 * target:g}% in every run. "
+    )
     most = f"{best['method']} ended at {percent(best['final_accuracy'], best['final_accuracy_spread'])}%"
     return f"{nobody}{most} with {size(best['uplink_bytes'])} up; {told}."
 
