@@ -160,7 +160,7 @@ class GridCell(NamedTuple):
     """A number in a grid.
 
     Args:
-        spread: what is written after ±.
+        spread: what is written after ±, unless it is 0.
         sure: write it bold.
     """
 
@@ -191,7 +191,8 @@ def cell_grid(
             share = float(np.clip(abs(cell.value) / 6, 0.04, 1)) if known else 0.0
             colour = "#2b6cb0" if cell.value > 0 else "#c2410c"
             axes.add_patch(_square(k, i, colour, 0.5 * share))
-            text = f"{cell.value:+.1f} ± {cell.spread:.1f}" if known else "diverged"
+            spread = f" ± {cell.spread:.1f}" if cell.spread else ""
+            text = f"{cell.value:+.1f}{spread}" if known else "diverged"
             style: dict[str, Any] = {"ha": "center", "va": "center", "size": 11, "color": INK}
             axes.text(k, i, text, weight="bold" if cell.sure else "normal", **style)
     rows, columns = names

@@ -3,10 +3,11 @@
 import math
 import re
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedcom.config import read
 from fedcom.errors import ConfigError
+from fedcom.reproduce.drawing import Chart, GridCell, cell_grid
 from fedcom.reproduce.panels import Panel, Scale, package_data
 from fedcom.reproduce.results import Stat, StudyResults, Verdict
 from fedcom.reproduce.study import Study, experiment_file, panel, rates_in
@@ -71,29 +72,62 @@ def table(results: StudyResults, name: str) -> list[dict[str, Any]]:
     return lines
 
 
+class Cell(NamedTuple):
+    """A published accuracy and ours."""
+
+    panel: str
+    label: str  # of our best run of the method
+    ours: Stat
+    theirs: float
+
+    @property
+    def above(self) -> float:
+        """How far ours is above theirs."""
+        return self.ours.mean - self.theirs
+
+
+def cells(results: StudyResults) -> list[Cell]:
+    """All cells of the table of a data set, panel by panel."""
+    return [
+        Cell(p.name, *best(results, p.name, method), value)
+        for p in results.panels
+        for method, value in published(p.name).items()
+    ]
+
+
+def charts(results: StudyResults, p: Panel) -> list[Chart]:
+    """One chart of all panels, drawn for the first of them."""
+    if p is not results.panels[0]:
+        return []
+    every, (data, _, _) = cells(results), p.name.partition(", ")
+    reached = sum(cell.above >= -NEAR for cell in every)
+    shown = [GridCell(100 * c.above, 100 * c.ours.spread, abs(c.above) > NEAR) for c in every]
+    rows = [shown[i : i + len(PUBLISHED)] for i in range(0, len(shown), len(PUBLISHED))]
+    title = f"{reached} of {len(every)} published accuracies: within {100 * NEAR:g} points or above"
+    seeds = results.setting().rpartition(", ")[2]
+    note = f"{data}, {seeds} · ± deviations; bold: more than {100 * NEAR:g} points apart"
+    names = [panel.name.partition(", ")[2] for panel in results.panels], PUBLISHED
+    words = title, note, "ours minus published, points of accuracy"
+    return [partial(cell_grid, cells=rows, names=names, words=words)]
+
+
 class NiidBench(Study):
     """A study with one verdict on all cells of a data set."""
 
     def judge(self, results: StudyResults) -> list[Verdict]:
-        cells = {
-            f"{p.name}, {best(results, p.name, method)[0]}": (best(results, p.name, method)[1], value)
-            for p in results.panels
-            for method, value in published(p.name).items()
-        }
-        far = {
-            cell: f"{100 * ours.mean:.1f} against {100 * theirs:.1f}"
-            for cell, (ours, theirs) in cells.items()
-            if ours.mean < theirs - NEAR
-        }
-        above = sum(ours.mean > theirs + NEAR for ours, theirs in cells.values())
-        reached = len(cells) - len(far)
-        told = f"; below: {', '.join(f'{cell}: {text}' for cell, text in far.items())}" if far else ""
+        every = cells(results)
+        far = [cell for cell in every if cell.above < -NEAR]
+        above, reached = sum(cell.above > NEAR for cell in every), len(every) - len(far)
+        told = ", ".join(
+            f"{c.panel}, {c.label}: {100 * c.ours.mean:.1f} against {100 * c.theirs:.1f}" for c in far
+        )
         return [
             Verdict.of(
-                f"Of {len(cells)} published accuracies at least {math.ceil(ENOUGH * len(cells))} are reached "
+                f"Of {len(every)} published accuracies at least {math.ceil(ENOUGH * len(every))} are reached "
                 f"but for {100 * NEAR:g} points, or exceeded.",
-                [reached >= ENOUGH * len(cells)],
-                f"{reached} are, {above} of them exceeded by more than {100 * NEAR:g} points{told}.",
+                [reached >= ENOUGH * len(every)],
+                f"{reached} are, {above} of them exceeded by more than {100 * NEAR:g} points"
+                f"{'; below: ' * bool(far)}{told}.",
                 results.setting(),
             )
         ]
@@ -159,7 +193,12 @@ def judge_compressed(results: StudyResults, p: Panel) -> list[Verdict]:
 
 
 def _study(data: str) -> Study:
-    own = {"plan": partial(plan, data), "judge_panel": lambda results, p: [], "table": table}
+    own = {
+        "plan": partial(plan, data),
+        "charts": charts,
+        "judge_panel": lambda results, p: [],
+        "table": table,
+    }
     return NiidBench.told(f"niid-bench-{data}", words="niid-bench", fill={"data": data}, **own)
 
 
