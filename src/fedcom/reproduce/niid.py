@@ -134,7 +134,7 @@ class NiidBench(Study):
 
 
 def compressed_plan(data: str, scale: Scale) -> list[Panel]:
-    make = partial(panel, f"niid-bench/{data}.toml", scale, COMPRESSED, quick=QUICK)
+    make = partial(panel, f"niid-bench/{data}.toml", scale, COMPRESSED, quick=QUICK, near=_SMALL["tuning"])
     panels = []
     for deal, own in DEALS.items():
         rates = f"niid-{data}-{deal.replace(' ', '-')}"
