@@ -538,10 +538,11 @@ def test_files_that_cannot_grow_end_a_run_which_goes_on_later(tmp_path: Path) ->
     check_full_and_go_on(tmp_path, tmp_path / "a", result, lambda: None)
 
 
-def test_too_little_memory_is_told_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("megabytes", [300, 768], ids=["no room for clients' state", "for copies"])
+def test_too_little_memory_is_told_in_one_line(tmp_path: Path, megabytes: int) -> None:
     """The model fits into what the process may take, and a copy for each of twenty clients does not."""
     wide = ("model.hidden=50000", "run.chunk=20", "algorithm.tau=1", "run.rounds=2", "-q", "--out", "a")
-    code, out, err = finished(tmp_path, "run", "paper", *wide, memory=3 * 2**28)
+    code, out, err = finished(tmp_path, "run", "paper", *wide, memory=megabytes * 2**20)
     assert (code, out) == (6, ""), err
     assert err.startswith("fedcom: out of memory (")
     assert "use a smaller run.chunk, fewer clients per round" in err

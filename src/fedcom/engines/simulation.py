@@ -259,8 +259,8 @@ class Simulation:
 
     @property
     def round(self) -> int:
-        """How many rounds are done."""
-        return self.engine.round
+        """How many rounds are done; none before there is an engine, for which memory may not do."""
+        return self.engine.round if "engine" in vars(self) else 0
 
     @property
     def q(self) -> float | None:
