@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedcom.errors import Stopped
-from fedcom.formats import percent, significant, size
+from fedcom.formats import clock, percent, significant, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -105,8 +105,8 @@ class Plain(Display):
         elapsed = time.monotonic() - self.started
         done = round - (self.first or 0)  # a resumed run does not start at round 0
         if done <= 0 or round >= self.total:
-            return f"elapsed {_clock(elapsed)}"
-        return f"elapsed {_clock(elapsed)}  left {_clock(elapsed / done * (self.total - round))}"
+            return f"elapsed {clock(elapsed)}"
+        return f"elapsed {clock(elapsed)}  left {clock(elapsed / done * (self.total - round))}"
 
 
 class Live(Display):
@@ -159,7 +159,7 @@ class Notebook(Display):
 
     def _picture(self, round: int) -> str:
         told = " ".join([self.figures, *self.pace.words(round)])
-        words = f"round {round}/{self.total} {told} {_clock(time.monotonic() - self.started)}"
+        words = f"round {round}/{self.total} {told} {clock(time.monotonic() - self.started)}"
         bar = f'<progress value="{round}" max="{max(self.total, 1)}"></progress>'
         return f"<div>{escape(self.label)} {bar} {escape(words)}</div>"
 
@@ -224,7 +224,7 @@ def _bar(console: "Console") -> "Progress":
     class Times(rich.ProgressColumn):
         def render(self, task: rich.Task) -> Text:
             left = task.time_remaining
-            return Text(f"{_clock(task.elapsed or 0)}  left {'-:--' if left is None else _clock(left)}")
+            return Text(f"{clock(task.elapsed or 0)}  left {'-:--' if left is None else clock(left)}")
 
     wide = console.width >= 100  # in a narrow terminal the figures matter more than the bar
     return rich.Progress(
@@ -246,9 +246,3 @@ def _figures(row: Mapping[str, Any]) -> str:
     elif row.get("test_c_index") is not None:
         parts.append(f"C-index {row['test_c_index']:.3f}")
     return "  ".join([*parts, f"up {size(row.get('uplink_bytes'))}"])
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
