@@ -14,7 +14,7 @@ from fedcom.formats import clock, percent, significant, size
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
 _REDRAW = 0.2  # seconds between two pictures of a bar in a notebook
 PLAIN_LINES = 20  # about how many lines a run prints where there is no terminal
@@ -217,14 +217,21 @@ def progress(
             plain.close()
 
 
-def _bar(console: "Console") -> "Progress":
-    from rich import progress as rich
+def times() -> "ProgressColumn":
+    """A bar's column of the time that has passed and the time left."""
+    from rich.progress import ProgressColumn, Task
     from rich.text import Text
 
-    class Times(rich.ProgressColumn):
-        def render(self, task: rich.Task) -> Text:
+    class Times(ProgressColumn):
+        def render(self, task: Task) -> Text:
             left = task.time_remaining
             return Text(f"{clock(task.elapsed or 0)}  left {'-:--' if left is None else clock(left)}")
+
+    return Times()
+
+
+def _bar(console: "Console") -> "Progress":
+    from rich import progress as rich
 
     wide = console.width >= 100  # in a narrow terminal the figures matter more than the bar
     return rich.Progress(
@@ -232,7 +239,7 @@ def _bar(console: "Console") -> "Progress":
         rich.BarColumn(bar_width=16 if wide else 6),
         rich.TextColumn(f"{'round ' * wide}{{task.completed}}/{{task.total}}"),
         rich.TextColumn("{task.fields[figures]}", markup=False),
-        Times(),
+        times(),
         console=console,
     )
 
