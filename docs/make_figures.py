@@ -51,7 +51,8 @@ def speed() -> None:
         best = max(rate for name, rate in lines if not name.startswith(OURS))
         times = f"{lines[-1][1] / best:.0f}" if lines[-1][1] > 10 * best else f"{lines[-1][1] / best:.1f}"
         note = "client steps per second, MNIST's shapes · grey: peers"
-        axes = frame(part, f"{times} times as fast on {where}", note)
+        peer = contender(max((rate, name) for name, rate in lines if not name.startswith(OURS))[1])
+        axes = frame(part, f"{times} times as fast as {peer.split()[0]} on {where}", note)
         axes.set_position((0.42, 0.04, 0.43, 0.79))
         for i, (name, rate) in enumerate(lines):
             ours = name.startswith(OURS)

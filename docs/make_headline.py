@@ -256,7 +256,7 @@ class Headline:
         }
         found = [a.accuracy - b.accuracy for a, b in gaps.values()]
         for i, (data, name) in enumerate(DATA.items()):
-            axes = self._blank((left + i * width, foot, (0.68 if self.narrow else 0.62) * width, head - foot))
+            axes = self._blank((left + i * width, foot, (0.61 if self.narrow else 0.62) * width, head - foot))
             axes.set(
                 xlim=(min(found) - 0.3, max(found) + 0.3),
                 ylim=(len(HARDER) - 0.5, -0.5),

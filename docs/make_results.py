@@ -88,8 +88,9 @@ def readme(text: str, study: Path) -> str:
     heads = ["method", "test accuracy %", "up MB per client", "times fewer"]
     table = markdown_table(heads, [_cells(name, found[name]) for name in ROWS if name in found], "lrrr")
     words = (
-        "Every point runs at rates of its own, chosen on held-out samples and other seeds. Momentum is the "
-        "server's; SCAFFOLD without it is as published. Grey: other methods and codecs, all "
+        "Every point runs at rates of its own, chosen on held-out samples and other seeds. 0.03 bit per "
+        "number is the codec [peaks](docs/codecs.md) at 0.03. Momentum is the server's; SCAFFOLD without it "
+        "is as published. Grey: other methods and codecs, all "
         "[on a page of their own](docs/results/frontier-mnist/README.md); a triangle is below the range. "
         "Below, a grey number is within the spread over seeds."
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 FIGURES = Path(__file__).parent / "figures"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-SIZE = (1180, 1670)
+SIZE = (1180, 1735)
 
 
 def take(page: Path) -> None:

@@ -56,6 +56,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     return _formulas(outside.sub(r"\1 (`\3`)", markdown))
 
 
+def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
+    """Each figure leads to itself at its whole size, as on a phone its words are small."""
+    alone = re.compile(r'<p>(<img [^>]*?src="([^"]+\.png)"[^>]*>)</p>')
+    return alone.sub(r'<p><a class="whole" href="\2">\1</a></p>', content)
+
+
 def _both_schemes(found: re.Match[str]) -> str:
     """The headline figure as four images, of which the style sheet shows the one that suits."""
     (words,) = re.findall(r'alt="([^"]*)"', found[0])

@@ -102,12 +102,11 @@ def draw() -> None:
             )
             style = "-" if panel == "eta" else "--"
             axes.plot(xs, [p["theory"] for p in mine], style, color=hue, linewidth=1.2)
-            end = mine[0] if panel == "eta" else mine[-1]
+            end = mine[1] if panel == "eta" else mine[-1]
             word = f"{'tau' if panel == 'eta' else 'm'} = {line:.0f}"
-            place, away = (end["x"], end["measured"]), (4, 8) if panel == "eta" else (9, 0)
-            axes.annotate(
-                word, place, away, textcoords="offset points", color=as_text(hue), va="center", size=9.5
-            )
+            place, away = (end["x"], end["measured"]), (6, -9) if panel == "eta" else (9, 0)
+            style = {"textcoords": "offset points", "va": "center", "size": 9.5}
+            axes.annotate(word, place, away, color=as_text(hue), **style)
         if panel == "eta":
             axes.axhline(1, color=PALE, linestyle=":", linewidth=1)
             axes.set_ylim(0, 1.5)

@@ -58,6 +58,13 @@ def duration(seconds: float | None) -> str:
     return f"{significant(seconds / size, 2)} {unit}"
 
 
+def clock(seconds: float) -> str:
+    """A number of seconds as m:ss or h:mm:ss."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
 def percent(fraction: float | None, spread: float | None = None) -> str:
     """A fraction in percent, without the sign.
 

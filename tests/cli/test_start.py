@@ -212,6 +212,7 @@ def test_help_names_no_type_for_flags_and_wraps_where_the_terminal_does(
     monkeypatch.setenv("COLUMNS", "80")
     shown = command("run", "-h").out
     assert "bool" not in shown + command("-h").out
+    assert "list[" not in shown + command("reproduce", "-h").out
     lines = [line.strip() for line in shown.partition("That is what")[2].partition("╭")[0].splitlines()]
     assert all(len(line) > 60 for line in lines[1:-3])  # no line is broken twice
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedcom.algorithms import ALGORITHMS
-from fedcom.reports.figures import figures, spaced, strokes_of
+from fedcom.reports.figures import blank, figures, frame, spaced, strokes_of
 from fedcom.reports.looks import APART, COLOURS, SPARE, apart, distance, looks, palette
 from fedcom.runs.curve import Curve
 
@@ -120,6 +120,18 @@ def test_a_methods_colour_does_not_depend_on_the_other_methods() -> None:
     assert len(set(palette(labels).values())) == 9
     assert palette(labels) == palette(reversed(labels))
     assert len(palette(f"mine {i}" for i in range(30))) == 30
+
+
+def test_titles_of_any_length_end_within_their_part() -> None:
+    sheet = blank(8, 3)
+    for part in sheet.subfigures(1, 2):
+        frame(part, "SCAFFOLD, FedGATE and FedCOMGATE lead at 10 %" * 2, "and so on, " * 12)
+        assert all(text.get_window_extent().x1 <= part.bbox.x1 for text in part.texts)
+
+
+def test_a_label_of_a_method_has_its_dashes_and_marker() -> None:
+    found = looks({"fedcomgate": "fedcomgate", "fedcomgate 2-bit": "fedcomgate", "scaffold": "scaffold"})
+    assert found["fedcomgate 2-bit"][1:] == found["fedcomgate"][1:] != found["scaffold"][1:]
 
 
 def test_looks_of_any_fifteen_labels_can_be_told_apart_by_any_eye() -> None:

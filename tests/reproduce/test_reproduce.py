@@ -1,6 +1,7 @@
 """Studies: valid plans, no run repeated, and verdicts that follow from the numbers."""
 
 import json
+import math
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from fedcom.cli import app
 from fedcom.data.sources import SOURCES
 from fedcom.errors import ConfigError, DataError
 from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, reproduce, runner
-from fedcom.reproduce.panels import StudyRun
+from fedcom.reproduce.fig9 import _grown
+from fedcom.reproduce.panels import StudyRun, shown
 from fedcom.reproduce.results import FAILS, HOLDS, NOT_RUN, PARTLY, Stat, StudyResults, alike, better
 from fedcom.reproduce.study import experiment_file
 from fedcom.reproduce.study_page import read_verdicts, verdicts_page
@@ -186,6 +188,20 @@ def test_figure_9_asks_whether_noise_hurts_and_steps_help() -> None:
 
     assert outcomes("fig9", score(1)) == [HOLDS, HOLDS, HOLDS]
     assert outcomes("fig9", score(-1)) == [FAILS, FAILS, FAILS]
+
+
+def test_figure_9_tells_by_how_much_the_loss_grows_and_what_diverges() -> None:
+    assert _grown("noise", {0: 0.5, 64: 1.0}) == "loss at noise 64 is 2.0 times that at 0"
+    assert _grown("tau", {1: math.inf, 2: 0.5, 20: 0.1}) == "loss at tau 20 is 0.20 times that at 2"
+    assert _grown("tau", {1: 0.5, 20: math.inf}) == "tau 20 diverges"
+    assert _grown("tau", {1: math.inf, 20: math.inf}) == "tau 20 diverges"
+
+
+def test_labels_call_each_method_by_its_one_name() -> None:
+    assert shown("exact peaks 0.03, momentum") == "FedCOMGATE-exact peaks 0.03, momentum"
+    assert shown("fedcom, fedcomgate's rates") == "FedCOM, FedCOMGATE's rates"
+    assert shown("fedprox 0.1") == "FedProx 0.1"
+    assert shown("noise 64") == "noise 64"
 
 
 def test_tracking_can_hold_and_fail() -> None:

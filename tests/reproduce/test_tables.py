@@ -20,6 +20,7 @@ from fedcom.reproduce.results import FAILS, HOLDS
 from fedcom.reproduce.tables import tables_runner
 from fedcom.reproduce.tables.cells import CHECKS, TABLES
 from fedcom.reproduce.tables.checks import DIM, Case, Check
+from fedcom.reproduce.tables.figure import _row_names
 from fedcom.reproduce.tables.measured import (
     BY_A_LOGARITHM,
     LIKE_Q,
@@ -268,6 +269,12 @@ def test_every_cell_can_be_measured() -> None:
         assert case.algorithm().decay == 1
         if codec.unbiased:
             assert codec.variance(layout) == pytest.approx(case.q)
+
+
+def test_no_two_rows_of_a_figure_are_called_alike() -> None:
+    for number in TABLES:
+        names = _row_names([check for check in CHECKS if number in check.tables])
+        assert len(set(names)) == len(names) > 3
 
 
 def test_a_table_end_to_end(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _without_types(params: list[Any]) -> list[Any]:
-    """The parameters of a command, with flags that take no value shown as such in its help."""
+    """The parameters of a command; its help shows no type of flags without a value and of lists of words."""
     for param in params:
-        if getattr(param, "is_flag", False):
+        if getattr(param, "is_flag", False) or param.nargs == -1:
             param.display_type_rich = lambda ctx: None
     return params
 

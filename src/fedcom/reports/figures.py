@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure, SubFigure
+    from matplotlib.text import Text
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -189,15 +190,24 @@ def chart(
 
 
 def frame(figure: "Figure | SubFigure", title: str, subtitle: str) -> "Axes":
-    """Axes under a title, with room for names at the right."""
-    figure.text(0.015, 0.935, title, size=13, weight="bold", color=INK, parse_math=False)
-    figure.text(0.015, 0.885, subtitle, size=9.5, color=PALE, parse_math=False)
+    """Axes under a title, with room for names at the right; long titles are smaller, so that none is cut."""
+    told = figure.text(0.015, 0.935, title, size=13, weight="bold", color=INK, parse_math=False)
+    fitted(told, figure)
+    fitted(figure.text(0.015, 0.885, subtitle, size=9.5, color=PALE, parse_math=False), figure)
     axes = figure.add_axes((0.095, 0.12, 0.7, 0.71))
     axes.spines[:].set_visible(False)
     axes.margins(x=0.02)
     axes.grid(color=FAINT, linewidth=0.8)
     axes.tick_params(length=0, labelcolor=INK)
     return axes
+
+
+def fitted(text: "Text", figure: "Figure | SubFigure") -> None:
+    """Make a text smaller until it ends within its figure."""
+    size = float(text.get_fontsize())
+    while size > 3 and text.get_window_extent().width > 0.97 * figure.bbox.width:
+        size *= 0.97  # step by step, as letters' widths are rounded
+        text.set_fontsize(size)
 
 
 def _capped(strokes: list[Stroke]) -> list[Stroke]:
@@ -300,7 +310,7 @@ def rate_distortion(points: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def _panel(figure: "SubFigure", points: Sequence[Mapping[str, Any]]) -> None:
     """The panel of one vector: one line per codec, through its settings."""
-    note = f"{points[0]['vector']}, {points[0]['d']:,} coordinates · hollow: biased · between settings drawn"
+    note = f"{points[0]['vector']}, {points[0]['d']:,} coordinates · dots: settings, hollow if biased"
     axes = frame(figure, _nearest(points), note)
     axes.set_position((0.12, 0.12, 0.7, 0.71))
     places = np.array([(point["bits"], point["q"]) for point in points])
@@ -337,7 +347,8 @@ def _nearest(points: Sequence[Mapping[str, Any]]) -> str:
     if not ratios:
         return "Error by bits sent"
     best = min(ratios, key=lambda codec: float(np.mean(ratios[codec])))
-    return f"{best} has {math.exp(float(np.mean(ratios[best]))):.2g} times the error of the Gaussian bound"
+    times = math.exp(float(np.mean(ratios[best])))
+    return f"Least error: {best}, {times:.2g} times the bound for Gaussian vectors"
 
 
 def _between(points: Array) -> Array:

@@ -104,7 +104,7 @@ def marker(method: str) -> str:
 @cache
 def own_looks() -> dict[str, Look]:
     """The look of each known method, the same in every picture."""
-    return _told_apart({method: (colour, marker(method)) for method, colour in COLOURS.items()}, {})
+    return _told_apart({method: _wanted(colour, method) for method, colour in COLOURS.items()}, {})
 
 
 def looks(methods: Mapping[str, str], colours: Mapping[str, str] | None = None) -> dict[str, Look]:
@@ -124,17 +124,21 @@ def looks(methods: Mapping[str, str], colours: Mapping[str, str] | None = None) 
     for label, method in methods.items():
         turn = 0 if label == method else next(turns[method])  # a label that is the name itself has the colour
         if label not in known:
-            others[label] = shade(colours[method], SHADES[turn % len(SHADES)]), marker(method)
+            others[label] = _wanted(shade(colours[method], SHADES[turn % len(SHADES)]), method)
     found = _told_apart(others, known)
     return {label: found[label] for label in methods}
 
 
-def _told_apart(wanted: Mapping[str, tuple[str, str]], found: Mapping[str, Look]) -> dict[str, Look]:
-    """Looks with the wanted colours and markers beside those found already; where alike, others' dashes."""
+def _wanted(colour: str, method: str) -> Look:
+    return Look(colour, DASHED.get(method, ()), marker(method))
+
+
+def _told_apart(wanted: Mapping[str, Look], found: Mapping[str, Look]) -> dict[str, Look]:
+    """Looks as they are wanted beside those found already; where alike, with others' dashes."""
     found = dict(found)
-    for label, (colour, kind) in wanted.items():
+    for label, (colour, dash, kind) in wanted.items():
         alike = [look[1:] for look in found.values() if distance(colour, look.colour) < APART]
-        dashes, first = [dash for dash, _ in alike], (DASHED.get(label, ()), kind)
+        dashes, first = [dash for dash, _ in alike], (dash, kind)
         cost = {s: (alike.count(s), s[1] != kind, s != first, dashes.count(s[0])) for s in (first, *STYLES)}
         style = min(cost, key=lambda s: cost[s])
         found[label] = Look(colour, *style)

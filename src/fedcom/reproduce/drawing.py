@@ -182,7 +182,7 @@ def cell_grid(
         names: of the rows and of the columns.
         words: the title, the subtitle, and what the numbers are.
     """
-    title, note, unit = words
+    (title, note, unit), (rows, columns) = words, names
     axes = frame(part, title, note)
     axes.set_position((0.17, 0.1, 0.8, 0.66))
     for i, row in enumerate(cells):
@@ -192,10 +192,10 @@ def cell_grid(
             colour = "#2b6cb0" if cell.value > 0 else "#c2410c"
             axes.add_patch(_square(k, i, colour, 0.5 * share))
             spread = f" ± {cell.spread:.1f}" if cell.spread else ""
-            text = f"{cell.value:+.1f}{spread}" if known else "diverged"
-            style: dict[str, Any] = {"ha": "center", "va": "center", "size": 11, "color": INK}
-            axes.text(k, i, text, weight="bold" if cell.sure else "normal", **style)
-    rows, columns = names
+            value = f"{cell.value:+.1f}".replace("-", "\u2212") if round(abs(cell.value), 1) else "0.0"
+            style: dict[str, Any] = {"ha": "center", "va": "center", "size": 11 if len(columns) < 4 else 10}
+            weight = "bold" if cell.sure else "normal"
+            axes.text(k, i, value + spread if known else "diverged", weight=weight, color=INK, **style)
     axes.set_yticks(range(len(rows)), list(rows))
     axes.set_xticks(range(len(columns)), list(columns))
     axes.xaxis.tick_top()

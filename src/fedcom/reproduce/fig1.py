@@ -87,7 +87,7 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
             series,
             points={"|mean|²": [(x, y, 0.0) for x, y, _ in size], "|G_q|": absolute},
             title=f"|G_q| falls {falls[0]:.0f}-fold, the squared update {falls[-1]:.0f}-fold",
-            note=results.setting(),
+            note=f"{results.setting()} · means over seeds",
             axis=axes,
         ),
         partial(

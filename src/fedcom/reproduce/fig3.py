@@ -41,7 +41,9 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
         method, _, kind = label.partition(" ")
         down[method][kind or "as run"] = each_round(results, label, "downlink_bytes") / MB
     ours = up["fedcomgate"]["fedcomgate"] / up["scaffold"]["scaffold"]
-    words = "dark: as run · grey: mean and model (option II) · pale: mean in 8 bits"
+    words = "down per round · dark: as run · grey: mean and model (option II) · pale: mean in 8 bits"
+    least = min(down["fedcomgate"].values()) / down["scaffold"]["as run"]
+    title = f"In 8 bits, FedCOMGATE gets {100 * least:.0f} % of SCAFFOLD's bytes"
     draw = partial(bars, unit="MB")
     return [
         partial(
@@ -51,7 +53,7 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
             note=results.setting(),
             colours=palette(METHODS),
         ),
-        partial(draw, heights=down, title="Downlink per round and client", note=words, colours=DOWNLINKS),
+        partial(draw, heights=down, title=title, note=words, colours=DOWNLINKS),
     ]
 
 

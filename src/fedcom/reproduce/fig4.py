@@ -31,7 +31,7 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
     )
     rounds, sent = f"{p.data}: {ends_lowest(loss)} by rounds", f"{p.data}: {fewest_bytes(results, p.name)}"
     return [
-        partial(draw, x="round", y="train_loss", title=rounds, note=results.setting(p.name)),
+        partial(draw, x="round", y="train_loss", title=rounds, note=f"{results.setting(p.name)} · {BANDS}"),
         partial(draw, x="uplink_bytes", y="test_accuracy", title=sent, note=BANDS),
     ]
 

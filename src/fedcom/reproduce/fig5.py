@@ -24,7 +24,9 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
     draw = partial(lines, curves=results.curves(p.name), x="uplink_bytes")
     loss = {m: results.final(p.name, m, "train_loss") for m in METHODS}
     return [
-        partial(draw, y="train_loss", title=f"Loss: {ends_lowest(loss)}", note=results.setting()),
+        partial(
+            draw, y="train_loss", title=f"Loss: {ends_lowest(loss)}", note=f"{results.setting()} · {BANDS}"
+        ),
         partial(draw, y="test_accuracy", title=fewest_bytes(results, p.name), note=BANDS),
     ]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedcom.reports.looks import COLOURS
 from fedcom.reproduce.drawing import Chart, PlotAxes, PlotPoint, percent_point, series
 from fedcom.reproduce.panels import Panel, Scale
-from fedcom.reproduce.results import StudyResults, Verdict, better, list_of
+from fedcom.reproduce.results import BARS, StudyResults, Verdict, better, list_of
 from fedcom.reproduce.study import Study, panel
 
 if TYPE_CHECKING:
@@ -74,8 +74,20 @@ def chart(results: StudyResults, p: Panel, part: "SubFigure") -> None:
     points["FedGATE"] = [percent_point(1.0, results.final(p.name, BASE))]
     limits = _limits(points)
     axis = PlotAxes("C_r, share of FedGATE's bytes", "test accuracy (%)", log=True, limits=limits)
-    axes = series(part, points, f"{p.data}: accuracy by C_r", results.setting(p.name), axis, HUES)
+    note = f"{results.setting(p.name)} · {BARS}"
+    axes = series(part, points, f"{p.data}: {_finding(points)}", note, axis, HUES)
     axes.axhline(points["FedGATE"][0][1], color=COLOURS[BASE], linestyle=":", linewidth=1)
+
+
+def _finding(points: Mapping[str, Sequence[PlotPoint]]) -> str:
+    """Which memory rule loses least where the fewest bytes are sent, in words."""
+    base = points["FedGATE"][0][1]
+    lost = {name: base - own[0][1] for name, own in points.items() if name != "FedGATE"}
+    known = {name: points for name, points in lost.items() if math.isfinite(points)}
+    if not known:
+        return f"nothing converged at C_r {RATIOS[0]:g}"
+    best = min(known, key=lambda name: known[name])
+    return f"at C_r {RATIOS[0]:g}, {best} loses least, {known[best]:.1f} points"
 
 
 def _limits(points: Mapping[str, Sequence[PlotPoint]]) -> tuple[float, float] | None:

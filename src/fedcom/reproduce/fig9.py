@@ -1,10 +1,13 @@
 """Figure 9: noise in the quantiser slows convergence; more local steps make up for it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
+from fedcom.formats import significant
 from fedcom.reproduce.drawing import Chart, lines
 from fedcom.reproduce.panels import Panel
 from fedcom.reproduce.results import BANDS, Stat, StudyResults, Verdict, better, list_of
@@ -13,9 +16,9 @@ from fedcom.reproduce.study import Study
 METHOD, DAMPED = "fedcomgate", "fedcomgate, damped"
 KEYS = {"noise": "zero_point_noise", "tau": "tau"}  # of each panel's grid
 TITLES = {
-    ("noise", METHOD): "Noise",
-    ("noise", DAMPED): "Noise, damped",
-    ("tau", METHOD): "Local steps, noise 32",
+    ("noise", METHOD): "Undamped",
+    ("noise", DAMPED): "Damped",
+    ("tau", METHOD): "Noise 32",
 }
 
 
@@ -28,15 +31,21 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
             for curve in results.curves(p.name, method, **{key: value})
         ]
         values = results.grid_values(p.name, key)
-        first, last = (
-            results.final(p.name, method, "train_loss", **{key: v}) for v in (values[0], values[-1])
-        )
-        grown = f"{last.mean / first.mean:.2g} times the loss" if math.isfinite(last.mean) else "diverges"
-        title, note = f"{TITLES[p.name, method]}: {grown} at {values[-1]}", BANDS
+        ends = {v: results.final(p.name, method, "train_loss", **{key: v}).mean for v in values}
+        title, note = f"{TITLES[p.name, method]}: {_grown(p.name, ends)}", BANDS
         made.append(
             partial(lines, curves=curves, x="round", y="train_loss", title=title, note=note, ramp=True)
         )
     return made
+
+
+def _grown(name: str, ends: Mapping[Any, float]) -> str:
+    """How the last loss of a panel compares with the first that is one, in words."""
+    known = {value: loss for value, loss in ends.items() if math.isfinite(loss)}
+    first, last = next(iter(known), None), next(reversed(ends))
+    if last not in known:
+        return f"{name} {last} diverges"
+    return f"loss at {name} {last} is {significant(known[last] / known[first], 2)} times that at {first}"
 
 
 def judge(results: StudyResults, p: Panel) -> list[Verdict]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fedcom.config import read
 from fedcom.errors import ConfigError
 from fedcom.reproduce.drawing import Chart, GridCell, cell_grid
-from fedcom.reproduce.panels import Panel, Scale, package_data
+from fedcom.reproduce.panels import Panel, Scale, package_data, shown
 from fedcom.reproduce.results import Stat, StudyResults, Verdict
 from fedcom.reproduce.study import Study, experiment_file, panel, rates_in
 
@@ -101,12 +101,13 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
         return []
     every, (data, _, _) = cells(results), p.name.partition(", ")
     reached = sum(cell.above >= -NEAR for cell in every)
-    shown = [GridCell(100 * c.above, 100 * c.ours.spread, abs(c.above) > NEAR) for c in every]
-    rows = [shown[i : i + len(PUBLISHED)] for i in range(0, len(shown), len(PUBLISHED))]
+    gaps = [GridCell(100 * c.above, 100 * c.ours.spread, abs(c.above) > NEAR) for c in every]
+    rows = [gaps[i : i + len(PUBLISHED)] for i in range(0, len(gaps), len(PUBLISHED))]
     title = f"{reached} of {len(every)} published accuracies: within {100 * NEAR:g} points or above"
     seeds = results.setting().rpartition(", ")[2]
-    note = f"{data}, {seeds} · ± deviations; bold: more than {100 * NEAR:g} points apart"
-    names = [panel.name.partition(", ")[2] for panel in results.panels], PUBLISHED
+    spread = "" if seeds == "1 seed" else "±: standard deviation over seeds · "
+    note = f"{data}, {seeds} · {spread}bold: more than {100 * NEAR:g} points apart"
+    names = [panel.name.partition(", ")[2] for panel in results.panels], [*map(shown, PUBLISHED)]
     words = title, note, "ours minus published, points of accuracy"
     return [partial(cell_grid, cells=rows, names=names, words=words)]
 

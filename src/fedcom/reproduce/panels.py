@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ NAMES = {  # methods as their papers write them, one name for each in every figu
     "scafcom": "SCAFCOM",
     "diana": "DIANA",
     "vr-diana": "VR-DIANA",
+    "fedprox": "FedProx",
 }
 
 
@@ -72,6 +74,7 @@ def shown(label: str) -> str:
     first, space, rest = label.partition(" ")
     comma = "," * first.endswith(",")
     method = {"exact": "fedcomgate-exact"}.get(first.removesuffix(","), first.removesuffix(","))
+    rest = re.sub(r"\w[\w-]*(?='s\b)", lambda found: NAMES.get(found[0], found[0]), rest)
     return NAMES[method] + comma + space + rest if method in NAMES else label
 
 

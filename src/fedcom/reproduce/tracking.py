@@ -49,7 +49,7 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
     every = [cell for row in cells for cell in row]
     more, less = (sum(cell.sure and sign * cell.value > 0 for cell in every) for sign in (1, -1))
     title = f"Tracking gains in {more} of {len(every)} cells, loses in {less}"
-    note = f"{setting(results)} · ± deviations; bold: beyond them"
+    note = f"{setting(results)} · ±: over seeds; bold: larger than that"
     names = [panel.name for panel in results.panels], [f"tau = {tau}" for tau in taus]
     words = title, note, "FedGATE minus FedAvg, points of accuracy"
     return [partial(cell_grid, cells=cells, names=names, words=words)]

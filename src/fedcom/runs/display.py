@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedcom.errors import Stopped
-from fedcom.formats import percent, significant, size
+from fedcom.formats import clock, percent, significant, size
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
 _REDRAW = 0.2  # seconds between two pictures of a bar in a notebook
 PLAIN_LINES = 20  # about how many lines a run prints where there is no terminal
@@ -105,8 +105,8 @@ class Plain(Display):
         elapsed = time.monotonic() - self.started
         done = round - (self.first or 0)  # a resumed run does not start at round 0
         if done <= 0 or round >= self.total:
-            return f"elapsed {_clock(elapsed)}"
-        return f"elapsed {_clock(elapsed)}  left {_clock(elapsed / done * (self.total - round))}"
+            return f"elapsed {clock(elapsed)}"
+        return f"elapsed {clock(elapsed)}  left {clock(elapsed / done * (self.total - round))}"
 
 
 class Live(Display):
@@ -159,7 +159,7 @@ class Notebook(Display):
 
     def _picture(self, round: int) -> str:
         told = " ".join([self.figures, *self.pace.words(round)])
-        words = f"round {round}/{self.total} {told} {_clock(time.monotonic() - self.started)}"
+        words = f"round {round}/{self.total} {told} {clock(time.monotonic() - self.started)}"
         bar = f'<progress value="{round}" max="{max(self.total, 1)}"></progress>'
         return f"<div>{escape(self.label)} {bar} {escape(words)}</div>"
 
@@ -217,14 +217,21 @@ def progress(
             plain.close()
 
 
-def _bar(console: "Console") -> "Progress":
-    from rich import progress as rich
+def times() -> "ProgressColumn":
+    """A bar's column of the time that has passed and the time left."""
+    from rich.progress import ProgressColumn, Task
     from rich.text import Text
 
-    class Times(rich.ProgressColumn):
-        def render(self, task: rich.Task) -> Text:
+    class Times(ProgressColumn):
+        def render(self, task: Task) -> Text:
             left = task.time_remaining
-            return Text(f"{_clock(task.elapsed or 0)}  left {'-:--' if left is None else _clock(left)}")
+            return Text(f"{clock(task.elapsed or 0)}  left {'-:--' if left is None else clock(left)}")
+
+    return Times()
+
+
+def _bar(console: "Console") -> "Progress":
+    from rich import progress as rich
 
     wide = console.width >= 100  # in a narrow terminal the figures matter more than the bar
     return rich.Progress(
@@ -232,7 +239,7 @@ def _bar(console: "Console") -> "Progress":
         rich.BarColumn(bar_width=16 if wide else 6),
         rich.TextColumn(f"{'round ' * wide}{{task.completed}}/{{task.total}}"),
         rich.TextColumn("{task.fields[figures]}", markup=False),
-        Times(),
+        times(),
         console=console,
     )
 
@@ -246,9 +253,3 @@ def _figures(row: Mapping[str, Any]) -> str:
     elif row.get("test_c_index") is not None:
         parts.append(f"C-index {row['test_c_index']:.3f}")
     return "  ".join([*parts, f"up {size(row.get('uplink_bytes'))}"])
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

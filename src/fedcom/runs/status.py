@@ -88,7 +88,7 @@ def _run(out: Path) -> Status:
     now, last = state(out, summary), rows[-1] if rows else {}
     told = None if now in ("running", "dead") else summary.get("rounds_done")
     done, total = told if isinstance(told, int) else last.get("round", 0), _rounds(out)
-    rate, reason = _rate(rows[-_RECENT - 1 :]), summary.get("reason")
+    rate, reason = pace(rows), summary.get("reason")
     left = (total - done) / rate if now == "running" and rate and total is not None else None
     reason = reason if isinstance(reason, str) and now != "running" else None
     loss, accuracy = last.get("train_loss"), last.get("test_accuracy")
@@ -109,8 +109,9 @@ def _rounds(out: Path) -> int | None:
     return None
 
 
-def _rate(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    timed = [row for row in rows if is_number(row.get("seconds"))]
+def pace(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """The rounds per second of a run's last rows; None if they do not tell."""
+    timed = [row for row in rows[-_RECENT - 1 :] if is_number(row.get("seconds"))]
     if len(timed) < 2 or timed[-1]["seconds"] <= timed[0]["seconds"]:
         return None
     return float((timed[-1]["round"] - timed[0]["round"]) / (timed[-1]["seconds"] - timed[0]["seconds"]))

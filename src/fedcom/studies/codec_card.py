@@ -23,6 +23,7 @@ from fedcom.registry import describe
 from fedcom.reports.comparison import write_csv
 from fedcom.reports.figures import rate_distortion
 from fedcom.reports.markdown import markdown_table
+from fedcom.runs.display import times
 from fedcom.runs.folder import claim, clear
 from fedcom.saving.whole import write_json, write_text
 from fedcom.studies.card_vectors import DIM, Vector, made_up
@@ -224,7 +225,7 @@ def _bar(quiet: bool) -> "Progress":
 
     console = Console(stderr=True)
     what = rich.TextColumn("{task.description}", markup=False)
-    parts = (what, rich.BarColumn(24), rich.MofNCompleteColumn(), rich.TimeRemainingColumn(compact=True))
+    parts = (what, rich.BarColumn(24), rich.MofNCompleteColumn(), times())
     return rich.Progress(*parts, console=console, disable=quiet or not console.is_terminal, transient=True)
 
 

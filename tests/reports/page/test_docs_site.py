@@ -126,7 +126,23 @@ def test_pages_fit_and_do_not_glare(site: Path, browser: Page, width: int, schem
     if width > 600:
         assert browser.run(wide) == 0
     see(browser, site, "results/frontier-mnist", width, scheme)
+    assert (
+        browser.run("document.querySelectorAll('a.whole > img').length") >= 4
+    )  # the whole figure, for phones
     hint = browser.run("""[...document.querySelectorAll('.md-typeset__scrollwrap')]
         .filter(w => w.scrollWidth > w.clientWidth).map(w => getComputedStyle(w).backgroundImage)""")
     assert hint  # the table is wider than its column
     assert all(image.count("linear-gradient") == 4 for image in hint)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_paper_is_white_with_light_figures(site: Path, browser: Page, scheme: str) -> None:
+    wish = [{"name": "prefers-color-scheme", "value": scheme}]
+    for place in ("", "theory"):
+        see(browser, site, place, 800, scheme)
+        browser.send("Emulation.setEmulatedMedia", media="print", features=wish)
+        assert browser.run("getComputedStyle(document.body).colorScheme") == "light"
+        shown = "[...document.querySelectorAll('.md-content img')].filter(i => i.offsetWidth)"
+        assert set(browser.run(f"{shown}.map(i => getComputedStyle(i).filter)")) == {"none"}
+        heads = browser.run(f"{shown}.filter(i => i.matches('.headline')).map(i => i.src.split('/').pop())")
+        assert heads == ["headline-light.png"] * (place == "")

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from fedcom.cli import app
 from fedcom.config import Config, read
+from fedcom.runs.folder import claim
 from fedcom.runs.run import execute
 from tests.processes import PATIENCE, Command, finished, started
 from tests.reports.page.chromium import Page
@@ -110,6 +111,33 @@ def test_a_taken_port_and_options_that_do_not_go_together_say_so(tmp_path: Path)
     assert "no folder" in str(CliRunner().invoke(app, ["report", "--live", str(tmp_path / "b")]).exception)
 
 
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
+def test_runs_that_go_on_are_told_first_and_nothing_warns_of_them(
+    browser: Page, tmp_path: Path, width: int, dark: bool
+) -> None:
+    runs, held = tmp_path / "runs", []
+    for name, eta in (("a", 0.1), ("b", 0.2)):
+        rows = [{**ROW, "round": i, "seconds": 10.0 * i} for i in range(6)]
+        folder = make(runs / name, rows, more=f"rounds = 25\n[extra]\neta = {eta}\n")
+        for late in ("summary", "ledger", "accuracy", "similarity"):
+            (folder / f"{late}.json").unlink()
+        held.append(folder)
+    with claim(held[0], used=True), claim(held[1], used=True), served(runs) as (_, port):
+        browser.size(width, 900, dark)
+        browser.open(f"http://127.0.0.1:{port}/")
+        lines = browser.run(
+            "[...document.querySelectorAll('.going')].map(e => e.innerText.split(/\\s+/).join(' '))"
+        )
+        assert [line.split(" fedpaq")[0] for line in lines] == ["round 5/25 left 3:20"] * 2
+        assert ["eta 0.1" in lines[0], "eta 0.2" in lines[1]] == [True, True]  # called by what differs
+        top = browser.run("document.querySelector('.going').getBoundingClientRect().bottom")
+        assert top < browser.run("document.querySelector('nav').getBoundingClientRect().top") < 900
+        assert browser.run("document.querySelector('.notice') === null")
+        assert browser.run("document.querySelector('h1').textContent").startswith("2 runs on")
+        assert browser.run("document.querySelector('.finding').textContent") == ""
+        assert browser.run("document.documentElement.scrollWidth") <= width
+
+
 @pytest.mark.parametrize(
     ("width", "dark"),
     [
@@ -143,7 +171,7 @@ def test_a_browser_follows_a_run_and_keeps_what_was_chosen(
         lines = "[...document.querySelectorAll('#plot .curve')].map(c => c.parentElement.dataset.method)"
         assert tab.run(lines) == ["second"]  # the first is still hidden
         assert tab.run("document.querySelector('#plot svg').getAttribute('aria-label')").endswith(
-            "against communication round, 1 methods"
+            "against communication round, 1 method"
         )
         assert tab.run("document.querySelector('#bytes details').open")
         assert tab.run("document.querySelector('h1').textContent") == "2 methods on unknown data, digits"

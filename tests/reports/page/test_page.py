@@ -431,6 +431,15 @@ def test_the_page_opens_with_what_was_found(tmp_path: Path) -> None:
     )
 
 
+def test_the_best_of_one_seed_has_another_star(tmp_path: Path) -> None:
+    for name, top in (("fedavg", 0.9), ("fedcom", 0.95)):
+        for seed in (0, 1):
+            make(tmp_path / name / f"seed-{seed}", [ROW, {**ROW, "round": 1, "test_accuracy": top}], seed)
+    one = [tmp_path / name / "seed-0" for name in ("fedavg", "fedcom")]
+    assert "★" in re.search(r"<tbody>.*?</tbody>", html(tmp_path), re.DOTALL)[0]  # type: ignore[index]
+    assert "☆" in re.search(r"<tbody>.*?</tbody>", html(*one), re.DOTALL)[0]  # type: ignore[index]
+
+
 def test_equal_values_have_no_star(tmp_path: Path) -> None:
     for name in ("fedavg", "fedcom"):
         make(tmp_path / name / "seed-0", [ROW, {**ROW, "round": 1, "test_accuracy": 0.95}], method=name)

@@ -26,6 +26,14 @@ function number(value, digits = 4) {
   return size >= 10 ** digits ? value.toFixed(0) : String(Number(value.toPrecision(digits)));
 }
 
+// How many times, to two digits; halves go to the even digit, as in the tables and the first sentence.
+function timesOf(ratio) {
+  const value = Number(ratio.toPrecision(12));
+  const step = 10 ** (Math.floor(Math.log10(value)) - 1);
+  const [low, part] = [Math.floor(value / step), (value / step) % 1];
+  return number(part === 0.5 ? (low + (low % 2)) * step : value, 2);
+}
+
 // A table from rows of texts and numbers; the first row is the headings.
 function table(caption, [head, ...rows]) {
   const kind = (column) => (known(rows[0]?.[column]) ? { class: "number" } : {});

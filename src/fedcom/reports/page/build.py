@@ -7,8 +7,9 @@ from string import Template
 from typing import Any
 
 from fedcom.errors import ConfigError, flag
+from fedcom.formats import counted
 from fedcom.reports.page import codecs, points, sections
-from fedcom.reports.page.collect import CollectedRuns, SavedRun, collect, named
+from fedcom.reports.page.collect import CollectedRuns, SavedRun, called, collect, named
 from fedcom.reports.page.curves import curves
 from fedcom.reports.page.markup import Html, join, script_safe, text
 from fedcom.saving.whole import write_text
@@ -76,6 +77,7 @@ def build(found: CollectedRuns, live: bool = False) -> str:
         title=text(_title(found)),
         lead=text(_lead(found)),
         finding=text(sections.finding(found.runs)),
+        going=sections.going(found.runs),
         css=_file("page.css"),
         js=join(map(_file, SCRIPTS)),
         data=script_safe(data),
@@ -101,7 +103,7 @@ def _title(found: CollectedRuns) -> str:
         dict.fromkeys(str(run.config.get("data", {}).get("name", "unknown data")) for run in found.runs)
     )
     labels = list(dict.fromkeys(run.label for run in found.runs))
-    who = labels[0] if len(labels) == 1 else f"{len(labels)} methods"
+    who = labels[0] if len(labels) == 1 else counted(len(labels), called(found.runs))
     return f"{who} on {', '.join(names[:3])}{' and others' * (len(names) > 3)}"
 
 

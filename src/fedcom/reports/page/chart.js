@@ -1,6 +1,6 @@
 // The chart: curves with bands, their names, reading values, controls and files.
 
-const state = { hidden: new Set(remembered("hide")), log: {}, focus: null, zoom: null };
+const state = { hidden: new Set(remembered("hide")), log: {}, focus: null, zoom: null, smooth: remembered("lines")[0] === "smoothed" };
 let drawn = null; // the chart as it stands: lines, scales, box, colours
 
 const lines = () => data.curves.lines;
@@ -28,6 +28,7 @@ function store() {
   const scales = Object.entries(state.log).filter(([key, log]) => log !== defaultLog(key));
   remember("scale", scales.map(([key, log]) => `${key}:${log ? "log" : "even"}`));
   remember("hide", [...state.hidden]);
+  remember("lines", state.smooth ? ["smoothed"] : []);
   const written = (v) => Number(v.toPrecision(6));
   remember("zoom", state.zoom ? [[...state.zoom.x, ...state.zoom.y].map(written).join(",")] : []);
 }
@@ -42,7 +43,8 @@ function scale([low, high], from, to, log) {
     const v = a + ((pixel - from) / (to - from)) * (b - a);
     return log ? 10 ** v : v;
   };
-  place.ticks = (count) => (log && high / low > 3 ? decades(low, high, count) : even(low, high, count));
+  const kind = log === "octaves" ? octaves : log && high / low > 3 ? decades : even;
+  place.ticks = (count) => kind(low, high, count);
   return place;
 }
 
@@ -55,14 +57,25 @@ function even(low, high, count) {
   return Array.from({ length: Math.max(0, steps) }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
 
+// Every decade, at any width; between them 2 and 5, or 3, where there is room.
 function decades(low, high, count) {
-  const span = Math.log10(high / low);
-  const subs = span > 3.5 ? [1] : span > 1.5 ? [1, 3] : [1, 2, 5];
-  const stride = Math.max(1, Math.ceil(span / count));
-  const first = Math.floor(Math.log10(low) / stride) * stride;
-  const ticks = [];
-  for (let e = first; e <= Math.log10(high); e += stride) ticks.push(...subs.map((s) => s * 10 ** e));
-  return ticks.filter((tick) => tick >= low && tick <= high).map((tick) => Number(tick.toPrecision(3)));
+  const [first, end] = [Math.floor(Math.log10(low)), Math.log10(high)];
+  const whole = Math.floor(end) - Math.ceil(Math.log10(low)) + 1;
+  const stride = Math.max(1, Math.ceil(whole / (2 * count))); // beyond that, numbers would run together
+  const tried = (stride > 1 ? [[1]] : [[1, 2, 5], [1, 3], [1]]).map((subs) => {
+    const ticks = [];
+    for (let e = first - (((first % stride) + stride) % stride); e <= end; e += stride) ticks.push(...subs.map((s) => s * 10 ** e));
+    return ticks.filter((tick) => tick >= low && tick <= high).map((tick) => Number(tick.toPrecision(3)));
+  });
+  return tried.find((ticks) => ticks.length <= count) ?? tried[tried.length - 1];
+}
+
+// Powers of two, for bits; decades where none is in sight.
+function octaves(low, high, count) {
+  const [first, last] = [Math.ceil(Math.log2(low) - 1e-9), Math.floor(Math.log2(high) + 1e-9)];
+  const stride = Math.max(1, Math.ceil((last - first + 1) / (2 * count)));
+  const ticks = Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => first + i).filter((e) => e % stride === 0);
+  return ticks.length ? ticks.map((e) => 2 ** e) : decades(low, high, count);
 }
 
 function extent(values, log) {
@@ -94,9 +107,21 @@ function shown() {
   const pointed = all.map((line) => {
     const { [state.x]: x, mean, low, high } = line.views[state.y];
     const points = mean.map((y, i) => ({ x: x[i], y, low: logY && low[i] <= 0 ? y : low[i], high: high[i] }));
-    return { ...line, points: points.filter(drawable) };
+    return { ...line, points: smoothed(points.filter(drawable)) };
   }).filter((line) => line.points.length);
   return state.y === "train_loss" ? capped(pointed) : pointed;
+}
+
+// Each value as the mean of those around it, a tenth of the line in all; its ends have fewer.
+function smoothed(points) {
+  if (!state.smooth) return points;
+  const reach = Math.max(1, Math.round(points.length / 20));
+  const mean = (i, key) => {
+    const near = Math.min(reach, i, points.length - 1 - i);
+    const own = points.slice(i - near, i + near + 1);
+    return own.reduce((sum, p) => sum + p[key], 0) / own.length;
+  };
+  return points.map((p, i) => ({ x: p.x, y: mean(i, "y"), low: mean(i, "low"), high: mean(i, "high") }));
 }
 
 // A diverging run is cut off above the others, so that the scale suits the others.
@@ -121,11 +146,35 @@ function wide(text, size = 13) {
 function draw() {
   const all = shown();
   const width = Math.max(300, get("plot").clientWidth);
-  const height = Math.round(Math.min(460, Math.max(280, width * 0.5)));
   const named = [...new Map([...all].reverse().map((line) => [line.method, line])).values()].reverse();
   const labelled = width > 560 && named.length <= 24 && methods().length > 1;
-  const right = labelled ? 30 + largest(named.map((line) => wide(short(line.method))), 0) : 16;
-  const box = { left: 60, right: width - right, top: 14, bottom: height - 46, width, height };
+  const side = 30 + largest(named.map((line) => wide(short(line.method))), 0);
+  layOut(all, width, labelled ? 28 : 16, labelled ? 34 : 14);
+  let words = labelled ? atEnds(named) : [];
+  if (!words) {
+    layOut(all, width, side, 14);
+    words = names(named);
+  }
+  const { box } = drawn;
+  const clip = shape("clipPath", { id: "box" },
+    shape("rect", { x: box.left - 5, y: box.top - 5, width: box.right - box.left + 10, height: box.bottom - box.top + 10 }));
+  const svg = shape("svg", {
+    viewBox: `0 0 ${width} ${box.height}`, width, height: box.height, "font-family": FONT, "font-size": 13, role: "img",
+    "aria-label": `${title("y")} against ${title("x")}, ${named.length} ${group(named.length)}`,
+  }, shape("defs", {}, clip), grid(),
+  shape("g", { "clip-path": "url(#box)" }, ...all.map(trace)), ...words, drawn.cursor);
+  get("plot").replaceChildren(svg);
+  get("zoom-reset").disabled = !state.zoom;
+  if (get("chart-table").open) fillTable();
+}
+
+// What lines are called: methods, or runs if some have the method's name and more.
+const group = (count) => `${data.curves.what ?? "method"}${count === 1 ? "" : "s"}`;
+
+// The scales and the box of the plot, with room to the right and above.
+function layOut(all, width, right, top) {
+  const height = Math.round(Math.min(460, Math.max(280, width * 0.5)));
+  const box = { left: 60, right: width - right, top, bottom: height - 46, width, height };
   const points = all.flatMap((line) => line.points);
   const [xs, ys] = [points.map((p) => p.x), points.flatMap((p) => [p.low, p.high])];
   const whole = { x: extent(xs, isLog("x")), y: extent(ys, isLog("y")) };
@@ -134,16 +183,6 @@ function draw() {
   const inside = (pixel) => Math.min(box.right, Math.max(box.left, pixel));
   const span = [inside(least(points.map((p) => x(p.x)), box.right)), inside(largest(points.map((p) => x(p.x)), box.left))];
   drawn = { all, x, y, whole, box, span, colours: inks(), cursor: shape("g") };
-  const clip = shape("clipPath", { id: "box" },
-    shape("rect", { x: box.left - 5, y: box.top - 5, width: box.right - box.left + 10, height: box.bottom - box.top + 10 }));
-  const svg = shape("svg", {
-    viewBox: `0 0 ${width} ${height}`, width, height, "font-family": FONT, "font-size": 13, role: "img",
-    "aria-label": `${title("y")} against ${title("x")}, ${named.length} methods`,
-  }, shape("defs", {}, clip), grid(),
-  shape("g", { "clip-path": "url(#box)" }, ...all.map(trace)), ...(labelled ? names(named) : []), drawn.cursor);
-  get("plot").replaceChildren(svg);
-  get("zoom-reset").disabled = !state.zoom;
-  if (get("chart-table").open) fillTable();
 }
 
 function grid() {
@@ -206,12 +245,57 @@ function spaced(points, index) {
   });
 }
 
+// Where lines end within the plot, in pixels.
+function tips(named) {
+  const { x, y, box } = drawn;
+  const within = (p) => x(p.x) >= box.left - 1 && x(p.x) <= box.right + 1 && y(p.y) >= box.top - 1 && y(p.y) <= box.bottom + 1;
+  return named.map((line) => ({ method: line.method, p: line.points.findLast(within) })).filter(({ p }) => p)
+    .map(({ method, p }) => ({ method, px: x(p.x), py: y(p.y) }));
+}
+
+const HALO = { "stroke-width": 3, "paint-order": "stroke", "stroke-linejoin": "round" };
+
+// Each name at the end of its line, if the ends lie apart; null where they do not, or there is no room for all.
+function atEnds(named) {
+  const { all, x, y, box, colours } = drawn;
+  const ends = tips(named);
+  const apart = largest(ends.map(({ px }) => px), -Infinity) - least(ends.map(({ px }) => px), Infinity);
+  if (ends.length > 12 || !(apart > 0.2 * (box.right - box.left))) return null;
+  const ink = all.flatMap(({ points }) => points.slice(1).flatMap((p, i) => {
+    const [x0, y0, x1, y1] = [x(points[i].x), y(points[i].y), x(p.x), y(p.y)];
+    const steps = Math.max(1, Math.ceil(Math.hypot(x1 - x0, y1 - y0) / 8));
+    return Array.from({ length: steps }, (_, k) => [x0 + ((x1 - x0) * k) / steps, y0 + ((y1 - y0) * k) / steps]);
+  }));
+  const taken = ends.map(({ px, py }) => [px - 6, py - 6, px + 6, py + 6]);
+  const made = [];
+  for (const { method, px, py } of ends) {
+    const [w, words] = [wide(short(method)), short(method)];
+    let best = null;
+    for (const away of [9, 15, 22, 30, 40]) {
+      for (const [across, down] of [[0, -1], [-1, -1], [1, -1], [1, 0], [0, 1], [1, 1], [-1, 1]]) {
+        const middle = px + across * (away / 2 + w / 2) * (down ? 0.8 : 1.15);
+        const spot = [middle - w / 2 - 2, py + down * (away + 2) - 8, middle + w / 2 + 2, py + down * (away + 2) + 8];
+        const [a, b, c, d] = spot;
+        if (a < box.left || c > box.width || b < 0 || d > box.bottom) continue;
+        if (taken.some(([e, f, g, h]) => a < g && c > e && b < h && d > f)) continue;
+        const cost = ink.filter(([u, v]) => u > a && u < c && v > b && v < d).length + away / 8;
+        if (!best || cost < best.cost) best = { cost, spot, middle };
+      }
+    }
+    if (!best) return null;
+    taken.push(best.spot);
+    made.push(shape("g", { class: "line", "data-method": method, opacity: dim(method) }, shape("text", {
+      x: best.middle, y: best.spot[1] + 12.5, "text-anchor": "middle", class: "end",
+      fill: readable(look(method).colour, colours.paper, 4.5), stroke: colours.paper, ...HALO,
+    }, words)));
+  }
+  return made;
+}
+
 // Names beside the plot, pushed apart, each joined to the end of its line by a dotted line.
 function names(named) {
-  const { x, y, box, colours } = drawn;
-  const within = (p) => x(p.x) >= box.left - 1 && x(p.x) <= box.right + 1 && y(p.y) >= box.top - 1 && y(p.y) <= box.bottom + 1;
-  const ends = named.map((line) => ({ method: line.method, p: line.points.findLast(within) })).filter(({ p }) => p)
-    .map(({ method, p }) => ({ method, px: x(p.x), py: y(p.y) }));
+  const { box, colours } = drawn;
+  const ends = tips(named);
   ends.sort((a, b) => a.py - b.py);
   const gap = Math.min(17, (box.bottom - box.top) / ends.length);
   let edge = -Infinity;
@@ -223,13 +307,22 @@ function names(named) {
   }
   return ends.map(({ method, px, py, at }) => shape("g", { class: "line", "data-method": method, opacity: dim(method) },
     shape("path", { d: `M${px + 6} ${py}L${box.right + 12} ${at}`, stroke: colours.quiet, "stroke-dasharray": "1 3" }),
-    shape("text", { x: box.right + 16, y: at + 4, fill: readable(look(method).colour, colours.paper, 4.5) }, short(method))));
+    shape("text", {
+      x: box.right + 16, y: at + 4, fill: readable(look(method).colour, colours.paper, 4.5), stroke: colours.paper, ...HALO,
+    }, short(method))));
 }
 
 // ---- reading values: each line tells its own point nearest to the pointer, below the plot
 
 const ending = (line) => (line.status === "done" ? "" : ` (seed ${line.seed}, ${line.status})`);
 const range = (line, p) => (line.status === "done" && line.runs > 1 ? ` (${number(p.low, 3)}–${number(p.high, 3)})` : "");
+
+// A value of an axis with its unit, which its title has in brackets.
+function measured(way, value, digits) {
+  const unit = title(way).match(/\(([^()]+)\)$/)?.[1] ?? "";
+  const named = way === "x" && state.x === "round" ? "round " : "";
+  return `${named}${number(value, digits)}${unit === "%" ? "%" : unit && ` ${unit}`}`;
+}
 
 // The point of each line at a place; a line that ended before it keeps its last point.
 function reading(pixel) {
@@ -254,9 +347,9 @@ function readAt(pixel, height = null) {
     x1: pixel, x2: pixel, y1: box.top, y2: box.bottom, stroke: colours.quiet, "stroke-dasharray": "2 3",
   }), ...dots);
   const value = x.invert(pixel);
-  const heading = `${title("x")}: ${number(state.x === "round" ? Math.round(value) : value, 3)}`;
+  const heading = `at ${measured("x", state.x === "round" ? Math.round(value) : value, 3)}`;
   const words = ({ line, p, held }) =>
-    `${line.method}${ending(line)} ${number(p.y, 4)}${range(line, p)} at ${number(p.x, 3)}${held ? ", its last" : ""}`;
+    `${line.method}${ending(line)} ${measured("y", p.y, 4)}${range(line, p)} at ${measured("x", p.x, 3)}${held ? ", its last" : ""}`;
   const off = ({ p }) => Math.hypot(x(p.x) - pixel, y(p.y) - height);
   const near = height === null ? null : found.reduce((best, one) => (off(one) < off(best) ? one : best));
   get("near").textContent = near ? `Nearest: ${words(near)}` : heading;
@@ -264,7 +357,7 @@ function readAt(pixel, height = null) {
     const own = found.filter(({ line }) => line.method === button.dataset.label);
     button.classList.toggle("near", near?.line.method === button.dataset.label);
     button.querySelector(".value").replaceChildren(...own.map(({ line, p, held }) => element("span", { class: held ? "held" : "" },
-      element("b", {}, number(p.y, 4)), `${range(line, p)} at ${number(p.x, 3)}${ending(line)}`)));
+      element("b", {}, measured("y", p.y, 4)), `${range(line, p)} at ${measured("x", p.x, 3)}${ending(line)}`)));
   }
   return `${heading}; ${found.map(words).join("; ")}`;
 }
@@ -322,6 +415,13 @@ function scales() {
   }
 }
 
+function smoothing() {
+  get("smooth").addEventListener("change", (event) => {
+    state.smooth = event.target.checked;
+    refresh();
+  });
+}
+
 function legend() {
   const press = (content, label, action) => {
     const button = element("button", { type: "button" }, ...content);
@@ -359,6 +459,7 @@ function refresh() {
 
 function refreshChart() {
   for (const way of ["x", "y"]) get(`log-${way}`).checked = isLog(way);
+  get("smooth").checked = state.smooth;
   for (const button of get("legend").querySelectorAll("[data-label]")) {
     button.setAttribute("aria-pressed", String(!state.hidden.has(button.dataset.label)));
   }
@@ -434,6 +535,7 @@ function startChart() {
   get("save-csv").addEventListener("click", () => save("csv", new Blob([asCsv()], { type: "text/csv" })));
   get("chart-table").addEventListener("toggle", () => get("chart-table").open && fillTable());
   scales();
+  smoothing();
   watch();
   startZoom();
   new ResizeObserver(() => {

@@ -4,13 +4,14 @@ let picked = 0; // the index of the partition that is shown
 let judged = null; // the method whose classes are shown
 
 // A heat map: rows and columns have names, `paint` gives a cell's colour, `say` its meaning in words, `write` a
-// short text and its colour.
-function heat({ heading, note, rows, columns, names, paint, say, room, most = 22, write = null }) {
+// short text and its colour. `bar` tells what the colours mean: texts from its left to its right end, and the
+// colour at a share of the way.
+function heat({ heading, note, rows, columns, names, paint, say, bar, room, most = 22, write = null }) {
   const [top, colours] = [4, inks()];
   const left = 28 + largest(rows.map((row) => wide(String(row), 11)), 10);
   const cell = Math.min(most, (room - left - 2) / columns.length);
   const tall = write ? 30 : rows.length > 30 ? Math.min(cell, 12) : Math.max(cell, 14);
-  const [width, height] = [left + cell * columns.length + 2, top + tall * rows.length + 38];
+  const [width, height] = [Math.max(left + cell * columns.length + 2, left + 190), top + tall * rows.length + 76];
   const svg = shape("svg", {
     viewBox: `0 0 ${width} ${height}`, style: `max-width:${Math.round(width)}px`, "font-family": FONT,
     "font-size": 11, fill: colours.quiet, "text-anchor": "middle", role: "img", "aria-label": `${heading}: ${note}`,
@@ -35,7 +36,8 @@ function heat({ heading, note, rows, columns, names, paint, say, room, most = 22
     && text(row, { x: left - 6, y: top + (i + 0.5) * tall + 4, "text-anchor": "end" }));
   columns.forEach((column, j) => j % Math.ceil((6 + wide(String(column), 11)) / cell) === 0
     && text(column, { x: left + (j + 0.5) * cell, y: top + rows.length * tall + 14 }));
-  text(names[1], { x: left + (columns.length * cell) / 2, y: height - 6 });
+  text(names[1], { x: left + (columns.length * cell) / 2, y: height - 44 });
+  colourBar(svg, bar, left, height - 32, colours);
   text(names[0], { transform: `translate(10 ${top + (rows.length * tall) / 2}) rotate(-90)` });
   const words = element("p", { class: "quiet" }, note);
   for (const kind of ["pointermove", "pointerdown"]) {
@@ -45,6 +47,23 @@ function heat({ heading, note, rows, columns, names, paint, say, room, most = 22
   return element("figure", { class: "heat" }, element("h3", {}, heading), words, svg);
 }
 
+function colourBar(svg, { ends, at }, left, top, colours) {
+  const [long, steps] = [180, 36];
+  const layer = shape("g", { class: "bar" });
+  for (let i = 0; i < steps; i++) {
+    layer.append(shape("rect", { x: left + (i * long) / steps, y: top, width: long / steps + 0.3, height: 9, fill: at(i / (steps - 1), colours) }));
+  }
+  ends.forEach((words, i) => {
+    const share = i / (ends.length - 1);
+    layer.append(shape("text", { x: left + share * long, y: top + 22, "text-anchor": share ? (share < 1 ? "middle" : "end") : "start" }, words));
+  });
+  svg.append(layer);
+}
+
+// The colour at a share of a bar from one colour through none to another.
+const twoSided = (power = 1) => (t, colours) =>
+  shade(colours, t < 0.5 ? colours.cold : colours.accent, Math.abs(2 * t - 1) ** power);
+
 const shade = (colours, colour, share) => mix(mix(colours.paper, colours.quiet, 0.1), colour, share);
 
 function labelMap({ counts, shown, clients }, room) {
@@ -52,7 +71,8 @@ function labelMap({ counts, shown, clients }, room) {
   const most = largest(counts.flat(), 1);
   const some = counts.length < clients ? `${counts.length} of ${clients} clients; ` : "";
   const figure = heat({
-    heading: "Samples by class", note: `${some}the strongest colour is ${most} samples`, room,
+    heading: "Samples by class", note: `${some}how many samples of each class a client has`, room,
+    bar: { ends: ["0", `${most} samples`], at: (t, colours) => shade(colours, colours.accent, t ** 0.7) },
     rows: classes, columns: shown, names: ["class", "client"],
     paint: (c, i, colours) => shade(colours, colours.accent, (counts[i][c] / most) ** 0.7),
     say: (c, i) => `client ${shown[i]}, class ${c}: ${counts[i][c]} samples`,
@@ -67,7 +87,8 @@ function similarityMap({ similarity: { clients, cosine } }, room) {
   const written = (c) => (known(c) ? c.toFixed(2) : "—");
   const figure = heat({
     heading: "Similarity of gradients", room, rows: clients, columns: clients, names: ["client", "client"],
-    note: apart.length ? `cosine at the starting model, blue above 0, orange below; ${mean} on average` : "one client",
+    note: apart.length ? `cosine at the starting model; ${mean} on average` : "one client",
+    bar: { ends: ["−1", "0", "1"], at: twoSided() },
     paint: (i, j, colours) => shade(colours, cosine[i][j] < 0 ? colours.cold : colours.accent, Math.abs(cosine[i][j] ?? 0)),
     say: (i, j) => `clients ${clients[i]} and ${clients[j]}: cosine ${written(cosine[i][j])}`,
   });
@@ -118,7 +139,8 @@ function confusionMap({ method, confusion }, room) {
   const worst = wrong.reduce((a, b) => (b.share > a.share ? b : a), { share: 0 });
   const found = worst.share ? `most often, ${worst.i} is taken for ${worst.j}: ${number(100 * worst.share, 3)}%` : "no mistake";
   const figure = heat({
-    heading: `Classes mixed up by ${method}`, note: `test samples, blue if right, orange if wrong; ${found}`, room,
+    heading: `Classes mixed up by ${method}`, note: `test samples; ${found}`, room,
+    bar: { ends: ["100% wrong", "0%", "100% right"], at: twoSided(0.5) },
     rows: classes, columns: classes, names: ["class", "taken for"],
     paint: (i, j, colours) => shade(colours, i === j ? colours.accent : colours.cold, share(i, j) ** 0.5),
     say: (i, j) => `class ${i} taken for ${j}: ${confusion[i][j]} of ${sums[i]} samples, ${number(100 * share(i, j), 3)}%`,

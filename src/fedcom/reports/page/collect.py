@@ -14,6 +14,7 @@ from fedcom.errors import ConfigError
 from fedcom.formats import NOTHING
 from fedcom.reports.comparison import grouped
 from fedcom.runs.curve import Curve
+from fedcom.runs.folder import holder
 from fedcom.runs.status import state
 
 JsonObject = dict[str, Any]  # from a JSON or TOML file
@@ -146,21 +147,23 @@ def _run(folder: Path, notices: list[Notice]) -> SavedRun:
     config = _read(folder, "config.toml", _config, notices) or {}
     rows, broken = _read(folder, "metrics.jsonl", _rows, notices) or ([], [])
     notices += [(f"metrics.jsonl: line {number} is not a row", str(folder)) for number in broken]
-    summary = _read(folder, "summary.json", _json_object, notices) or {}
-    cut = not summary and not (folder / "ledger.json").exists()  # a run cut off: one notice is enough
+    going = holder(folder) is not None
+    summary = _read(folder, "summary.json", _json_object, notices, needed=not going) or {}
+    # of a run that goes on nothing is missing yet; of one that was cut off, one notice is enough
+    cut = not summary and not (folder / "ledger.json").exists()
     return SavedRun(
         folder,
         _clean(_label(folder, config)),
         _seed(config, folder),
-        state(folder, summary),
+        "running" if going else state(folder, summary),
         rows,
         config,
         summary,
-        {} if cut else _read(folder, "ledger.json", _ledger, notices) or {},
+        {} if cut else _read(folder, "ledger.json", _ledger, notices, needed=not going) or {},
         _read(folder, "accuracy.json", _accuracy, notices, needed=False) or {},
-        _read(folder, "partition.json", _partition, notices) or {},
-        _read(folder, "similarity.json", _similarity, notices) or {},
-        _read(folder, "environment.json", _json_object, notices) or {},
+        _read(folder, "partition.json", _partition, notices, needed=not going) or {},
+        _read(folder, "similarity.json", _similarity, notices, needed=not going) or {},
+        _read(folder, "environment.json", _json_object, notices, needed=not going) or {},
         _read(folder, "samples.json", _samples, notices, needed=False) or {},
     )
 
@@ -232,6 +235,13 @@ def by_label(runs: Iterable[SavedRun]) -> dict[str, list[SavedRun]]:
 
 def _labelled(run: SavedRun) -> bool:
     return _SEED.fullmatch(run.folder.name) is not None
+
+
+def called(runs: Sequence[SavedRun]) -> str:
+    """What the labels are: "method", or "run" where folders have no labels and one method has several."""
+    own = {run.method for run in runs}
+    compared = all(_labelled(run) or not run.config for run in runs)
+    return "method" if compared or len(own) == len({run.label for run in runs}) else "run"
 
 
 def _mixed(group: Sequence[SavedRun]) -> bool:

@@ -9,7 +9,7 @@ from fedcom.engines.results import Row
 from fedcom.formats import is_number
 from fedcom.reports.comparison import by_method
 from fedcom.reports.figures import UNITS, Array, over_seeds
-from fedcom.reports.page.collect import SavedRun
+from fedcom.reports.page.collect import SavedRun, called
 from fedcom.reports.page.sections import looks_of
 
 X = {  # the first that has values is shown when the page opens
@@ -53,7 +53,7 @@ def curves(runs: Sequence[SavedRun]) -> dict[str, Any]:
                 {"method": method, "status": status, "seed": seed, "runs": len(rows), "views": views}
             )
     methods = [{"label": label, **look._asdict()} for label, look in looks_of(runs).items()]
-    return {"x": axes[0], "y": axes[1], "methods": methods, "lines": lines}
+    return {"x": axes[0], "y": axes[1], "methods": methods, "lines": lines, "what": called(runs)}
 
 
 def _view(runs: Sequence[Sequence[Row]], y: str) -> dict[str, list[float | None]]:

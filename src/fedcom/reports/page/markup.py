@@ -32,16 +32,25 @@ def join(parts: Iterable[object]) -> Html:
     return Html("\n".join(map(text, parts)))
 
 
+MANY = 12  # columns; words of tables with more may be broken on paper
+STARS = {  # before the best of a column, of several seeds and of one
+    "seeds": Html('<abbr class="best" title="best of its column">★</abbr>'),
+    "one seed": Html(
+        '<abbr class="best" title="best of its column, by one seed each: may be chance">☆</abbr>'
+    ),
+}
+
+
 class Cell(NamedTuple):
     """A table's cell with the value by which its column is sorted.
 
     Args:
-        best: whether it is the best of its column.
+        best: a key of STARS if it is the best of its column.
     """
 
     content: object
     value: float | None
-    best: bool = False
+    best: str = ""
 
 
 def table(caption: str, headings: Sequence[object], rows: Iterable[Sequence[object]], names: int = 1) -> Html:
@@ -62,7 +71,8 @@ def table(caption: str, headings: Sequence[object], rows: Iterable[Sequence[obje
         )
         for row in rows
     )
-    whole = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body))
+    many = {"class_": "many"} if len(headings) > MANY else {}
+    whole = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body), **many)
     return tag("div", whole, class_="scroll", role="region", tabindex=0, aria_label=caption)
 
 
@@ -70,7 +80,7 @@ def _cell(content: object, kind: dict[str, str]) -> Html:
     if not isinstance(content, Cell):
         return tag("td", content, **kind)
     value = {} if content.value is None else {"data_v": repr(content.value)}
-    best = Html('<abbr class="best" title="best of its column">★</abbr>') if content.best else ""
+    best = STARS.get(content.best, "")
     return tag("td", best, content.content, **value, **kind)
 
 

@@ -55,7 +55,7 @@ function beside(points, { x, y, box, colours }) {
         const thread = away > 14 ? [shape("path", { d: `M${px} ${py}L${near} ${py + dy}`, stroke: colours.quiet, "stroke-width": 0.75 })] : [];
         return [...thread, shape("text", {
           x: left, y: py + dy + size / 3, "font-size": size, class: "beside", "data-method": p.method,
-          fill: readable(look(p.method).colour, colours.paper, 4.5), stroke: colours.paper, "stroke-width": 3, "paint-order": "stroke",
+          fill: readable(look(p.method).colour, colours.paper, 4.5), stroke: colours.paper, ...HALO,
         }, words)];
       }
     }
@@ -96,7 +96,7 @@ function drawBars() {
     ?? reached[reached.length - 1];
   const told = ({ method, size, reached: some, runs }) => {
     const times = base.size / size;
-    const ratio = method === base.method ? "" : times >= 1 ? ` · ${number(times, 2)}× fewer` : ` · ${number(1 / times, 2)}× more`;
+    const ratio = method === base.method ? "" : times >= 1 ? ` · ${timesOf(times)}× fewer` : ` · ${timesOf(1 / times)}× more`;
     return [`${number(size, 3)} MB${ratio}`, some < runs ? ` (${some} of ${runs} runs)` : ""];
   };
   const row = (bar, content) => element("div", { class: "aim", "data-method": bar.method },
@@ -118,7 +118,7 @@ function drawRates() {
   if (!points.length) return;
   const bound = (bits) => 1 / Math.expm1(Math.log(4) * bits);
   scatter(get("rates-plot"), {
-    points, xTitle: "bits per coordinate, as sent", yTitle: "measured q", logX: spread(points.map((p) => p.x)) > 3, logY: true,
+    points, xTitle: "bits per coordinate, as sent", yTitle: "measured q", logX: "octaves", logY: true,
     extra: ({ x, y, box, colours, xr, yr }) => {
       const along = Array.from({ length: 120 }, (_, i) => x.invert(box.left + (i * (box.right - box.left)) / 119)).filter((b) => b > 0);
       const line = along.map((b) => [x(b), y(Math.min(yr[1], Math.max(yr[0], bound(b))))]);

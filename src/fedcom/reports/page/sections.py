@@ -1,20 +1,22 @@
 """The sections of the page: notices, results, bytes, settings and runs."""
 
 import json
+import re
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedcom.config import dumps
-from fedcom.formats import MB, NOTHING, is_number, megabytes, percent, significant, size
+from fedcom.formats import MB, NOTHING, clock, is_number, megabytes, percent, significant, size
 from fedcom.redaction import redacted_command
 from fedcom.reports import comparison
 from fedcom.reports.comparison import Column, MethodEntry, compare_table
 from fedcom.reports.looks import Look, looks
 from fedcom.reports.page.collect import Notice, SavedRun, by_label, flattened, is_usable
-from fedcom.reports.page.markup import Cell, Html, join, swatch, table, tag
+from fedcom.reports.page.markup import Cell, Html, join, swatch, table, tag, text
 from fedcom.runs.curve import UNFINISHED
+from fedcom.runs.status import pace
 
 PARTS = 6  # different shades in a bar
 
@@ -48,8 +50,40 @@ def target_of(runs: Sequence[SavedRun]) -> float | None:
     return statistics.mode(targets) if targets else None
 
 
+def going(runs: Sequence[SavedRun]) -> Html:
+    """The runs that go on, one line each: the round and the time left first."""
+    shown, lines = looks_of(runs), []
+    for run in (run for run in runs if run.status == "running"):
+        last, total, rate = (
+            run.rows[-1] if run.rows else {},
+            run.config.get("run", {}).get("rounds"),
+            pace(run.rows),
+        )
+        total, done = total if is_usable(total) and total >= 1 else None, last.get("round", 0)
+        left = "" if total is None or not rate else f"left {clock(max(0.0, total - done) / rate)}"
+        known = [f"loss {significant(last['train_loss'], 3)}"] if is_number(last.get("train_loss")) else []
+        known += (
+            [f"accuracy {percent(last['test_accuracy'])}%"] if is_number(last.get("test_accuracy")) else []
+        )
+        far = tag("progress", value=done, max=total, aria_label=f"rounds of {run.label}") if total else ""
+        parts = [
+            tag("b", f"round {done}" + (f"/{total}" if total else "")),
+            tag("span", left, class_="left"),
+            far,
+            _name(f"{run.label}, seed {run.seed}", {f"{run.label}, seed {run.seed}": shown[run.label]}),
+            tag("span", ", ".join(known), class_="quiet"),
+        ]
+        lines.append(tag("div", *parts, class_="going"))
+    return tag("section", *lines, aria_label="Runs that go on") if lines else Html("")
+
+
 def finding(runs: Sequence[SavedRun]) -> str:
-    """The page in one sentence: who needed the fewest bytes to the target and stayed, or who ended best."""
+    """The page in one sentence: who needed the fewest bytes to the target and stayed, or who ended best.
+
+    It says nothing while runs go on.
+    """
+    if any(run.status == "running" for run in runs):
+        return ""
     target = target_of(runs)
     entries = compare_table([run.curve for run in runs], target)
     sound = [entry for entry in entries if entry["diverged"] < entry["runs"]]
@@ -109,12 +143,13 @@ def summary(runs: Sequence[SavedRun]) -> Html:
         and len(values := [v for e in sound if is_number(v := e.get(column.key))]) > 1
         and _alone(column, sound, top := column.best(values))
     }
+    chance = all(entry["runs"] == 1 for entry in sound)
     rows = [
         [
             _name(entry["method"], shown, described.get(entry["method"], "")),
             _status(entry),
             Cell(entry["runs"], entry["runs"]),
-            *(_figure(entry, column, best.get(column.key)) for column in columns),
+            *(_figure(entry, column, best.get(column.key), chance) for column in columns),
         ]
         for entry in entries
     ]
@@ -133,11 +168,12 @@ def _name(label: str, shown: Mapping[str, Look], more: str = "") -> Html:
     return tag("span", swatch(shown[label]), words, class_="name")
 
 
-def _figure(entry: MethodEntry, column: Column, best: float | None) -> Cell:
+def _figure(entry: MethodEntry, column: Column, best: float | None, chance: bool) -> Cell:
     if column.key == "final_loss" and entry["status"] == "diverged":
         return Cell(NOTHING, None)  # the status says so
     value = entry.get(column.key)
-    return Cell(column.text(entry), value if is_number(value) else None, value is not None and value == best)
+    star = ("one seed" if chance else "seeds") if value is not None and value == best else ""
+    return Cell(column.text(entry), value if is_number(value) else None, star)
 
 
 def _status(entry: MethodEntry) -> Html:
@@ -263,8 +299,14 @@ def settings(runs: Sequence[SavedRun]) -> Html:
     if not differ:
         same = "There is one method." if len(flat) == 1 else "All methods have the same settings."
         return tag("p", same, class_="quiet")
-    rows = [[label, *(_shown(config.get(key)) for key in differ)] for label, config in flat.items()]
-    return table("Settings that differ", ["method", *differ], rows, names=len(differ) + 1)
+    rows = [[label, *(_worded(_shown(config.get(key))) for key in differ)] for label, config in flat.items()]
+    heads = [Html(re.sub(r"([._])", r"\1<wbr>", text(key))) for key in differ]
+    return table("Settings that differ", ["method", *heads], rows, names=len(differ) + 1)
+
+
+def _worded(value: str) -> str:
+    """A setting's value; a long one may be broken."""
+    return tag("span", value, class_="long") if len(value) > 24 else value
 
 
 def _shown(value: Any) -> str:

@@ -13,7 +13,8 @@ function sweepMap(sweep, method, [across, down], room) {
   const scores = cells.flat().filter((c) => known(c?.score)).map((c) => c.score);
   const top = scores.reduce((a, b) => (better(b, a) ? b : a), scores[0]);
   const range = [least(scores, Infinity), largest(scores, -Infinity)];
-  const written = (score) => (sweep.score === "test_accuracy" ? (100 * score).toFixed(1) : number(score, 3));
+  const worst = top === range[0] ? range[1] : range[0];
+  const written = (score) => (!known(score) || !Number.isFinite(score) ? "" : sweep.score === "test_accuracy" ? (100 * score).toFixed(1) : number(score, 3));
   const rank = (score) => {
     const share = range[1] > range[0] ? (score - range[0]) / (range[1] - range[0]) : 1;
     return sweep.score === "train_loss" ? 1 - share : share;
@@ -23,6 +24,7 @@ function sweepMap(sweep, method, [across, down], room) {
   const note = scores.length ? `best: ${written(top)} at ${at(place[1], place[2])}` : "every point diverged";
   return heat({
     heading: method, note, rows, columns, names: [down ?? "", across], room, most: 90,
+    bar: { ends: [written(worst), written(top)], at: (t, colours) => shade(colours, colours.accent, 0.08 + 0.92 * t) },
     paint: (i, j, colours) => (known(cells[i][j]?.score) ? shade(colours, colours.accent, 0.08 + 0.92 * rank(cells[i][j].score)) : colours.paper),
     write: (i, j, colours) => {
       const cell = cells[i][j];

@@ -46,7 +46,7 @@ def slopes(number: int, checks: Sequence[Check], found: MeasuredRounds, path: Pa
             "capsize": 2,
         }
         axes.errorbar(line.slope, i, xerr=min(line.error, 1.5), **style)
-    axes.set_yticks(range(len(checks)), [_row_name(check) for check in checks], size=9, color=INK)
+    axes.set_yticks(range(len(checks)), _row_names(checks), size=9, color=INK)
     axes.set(ylim=(len(checks) - 0.4, -0.6), xlabel="fitted exponent")
     axes.xaxis.label.set_color(INK)
     axes.grid(visible=False, axis="y")
@@ -57,6 +57,13 @@ def _row_name(check: Check) -> str:
     """What a bound is of: method, problem, factor, and the bound itself."""
     words = f"{shown(check.base.method)} · {check.base.column} · {_SHORT[check.factor]}"
     return f"{words} in {check.bound}"
+
+
+def _row_names(checks: Sequence[Check]) -> list[str]:
+    """What each bound is of; where two would be called alike, with the problem too."""
+    names = [_row_name(check) for check in checks]
+    problems = [f" ({check.base.objective})" for check in checks]
+    return [name + problem * (names.count(name) > 1) for name, problem in zip(names, problems, strict=True)]
 
 
 _SHORT = {"q": "q", "m": "m", "kappa": "κ", "epsilon": "1/ε", "n": "n"}
@@ -75,22 +82,26 @@ def figure(title: str, checks: Sequence[Check], found: MeasuredRounds, path: Pat
         _chart(place, own, found, hues)
     for place in axes[len(charts) :]:
         place.set_visible(False)
-    handles = [Line2D([], [], color=hue, label=name, **_pen(i)) for i, (name, hue) in enumerate(hues.items())]
+    handles = [
+        Line2D([], [], color=hue, label=shown(name), **_pen(i, name))
+        for i, (name, hue) in enumerate(hues.items())
+    ]
     handles += [
         Line2D([], [], color=PALE, linestyle="--", linewidth=1, label="growth the paper states"),
         Line2D([], [], color=PALE, marker="x", linestyle="", label="never reached"),
     ]
     sheet.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    good = sum(holds(found, check) for check in checks)
+    title = f"{title}: {good} of {len(checks)} bounds grow no faster than stated"
     sheet.suptitle(title, color=INK, fontsize=13, weight="bold", x=0.01, ha="left")
     save_png(sheet, path)
 
 
-def _pen(index: int) -> dict[str, Any]:
+def _pen(index: int, method: str) -> dict[str, Any]:
     """The marker and the width of a method's line: later ones are narrower, so that none hides another."""
-    width, marker = (7.0, 3.0, 1.5, 0.8)[index % 4], "oD^s"[index % 4]
     return {
-        "linewidth": width,
-        "marker": marker,
+        "linewidth": (7.0, 3.0, 1.5, 0.8)[index % 4],
+        "marker": MARKS[marker(method.split()[0])],
         "markersize": 8 - 1.5 * (index % 4),
         "alpha": 0.45 if index % 4 == 0 else 1,
     }
@@ -108,7 +119,7 @@ def _chart(axes: Any, checks: Sequence[Check], found: MeasuredRounds, hues: Mapp
         x = [drawn_at(factor, value) for value in check.values]
         y = found.rounds(check)
         known = [(a, b) for a, b in zip(x, y, strict=True) if b]
-        pen = _pen(list(hues).index(check.base.method))
+        pen = _pen(list(hues).index(check.base.method), check.base.method)
         axes.plot([a for a, _ in known], [b for _, b in known], color=hue, **{**pen, "linestyle": "none"})
         line = found.fit(check)
         if line is not None:
