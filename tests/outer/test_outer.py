@@ -141,6 +141,59 @@ def test_only_what_is_trained_is_exchanged() -> None:
     assert not torch.equal(before, asked)
 
 
+def test_parameters_that_are_given_other_memory() -> None:
+    """As vector_to_parameters does; new ones, as of load_state_dict(assign=True), are refused."""
+    net, outer, _ = pair(every=1, optimiser="sgd", rate=0.5)
+    before = flat(net)
+    nn.utils.vector_to_parameters(before + 1, net.parameters())
+    outer.step()
+    close(flat(net), before + 0.5, 1e-12)
+    net.load_state_dict({name: x + 1 for name, x in net.state_dict().items()}, assign=True)
+    with pytest.raises(ConfigError, match=r"parameter '0\.weight' is new"):
+        outer.step()
+
+
+def test_parameters_that_are_frozen_or_trained_later() -> None:
+    net = model()
+    net[0].weight.requires_grad_(False)
+    outer = Outer(net, "identity", every=1)
+    outer.step()
+    net[0].weight.requires_grad_(True)
+    for late in (outer.step, outer.finish):
+        with pytest.raises(ConfigError, match=r"'0\.weight' is new or trainable only since"):
+            late()
+    net[0].requires_grad_(False)
+    with pytest.warns(UserWarning, match=r"'0\.bias' was frozen"):
+        outer.step()
+
+
+def test_parameters_without_numbers_and_of_no_dimension() -> None:
+    """Under FSDP a process may hold nothing of a small layer."""
+    parameters = [nn.Parameter(x) for x in (torch.ones(()), torch.ones(0), torch.ones(2, 3))]
+    outer = Outer(parameters, "rotated", every=3, fragments=3)
+    assert [f.size for f in outer._fragments] == [1, 0, 6]
+    for _ in range(6):
+        outer.step()
+    outer.finish()
+    assert outer.turns == [2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (nn.LazyLinear(3), "no values yet"),
+        (nn.Linear(3, 3, device="meta"), "no values yet"),
+        ([{"params": []}], "a module or its parameters"),
+        (nn.Linear(2, 2).requires_grad_(False), "no trainable parameter"),
+        ([nn.Parameter(torch.ones(4, 4)[:, :2])], "'0' is a view with gaps"),
+        (type("FullyShardedDataParallel", (nn.Linear,), {})(2, 2), "use fully_shard"),
+    ],
+)
+def test_models_that_cannot_be(given: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Outer(given)
+
+
 class Adapted(nn.Module):
     """A frozen layer with adapters of low rank beside it, as peft makes them; two layers share theirs."""
 

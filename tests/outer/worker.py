@@ -179,19 +179,29 @@ def sites(kind: str) -> dict[str, Any]:
         from torch.distributed.fsdp import fully_shard
 
         fully_shard(net, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "inside"))["inside"])
-    optimizer, outer = torch.optim.AdamW(net.parameters(), lr=1e-2), Outer(net, every=5, per_site=2)
     draw = torch.Generator().manual_seed(dist.get_rank())
-    x, losses = torch.randn(20, 6, generator=draw), list[float]()
-    for _ in range(40):
+    x, losses, seen = torch.randn(20, 6, generator=draw), list[float](), True
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    with torch.no_grad():
+        net(x)  # FSDP gathers parameters, and keeps them until a backward pass
+    outer = Outer(net, every=5, per_site=2)
+    for step in range(40):
         loss = nn.functional.cross_entropy(net(x), x[:, :4].argmax(1))
         losses.append(loss.item())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        outer.step()
+        with torch.no_grad():
+            before = net(x)
+            if step % 5 < 4:
+                with outer.averaged():
+                    seen &= step < 5 or not torch.equal(net(x), before)
+                seen &= torch.equal(net(x), before)
+            if outer.step():
+                seen &= not torch.equal(net(x), before)
     whole = [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in net.parameters()]
     same = all_same(torch.cat([p.flatten() for p in whole]))
-    return {"same": same, "size": outer.size, "sent": outer.sent, "losses": losses}
+    return {"same": same and seen, "size": outer.size, "sent": outer.sent, "losses": losses}
 
 
 def work(given: dict[str, Any]) -> None:

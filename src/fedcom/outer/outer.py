@@ -15,7 +15,7 @@ So every gain is sent once, and applied one interval late.
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -32,7 +32,7 @@ from fedcom.formats import MB
 from fedcom.outer import messages
 from fedcom.outer.links import Links
 from fedcom.outer.messages import Header
-from fedcom.outer.shards import Named, Piece, divided, is_sharded, trainable
+from fedcom.outer.shards import Model, Piece, divided, is_sharded, let_go, named, trainable
 from fedcom.plain import pick
 from fedcom.vectors import Vectors
 
@@ -72,7 +72,7 @@ class Outer:
 
     def __init__(
         self,
-        model: nn.Module | Iterable[Tensor] | Iterable[Named],
+        model: Model,
         codec: str | dict[str, Any] | Codec = "rotated",
         bits: float | None = None,
         every: int = 50,
@@ -91,7 +91,11 @@ class Outer:
         log: Callable[[str], object] | None = None,
     ) -> None:
         _check(every=every, rate=rate, delay=delay, memory=memory, weight=weight, fragments=fragments)
-        parameters = trainable(model)
+        self._model: Model = model if isinstance(model, nn.Module) else list[Any](model)
+        let_go(model)
+        self._trained = parameters = trainable(self._model)
+        if is_sharded(parameters) and not isinstance(model, nn.Module):
+            raise ConfigError("under FSDP give the module, not its parameters")
         self.codec, self.optimiser = codec_of(codec, bits), ServerOptimiser.of_plain(optimiser)
         if down is not None and not leader:
             raise ConfigError("down is the codec of the leader's message; set leader=True")
@@ -141,6 +145,8 @@ class Outer:
         """Count a step of the worker, and take the outer step that is due; returns whether one was."""
         self.steps += 1
         due = [fragment for fragment in self._fragments if self._due(fragment)]
+        if due:
+            self._look()
         for fragment in due:
             self._land(fragment)
             self._launch(fragment)
@@ -150,6 +156,7 @@ class Outer:
 
     def finish(self) -> None:
         """Bring in what is in flight, and exchange what was gained since: all workers are the same then."""
+        self._look()
         for fragment in self._fragments:
             self._land(fragment)
             if self.steps and not self._due(fragment):
@@ -159,6 +166,7 @@ class Outer:
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Inside, the model has the outer parameters, which are the same on all workers; its own after."""
+        self._look()
         own = [[piece.read() for piece in fragment.pieces] for fragment in self._fragments]
         for fragment in self._fragments:
             fragment.wait()
@@ -166,6 +174,7 @@ class Outer:
         try:
             yield
         finally:
+            let_go(self._model)
             for fragment, before in zip(self._fragments, own, strict=True):
                 fragment.show(before)
 
@@ -220,6 +229,23 @@ class Outer:
     def gather(self, word: int) -> list[int]:
         """A whole number of every worker; all call this at once."""
         return self._links.gather(word)
+
+    def _look(self) -> None:
+        """See to it that the parameters are those that are exchanged."""
+        let_go(self._model)
+        before = {id(p): name for name, p in self._trained}
+        now = {id(p): name for name, p in named(self._model) if p.requires_grad}
+        if new := [name for p, name in now.items() if p not in before]:
+            raise ConfigError(
+                f"parameter {new[0]!r} is new or trainable only since the Outer was made, so it would not be "
+                "exchanged; make another Outer, on all workers"
+            )
+        if frozen := [name for p, name in before.items() if p not in now]:
+            warnings.warn(
+                f"parameter {frozen[0]!r} was frozen or replaced since the Outer was made, but outer steps "
+                "still move it; make another Outer, on all workers",
+                stacklevel=3,
+            )
 
     def _due(self, fragment: "Fragment") -> bool:
         """Whether a fragment is exchanged after this step; they take turns."""
