@@ -1,7 +1,9 @@
 """Outer steps of one process: Nesterov by hand, fragments and pieces, states, damaged messages."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 
 from fedcom import ConfigError, Simulation, SparseLoCo, Task, TopK
 from fedcom.errors import StorageError, WireError
-from fedcom.outer import Outer, messages, restore, save, shards
+from fedcom.outer import Outer, messages, restore, save, shards, store
 from fedcom.outer.messages import Header
 from tests.conftest import close
 
@@ -111,6 +113,51 @@ def test_a_state_goes_on_with_the_same_bits(tmp_path: Path, more: dict[str, Any]
     with pytest.raises(StorageError, match="give the same parts"):
         restore(tmp_path, outer, net=net)
     assert not restore(tmp_path / "other", outer, net=net)
+
+
+def test_checkpoints_that_are_damaged_or_of_another_run(tmp_path: Path) -> None:
+    net, outer, optimizer = pair()
+    train(net, outer, optimizer, EVERY)
+    path = save(tmp_path, outer, net=net, optimizer=optimizer)
+    with pytest.raises(StorageError, match="a checkpoint of step 3, and this run is at 0"):
+        save(tmp_path, pair()[1], net=net, optimizer=optimizer)
+    path.write_bytes(path.read_bytes()[:-100])
+    with (
+        pytest.warns(UserWarning, match=r"worker-0-3.pt cannot be read"),
+        pytest.raises(StorageError, match="no checkpoint of step 3"),
+    ):
+        restore(tmp_path, outer, net=net, optimizer=optimizer)
+
+
+@pytest.mark.parametrize(
+    ("files", "asked"),
+    [
+        ([[], []], -1),
+        ([[5, 10], [5, 10]], 10),
+        ([[5, 10], [0, 5], [5, 10]], 5),  # one was killed before it had written its last
+        ([[5, 10], [], [5, 10]], 10),  # new
+        ([[95, 100], [5, 10], [90, 95]], 95),  # away for longer
+        ([[10], [5]], 5),
+    ],
+)
+def test_the_step_to_go_on_from(files: list[list[int]], asked: int) -> None:
+    """Every worker in a thread of its own."""
+    told, gate = [0] * len(files), Barrier(len(files))
+
+    class Told:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def gather(self, word: int) -> list[int]:
+            told[self.number] = word
+            gate.wait()
+            found = list(told)
+            gate.wait()
+            return found
+
+    with ThreadPoolExecutor(len(files)) as pool:
+        found = list(pool.map(lambda i: store._common(Told(i), files[i]), range(len(files))))  # type: ignore[arg-type]
+    assert found == [asked] * len(files)
 
 
 def test_pieces_and_fragments_change_nothing_but_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:

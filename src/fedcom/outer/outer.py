@@ -127,6 +127,11 @@ class Outer:
         return self._links.process
 
     @property
+    def worker(self) -> int:
+        """The number of this process's site among them."""
+        return self._links.number
+
+    @property
     def turns(self) -> list[int]:
         """Outer steps of each fragment so far."""
         return [fragment.turn for fragment in self._fragments]
