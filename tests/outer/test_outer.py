@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedcom import ConfigError, Simulation, SparseLoCo, Task, TopK
-from fedcom.errors import StorageError, WireError
+from fedcom.errors import Diverged, StorageError, WireError
 from fedcom.outer import Outer, messages, restore, save, shards, store
 from fedcom.outer.messages import Header
 from tests.conftest import close
@@ -59,8 +59,8 @@ def test_nesterov_by_hand() -> None:
         change = w - train(hand, Outer(hand, "identity", every=100), own, EVERY)
         m = 0.8 * m + change
         w = w - 0.5 * (change + 0.8 * m)
-        nn.utils.vector_to_parameters(w, hand.parameters())
-    close(flat(net), w, 1e-12)
+        nn.utils.vector_to_parameters(w.clone(), hand.parameters())
+    assert close(flat(net), w, 1e-12)
 
 
 def test_a_delay_by_hand() -> None:
@@ -74,9 +74,9 @@ def test_a_delay_by_hand() -> None:
     alone = model()
     by_itself = torch.optim.AdamW(alone.parameters(), lr=0.05)
     asked = train(alone, Outer(alone, "identity", every=1000), by_itself, 4 * EVERY)
-    close(flat(net), asked, 1e-12)
+    assert close(flat(net), asked, 1e-12)
     outer.finish()
-    close(flat(net), asked, 1e-12)
+    assert close(flat(net), asked, 1e-12)
 
 
 def test_sparseloco_is_the_simulation_s() -> None:
@@ -84,7 +84,7 @@ def test_sparseloco_is_the_simulation_s() -> None:
     x, y, net = torch.ones(1, 4, dtype=torch.float64), torch.tensor([1]), model()
     task = Task.from_arrays(net, x, y, clients=1, dtype="float64")
     codec = TopK(ratio=0.2, values="levels", chunk=16)
-    simulation = Simulation(task, SparseLoCo(eta=0.05, tau=EVERY, batch=1), codec, seed=0)
+    simulation = Simulation(task, SparseLoCo(eta=0.05, tau=EVERY, batch=1, decay=1.0), codec, seed=0)
     outer = Outer(net, codec, every=EVERY, optimiser="sgd", rate=1.0, memory=0.95)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
     for _ in range(6):
@@ -94,7 +94,7 @@ def test_sparseloco_is_the_simulation_s() -> None:
             optimizer.step()
             optimizer.zero_grad()
             outer.step()
-        close(flat(net), simulation.server.w, 1e-12)
+        assert close(flat(net), simulation.server.w, 1e-12)
 
 
 @pytest.mark.parametrize("more", [{}, {"delay": 1}, {"fragments": 3}, {"codec": "topk", "memory": 0.95}])
@@ -165,7 +165,7 @@ def test_pieces_and_fragments_change_nothing_but_the_draws(monkeypatch: pytest.M
     whole = train(net, outer, optimizer, 2 * EVERY)
     monkeypatch.setattr(shards, "MOST", 7)
     net, outer, optimizer = pair()
-    close(train(net, outer, optimizer, 2 * EVERY), whole, 1e-12)
+    assert close(train(net, outer, optimizer, 2 * EVERY), whole, 1e-12)
     assert [piece.layout.size for piece in outer._fragments[0].pieces] == [7, 7, 7, 7, 7, 2]
     found = shards.divided(shards.trainable(model()), 4)
     assert [sum(piece.layout.size for piece in pieces) for pieces in found] == [20, 5, 10, 2]
@@ -194,7 +194,7 @@ def test_parameters_that_are_given_other_memory() -> None:
     before = flat(net)
     nn.utils.vector_to_parameters(before + 1, net.parameters())
     outer.step()
-    close(flat(net), before + 0.5, 1e-12)
+    assert close(flat(net), before + 0.5, 1e-12)
     net.load_state_dict({name: x + 1 for name, x in net.state_dict().items()}, assign=True)
     with pytest.raises(ConfigError, match=r"parameter '0\.weight' is new"):
         outer.step()
@@ -241,6 +241,78 @@ def test_models_that_cannot_be(given: Any, words: str) -> None:
         Outer(given)
 
 
+def test_finish_twice_is_as_once() -> None:
+    net, outer, optimizer = pair()
+    train(net, outer, optimizer, EVERY + 1)
+    outer.finish()
+    end = flat(net)
+    outer.finish()
+    assert torch.equal(flat(net), end)
+    assert outer.turns == [2]
+    train(net, outer, optimizer, EVERY - 1)  # and further steps are counted on
+    assert outer.turns == [3]
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_what_bfloat16_cannot_hold_is_not_lost(delay: int) -> None:
+    """Numbers of it above 1 are 1/128 apart; outer steps a fourth as long add up."""
+    net = nn.Linear(3, 1, bias=False).bfloat16()
+    nn.init.ones_(net.weight)
+    outer = Outer(net, "identity", every=1, optimiser="sgd", rate=0.25, delay=delay)
+    for turn in range(8):
+        with torch.no_grad():
+            net.weight.add_(1 / 128)
+        if turn == 4:
+            state = copy.deepcopy(outer.state_dict())
+            outer.load_state_dict(state)
+        outer.step()
+    state = outer.state_dict()["fragments"][0]
+    assert close(state["w"][0], torch.full((3,), 1 + 8 / 4 / 128), 1e-7)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"memory": 0.9}, "no memory, but memory is above 0"),
+        ({"optimiser": "sgd"}, "another outer optimiser"),
+        ({"optimiser": "adam"}, "another outer optimiser"),
+        ({"fragments": 2}, "1 fragments, not 2"),
+    ],
+)
+def test_states_of_other_settings_are_refused(more: dict[str, Any], words: str) -> None:
+    state = pair()[1].state_dict()
+    with pytest.raises(ConfigError, match=words):
+        pair(**more)[1].load_state_dict(state)
+    with pytest.raises(ConfigError, match="another torch dtype"):
+        Outer(model().float(), "identity").load_state_dict(state)
+
+
+def test_a_damaged_message_of_the_leader_is_named() -> None:
+    net, outer, optimizer = pair(every=1, leader=True)
+    outer._links.spread = lambda message: memoryview(message[:-1])  # type: ignore[method-assign]
+    with pytest.raises(WireError, match="outer step 0: the message of the leader, worker 0, cannot be read"):
+        train(net, outer, optimizer, 1)
+
+
+def test_a_memory_keeps_what_a_message_that_was_not_sent_would_have_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shards, "MOST", 20)
+    net, outer, optimizer = pair(codec="topk", memory=0.9)
+    train(net, outer, optimizer, EVERY)
+    kept = copy.deepcopy(outer.state_dict()["fragments"][0]["rest"])
+    with torch.no_grad():
+        net[0].weight.add_(1)
+        net[2].bias.fill_(torch.nan)  # in the second piece
+    with (
+        pytest.warns(UserWarning, match="its change is not finite"),
+        pytest.raises(Diverged, match="lower the rates"),
+    ):
+        for _ in range(EVERY):
+            outer.step()
+    assert all(map(torch.equal, outer.state_dict()["fragments"][0]["rest"], kept))
+
+
 class Adapted(nn.Module):
     """A frozen layer with adapters of low rank beside it, as peft makes them; two layers share theirs."""
 
@@ -276,7 +348,7 @@ def test_adapters_autocast_accumulation_and_compiled_modules() -> None:
         return net
 
     plain, outer = trained(False), trained(True)
-    close(flat(outer), flat(plain), 1e-5)
+    assert close(flat(outer), flat(plain), 1e-5)
     assert not torch.equal(outer.lora_b, torch.zeros(4, 2))
 
 
@@ -284,6 +356,8 @@ def test_adapters_autocast_accumulation_and_compiled_modules() -> None:
     ("more", "words"),
     [
         ({"every": 0}, "every must be above 0"),
+        ({"every": 2.5}, "every must be a whole number"),
+        ({"weight": float("inf")}, "weight must be above 0 and finite"),
         ({"delay": 2}, "delay must be 0 or 1"),
         ({"memory": 2.0}, "memory must be from 0 to 1"),
         ({"fragments": 9, "every": 99}, "fragments must be from 1 to 4"),

@@ -38,6 +38,11 @@ class Piece:
         self.ranges, self.device = ranges, _local(ranges[0].parameter).device
         self.layout = Layout(tuple(r.name for r in ranges), tuple(r.shape for r in ranges), dtype)
 
+    @property
+    def coarse(self) -> bool:
+        """Whether parameters are of a dtype that cannot hold all that is written over them."""
+        return any(r.parameter.dtype != self.layout.dtype for r in self.ranges)
+
     def read(self) -> Tensor:
         """A copy of the numbers, as one vector."""
         return torch.cat([r.own.to(self.device, self.layout.dtype) for r in self.ranges])
