@@ -197,13 +197,11 @@ class Outer:
         return 8 * max(self.sent, self.received) / (1e6 * megabits)
 
     def __str__(self) -> str:
-        full = 4 * self.size * sum(f.turn * f.size for f in self._fragments) / max(1, self.size)
+        full = sum(4 * fragment.turn * fragment.size for fragment in self._fragments)
         to = 1 if self.leader and self._links.number else self.workers - 1
-        share = full * to / self.sent if self.sent else math.nan
-        return (
-            f"step {self.steps}, outer step {max(self.turns)}: {self.sent / MB:.3g} MB sent, "
-            f"{self.received / MB:.3g} MB received, {share:.0f} times fewer than 32 bits"
-        )
+        said = f"step {self.steps}, outer step {max(self.turns)}: {self.sent / MB:.3g} MB sent, "
+        said += f"{self.received / MB:.3g} MB received"
+        return f"{said}, {full * to / self.sent:.0f} times fewer than 32 bits" if self.sent and to else said
 
     def state_dict(self) -> dict[str, Any]:
         """All that another process needs to go on with the same bits; waits for what is in flight."""
