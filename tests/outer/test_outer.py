@@ -1,7 +1,9 @@
 """Outer steps of one process: Nesterov by hand, fragments and pieces, states, damaged messages."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -11,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedcom import ConfigError, Simulation, SparseLoCo, Task, TopK
-from fedcom.errors import StorageError, WireError
-from fedcom.outer import Outer, messages, restore, save, shards
+from fedcom.errors import Diverged, StorageError, WireError
+from fedcom.outer import Outer, messages, restore, save, shards, store
 from fedcom.outer.messages import Header
 from tests.conftest import close
 
@@ -57,8 +59,8 @@ def test_nesterov_by_hand() -> None:
         change = w - train(hand, Outer(hand, "identity", every=100), own, EVERY)
         m = 0.8 * m + change
         w = w - 0.5 * (change + 0.8 * m)
-        nn.utils.vector_to_parameters(w, hand.parameters())
-    close(flat(net), w, 1e-12)
+        nn.utils.vector_to_parameters(w.clone(), hand.parameters())
+    assert close(flat(net), w, 1e-12)
 
 
 def test_a_delay_by_hand() -> None:
@@ -72,9 +74,9 @@ def test_a_delay_by_hand() -> None:
     alone = model()
     by_itself = torch.optim.AdamW(alone.parameters(), lr=0.05)
     asked = train(alone, Outer(alone, "identity", every=1000), by_itself, 4 * EVERY)
-    close(flat(net), asked, 1e-12)
+    assert close(flat(net), asked, 1e-12)
     outer.finish()
-    close(flat(net), asked, 1e-12)
+    assert close(flat(net), asked, 1e-12)
 
 
 def test_sparseloco_is_the_simulation_s() -> None:
@@ -82,7 +84,7 @@ def test_sparseloco_is_the_simulation_s() -> None:
     x, y, net = torch.ones(1, 4, dtype=torch.float64), torch.tensor([1]), model()
     task = Task.from_arrays(net, x, y, clients=1, dtype="float64")
     codec = TopK(ratio=0.2, values="levels", chunk=16)
-    simulation = Simulation(task, SparseLoCo(eta=0.05, tau=EVERY, batch=1), codec, seed=0)
+    simulation = Simulation(task, SparseLoCo(eta=0.05, tau=EVERY, batch=1, decay=1.0), codec, seed=0)
     outer = Outer(net, codec, every=EVERY, optimiser="sgd", rate=1.0, memory=0.95)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
     for _ in range(6):
@@ -92,7 +94,7 @@ def test_sparseloco_is_the_simulation_s() -> None:
             optimizer.step()
             optimizer.zero_grad()
             outer.step()
-        close(flat(net), simulation.server.w, 1e-12)
+        assert close(flat(net), simulation.server.w, 1e-12)
 
 
 @pytest.mark.parametrize("more", [{}, {"delay": 1}, {"fragments": 3}, {"codec": "topk", "memory": 0.95}])
@@ -113,12 +115,57 @@ def test_a_state_goes_on_with_the_same_bits(tmp_path: Path, more: dict[str, Any]
     assert not restore(tmp_path / "other", outer, net=net)
 
 
+def test_checkpoints_that_are_damaged_or_of_another_run(tmp_path: Path) -> None:
+    net, outer, optimizer = pair()
+    train(net, outer, optimizer, EVERY)
+    path = save(tmp_path, outer, net=net, optimizer=optimizer)
+    with pytest.raises(StorageError, match="a checkpoint of step 3, and this run is at 0"):
+        save(tmp_path, pair()[1], net=net, optimizer=optimizer)
+    path.write_bytes(path.read_bytes()[:-100])
+    with (
+        pytest.warns(UserWarning, match=r"worker-0-3.pt cannot be read"),
+        pytest.raises(StorageError, match="no checkpoint of step 3"),
+    ):
+        restore(tmp_path, outer, net=net, optimizer=optimizer)
+
+
+@pytest.mark.parametrize(
+    ("files", "asked"),
+    [
+        ([[], []], -1),
+        ([[5, 10], [5, 10]], 10),
+        ([[5, 10], [0, 5], [5, 10]], 5),  # one was killed before it had written its last
+        ([[5, 10], [], [5, 10]], 10),  # new
+        ([[95, 100], [5, 10], [90, 95]], 95),  # away for longer
+        ([[10], [5]], 5),
+    ],
+)
+def test_the_step_to_go_on_from(files: list[list[int]], asked: int) -> None:
+    """Every worker in a thread of its own."""
+    told, gate = [0] * len(files), Barrier(len(files))
+
+    class Told:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def gather(self, word: int) -> list[int]:
+            told[self.number] = word
+            gate.wait()
+            found = list(told)
+            gate.wait()
+            return found
+
+    with ThreadPoolExecutor(len(files)) as pool:
+        found = list(pool.map(lambda i: store._common(Told(i), files[i]), range(len(files))))  # type: ignore[arg-type]
+    assert found == [asked] * len(files)
+
+
 def test_pieces_and_fragments_change_nothing_but_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     net, outer, optimizer = pair()
     whole = train(net, outer, optimizer, 2 * EVERY)
     monkeypatch.setattr(shards, "MOST", 7)
     net, outer, optimizer = pair()
-    close(train(net, outer, optimizer, 2 * EVERY), whole, 1e-12)
+    assert close(train(net, outer, optimizer, 2 * EVERY), whole, 1e-12)
     assert [piece.layout.size for piece in outer._fragments[0].pieces] == [7, 7, 7, 7, 7, 2]
     found = shards.divided(shards.trainable(model()), 4)
     assert [sum(piece.layout.size for piece in pieces) for pieces in found] == [20, 5, 10, 2]
@@ -139,6 +186,132 @@ def test_only_what_is_trained_is_exchanged() -> None:
     outer.step()
     assert torch.equal(flat(net), asked)
     assert not torch.equal(before, asked)
+
+
+def test_parameters_that_are_given_other_memory() -> None:
+    """As vector_to_parameters does; new ones, as of load_state_dict(assign=True), are refused."""
+    net, outer, _ = pair(every=1, optimiser="sgd", rate=0.5)
+    before = flat(net)
+    nn.utils.vector_to_parameters(before + 1, net.parameters())
+    outer.step()
+    assert close(flat(net), before + 0.5, 1e-12)
+    net.load_state_dict({name: x + 1 for name, x in net.state_dict().items()}, assign=True)
+    with pytest.raises(ConfigError, match=r"parameter '0\.weight' is new"):
+        outer.step()
+
+
+def test_parameters_that_are_frozen_or_trained_later() -> None:
+    net = model()
+    net[0].weight.requires_grad_(False)
+    outer = Outer(net, "identity", every=1)
+    outer.step()
+    net[0].weight.requires_grad_(True)
+    for late in (outer.step, outer.finish):
+        with pytest.raises(ConfigError, match=r"'0\.weight' is new or trainable only since"):
+            late()
+    net[0].requires_grad_(False)
+    with pytest.warns(UserWarning, match=r"'0\.bias' was frozen"):
+        outer.step()
+
+
+def test_parameters_without_numbers_and_of_no_dimension() -> None:
+    """Under FSDP a process may hold nothing of a small layer."""
+    parameters = [nn.Parameter(x) for x in (torch.ones(()), torch.ones(0), torch.ones(2, 3))]
+    outer = Outer(parameters, "rotated", every=3, fragments=3)
+    assert [f.size for f in outer._fragments] == [1, 0, 6]
+    for _ in range(6):
+        outer.step()
+    outer.finish()
+    assert outer.turns == [2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (nn.LazyLinear(3), "no values yet"),
+        (nn.Linear(3, 3, device="meta"), "no values yet"),
+        ([{"params": []}], "a module or its parameters"),
+        (nn.Linear(2, 2).requires_grad_(False), "no trainable parameter"),
+        ([nn.Parameter(torch.ones(4, 4)[:, :2])], "'0' is a view with gaps"),
+        (type("FullyShardedDataParallel", (nn.Linear,), {})(2, 2), "use fully_shard"),
+    ],
+)
+def test_models_that_cannot_be(given: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Outer(given)
+
+
+def test_finish_twice_is_as_once() -> None:
+    net, outer, optimizer = pair()
+    train(net, outer, optimizer, EVERY + 1)
+    outer.finish()
+    end = flat(net)
+    outer.finish()
+    assert torch.equal(flat(net), end)
+    assert str(outer) == "step 4, outer step 2: 0 MB sent, 0 MB received"
+    train(net, outer, optimizer, EVERY - 1)  # and further steps are counted on
+    assert outer.turns == [3]
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_what_bfloat16_cannot_hold_is_not_lost(delay: int) -> None:
+    """Numbers of it above 1 are 1/128 apart; outer steps a fourth as long add up."""
+    net = nn.Linear(3, 1, bias=False).bfloat16()
+    nn.init.ones_(net.weight)
+    outer = Outer(net, "identity", every=1, optimiser="sgd", rate=0.25, delay=delay)
+    for turn in range(8):
+        with torch.no_grad():
+            net.weight.add_(1 / 128)
+        if turn == 4:
+            state = copy.deepcopy(outer.state_dict())
+            outer.load_state_dict(state)
+        outer.step()
+    state = outer.state_dict()["fragments"][0]
+    assert close(state["w"][0], torch.full((3,), 1 + 8 / 4 / 128), 1e-7)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"memory": 0.9}, "no memory, but memory is above 0"),
+        ({"optimiser": "sgd"}, "another outer optimiser"),
+        ({"optimiser": "adam"}, "another outer optimiser"),
+        ({"fragments": 2}, "1 fragments, not 2"),
+    ],
+)
+def test_states_of_other_settings_are_refused(more: dict[str, Any], words: str) -> None:
+    state = pair()[1].state_dict()
+    with pytest.raises(ConfigError, match=words):
+        pair(**more)[1].load_state_dict(state)
+    with pytest.raises(ConfigError, match="another torch dtype"):
+        Outer(model().float(), "identity").load_state_dict(state)
+
+
+def test_a_damaged_message_of_the_leader_is_named() -> None:
+    net, outer, optimizer = pair(every=1, leader=True)
+    outer._links.spread = lambda message: memoryview(message[:-1])  # type: ignore[method-assign]
+    with pytest.raises(WireError, match="outer step 0: the message of the leader, worker 0, cannot be read"):
+        train(net, outer, optimizer, 1)
+
+
+def test_a_memory_keeps_what_a_message_that_was_not_sent_would_have_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shards, "MOST", 20)
+    net, outer, optimizer = pair(codec="topk", memory=0.9)
+    train(net, outer, optimizer, EVERY)
+    kept = copy.deepcopy(outer.state_dict()["fragments"][0]["rest"])
+    with torch.no_grad():
+        net[0].weight.add_(1)
+        net[2].bias.fill_(torch.nan)  # in the second piece
+    for _ in range(EVERY - 1):
+        outer.step()
+    with (
+        pytest.warns(UserWarning, match="its change is not finite"),
+        pytest.raises(Diverged, match="lower the rates"),
+    ):
+        outer.step()
+    assert all(map(torch.equal, outer.state_dict()["fragments"][0]["rest"], kept))
 
 
 class Adapted(nn.Module):
@@ -176,7 +349,7 @@ def test_adapters_autocast_accumulation_and_compiled_modules() -> None:
         return net
 
     plain, outer = trained(False), trained(True)
-    close(flat(outer), flat(plain), 1e-5)
+    assert close(flat(outer), flat(plain), 1e-5)
     assert not torch.equal(outer.lora_b, torch.zeros(4, 2))
 
 
@@ -184,6 +357,8 @@ def test_adapters_autocast_accumulation_and_compiled_modules() -> None:
     ("more", "words"),
     [
         ({"every": 0}, "every must be above 0"),
+        ({"every": 2.5}, "every must be a whole number"),
+        ({"weight": float("inf")}, "weight must be above 0 and finite"),
         ({"delay": 2}, "delay must be 0 or 1"),
         ({"memory": 2.0}, "memory must be from 0 to 1"),
         ({"fragments": 9, "every": 99}, "fragments must be from 1 to 4"),

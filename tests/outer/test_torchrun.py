@@ -48,6 +48,7 @@ def simulated() -> list[torch.Tensor]:
         gamma=0.7 / (1 - 0.9),
         tau=STEPS,
         batch=1,
+        decay=1.0,  # as the workers' rates do not fall
         local={"name": "adamw", "keep": True},
         server={"name": "nesterov", "momentum": 0.9},
     )
@@ -77,12 +78,22 @@ def check_four(ends: list[Any]) -> None:
         late, damaged = found["refused"][-2:] if "worker 3" in found["refused"][0] else found["refused"][::-1]
         assert "outer step 1: the message of worker 3 is left out: it is of outer step 0" in late
         assert "outer step 1: the message of worker 2 is left out" in damaged
-        assert "same" in found["differ"]
+        assert all("workers differ in" in said for said in found["differ"])
+        assert all(found["together"])
+    for rank, found in enumerate(ends):
+        (late, turns, early, none), led = found["ended"][:4], found["ended"][4:]
+        for said, own in ((late, (3, 5)), (turns, (6, 7)), (led[0], (3, 5)), (led[1], (6, 7))):
+            other = f"worker 0 has finished after {own[0]} steps, this one has taken {own[1]}"
+            assert (other if rank else f"worker 1 takes further steps, this one has taken {own[0]}") in said
+        for said in (early, led[2]):  # worker 0 goes on, and the others have finished
+            assert ("worker 0 takes further" if rank else "worker 1 has finished after 4 steps") in said
+        assert none == led[3] == "nothing"
+    for found in ends:
         assert "other outer parameters" in found["drifted"]
         assert torch.equal(found["path"], first["path"])
     for ours, theirs in zip(first["path"], simulated(), strict=True):
-        close(ours, theirs, 1e-6)
-    close(first["led identity"], first["path"][:4], 1e-12)
+        assert close(ours, theirs, 1e-6)
+    assert close(first["led identity"], first["path"][:4], 1e-12)
     assert not torch.equal(first["led None"], first["path"][:4])  # coded again
     for down in ("identity", None):  # the leader's message goes to each, theirs to it alone
         sent = [found[f"sent {down}"] for found in ends]
@@ -98,10 +109,10 @@ def check_four(ends: list[Any]) -> None:
         steps, received, counted = found["hook"]
         assert (steps, received) == (2, counted)
         assert found["gradient nan"].isnan().all()
-    close(first["gradient 1.0"], whole, 1e-4)
+    assert close(first["gradient 1.0"], whole, 1e-4)
     # Weights 1, 2 and 4 of changes 1, 2 and 4, and a step of 0.7 (1 + 0.9).
-    close(first["without it"], torch.tensor(1.33 * 21 / 7, dtype=torch.float64), 0.05)
-    close(first["of two"], torch.tensor(1.5, dtype=torch.float64), 0.05)  # changes 1 and 2
+    assert close(first["without it"], torch.tensor(1.33 * 21 / 7, dtype=torch.float64), 0.05)
+    assert close(first["of two"], torch.tensor(1.5, dtype=torch.float64), 0.05)  # changes 1 and 2
     assert sum("another worker cannot read it" in found["refused"][-1] for found in ends) == 3
 
 

@@ -4,7 +4,10 @@ import json
 import os
 import signal
 import sys
+import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fedcom.errors import ConfigError, RankLost
-from fedcom.outer import Gradients, Outer, hook, restore, save, start
+from fedcom.outer import Gradients, Outer, hook, links, restore, save, start
 
 torch.set_num_threads(1)
 
@@ -152,19 +155,52 @@ def outcomes(rank: int) -> dict[str, Any]:
     found["same"] &= all_same(found["gradient 1.0"])
     found["hook"] = (state.steps, state.received, sum(heard))
 
-    try:
-        net = model()
-        Outer(net, seed=int(rank == 3))
-    except ConfigError as error:
-        found["differ"] = str(error)
+    found["differ"] = [
+        raised(ConfigError, lambda given=given: Outer(model(), **given))
+        for given in ({"seed": int(rank == 3)}, {"rate": 0.7 if rank else 0.6})
+    ]
+    found["ended"], found["together"] = endings(rank)
     net = model()
     outer = Outer(net, every=1)
     outer._fragments[0].w[0].add_(float(rank == 1))  # as if a worker computed something else
-    try:
-        outer.step()
-    except RankLost as error:
-        found["drifted"] = str(error)
+    found["drifted"] = raised(RankLost, outer.step)
     return found
+
+
+def raised(kind: type[Exception], do: Callable[[], object]) -> str:
+    """What the error says that this raises."""
+    try:
+        do()
+    except kind as error:
+        return str(error)
+    return "nothing"
+
+
+def endings(rank: int) -> tuple[list[str], list[bool]]:
+    """Workers that end at other steps: what they are told, and whether those that may are the same."""
+    told, together = list[str](), list[bool]()
+    for leader in (False, True):
+        for fragments, steps in ((1, [3, 5, 5, 5]), (2, [6, 9, 9, 9]), (1, [5, 4, 4, 4]), (1, [5, 5, 5, 5])):
+            net = model()
+            outer = Outer(net, every=5, fragments=fragments, leader=leader)
+            told.append(raised(RankLost, partial(train, net, outer, steps[rank])))
+        for steps in ([12, 14, 10, 11], [10, 10, 10, 13]):
+            net = model()
+            outer = Outer(net, every=5, leader=leader)
+            end = train(net, outer, steps[rank])[-1]
+            outer.finish()
+            together.append(all_same(end) and torch.equal(flat(net), end) and outer.turns == [3])
+    net, before, links.QUIET = model(), links.QUIET, 0.05
+    outer = Outer(net, every=1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        time.sleep(0.3 * (rank == 3))
+        outer.step()
+    links.QUIET = before
+    together.append(
+        [str(w.message)[:39] for w in said] == ["worker 3 has not answered for 0.05 seco"] * (rank < 3)
+    )
+    return told, together
 
 
 def sites(kind: str) -> dict[str, Any]:
@@ -179,19 +215,29 @@ def sites(kind: str) -> dict[str, Any]:
         from torch.distributed.fsdp import fully_shard
 
         fully_shard(net, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "inside"))["inside"])
-    optimizer, outer = torch.optim.AdamW(net.parameters(), lr=1e-2), Outer(net, every=5, per_site=2)
     draw = torch.Generator().manual_seed(dist.get_rank())
-    x, losses = torch.randn(20, 6, generator=draw), list[float]()
-    for _ in range(40):
+    x, losses, seen = torch.randn(20, 6, generator=draw), list[float](), True
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    with torch.no_grad():
+        net(x)  # FSDP gathers parameters, and keeps them until a backward pass
+    outer = Outer(net, every=5, per_site=2)
+    for step in range(40):
         loss = nn.functional.cross_entropy(net(x), x[:, :4].argmax(1))
         losses.append(loss.item())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        outer.step()
+        with torch.no_grad():
+            before = net(x)
+            if step % 5 < 4:
+                with outer.averaged():
+                    seen &= step < 5 or not torch.equal(net(x), before)
+                seen &= torch.equal(net(x), before)
+            if outer.step():
+                seen &= not torch.equal(net(x), before)
     whole = [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in net.parameters()]
     same = all_same(torch.cat([p.flatten() for p in whole]))
-    return {"same": same, "size": outer.size, "sent": outer.sent, "losses": losses}
+    return {"same": same and seen, "size": outer.size, "sent": outer.sent, "losses": losses}
 
 
 def work(given: dict[str, Any]) -> None:

@@ -5,9 +5,11 @@ Before a message goes its length, in 8 bytes; after all of them a byte for each:
 
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from threading import Timer
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor
 from fedcom.errors import ConfigError, RankLost
 
 c10d: Any = dist  # whose stubs do not name its stores
+QUIET = 60  # seconds to wait for a worker without a word
 
 
 def start(backend: str = "gloo", timeout: float = 1800.0) -> None:
@@ -125,20 +128,22 @@ class Links:
         if self.sites == 1:
             return [word]
         least = torch.tensor([word])
-        if self._site is not None:
-            dist.all_reduce(least, dist.ReduceOp.MIN, self._site)
         found = [torch.zeros_like(least) for _ in range(self.sites)]
-        if self._peers is not None:
-            dist.all_gather(found, least, self._peers)
-        return self._told(torch.cat(found)).tolist()
+        with _blaming("another worker"):
+            if self._site is not None:
+                dist.all_reduce(least, dist.ReduceOp.MIN, self._site)
+            if self._peers is not None:
+                dist.all_gather(found, least, self._peers)
+            return self._told(torch.cat(found)).tolist()
 
     def hand(self, tensors: Sequence[Tensor], source: int) -> None:
         """Overwrite tensors with those of another site, on all processes."""
         for x in tensors:
             there = x.cpu()
-            if self._peers is not None:
-                dist.broadcast(there, dist.get_global_rank(self._peers, source), self._peers)
-            x.copy_(self._told(there))
+            with _blaming("another worker"):
+                if self._peers is not None:
+                    dist.broadcast(there, dist.get_global_rank(self._peers, source), self._peers)
+                x.copy_(self._told(there))
 
     def _told(self, x: Tensor) -> Tensor:
         """What the first process of the site has, overwritten on its others."""
@@ -169,9 +174,10 @@ class Links:
         for i in to:
             with _blaming(f"worker {i}"):
                 work.append((i, dist.isend(own, dist.get_global_rank(peers, i), peers)))
-        for i, each in work:
-            with _blaming(f"worker {i}"):
-                each.wait()
+        with _telling() as awaited:
+            for awaited[0], each in work:
+                with _blaming(f"worker {awaited[0]}"):
+                    each.wait()
         self.sent += len(to) * own.nbytes
         self.received += sum(box.nbytes for box in boxes.values())
 
@@ -185,6 +191,26 @@ class Links:
             if self.leads:
                 whole = torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8)
             return [_bytes(part) for part in torch.split(self._told(whole), lengths.tolist())]
+
+
+@contextmanager
+def _telling() -> Iterator[list[int]]:
+    """Inside, a warning comes after a minute, with the worker whose number is in the list."""
+    awaited = [-1]
+
+    def tell() -> None:
+        warnings.warn(
+            f"worker {awaited[0]} has not answered for {QUIET} seconds; has it ended without finish()?",
+            stacklevel=2,
+        )
+
+    timer = Timer(QUIET, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield awaited
+    finally:
+        timer.cancel()
 
 
 @contextmanager

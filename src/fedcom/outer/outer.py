@@ -15,11 +15,12 @@ So every gain is sent once, and applied one interval late.
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +33,12 @@ from fedcom.formats import MB
 from fedcom.outer import messages
 from fedcom.outer.links import Links
 from fedcom.outer.messages import Header
-from fedcom.outer.shards import Named, Piece, divided, is_sharded, trainable
+from fedcom.outer.shards import Model, Piece, divided, is_sharded, let_go, named, trainable
 from fedcom.plain import pick
 from fedcom.vectors import Vectors
 
 Heard = dict[int, tuple[Header, list[memoryview]]]  # messages by worker
+_NOT_FINITE = "its change is not finite"
 _ODD = 0x9E3779B97F4A7C1
 
 
@@ -72,7 +74,7 @@ class Outer:
 
     def __init__(
         self,
-        model: nn.Module | Iterable[Tensor] | Iterable[Named],
+        model: Model,
         codec: str | dict[str, Any] | Codec = "rotated",
         bits: float | None = None,
         every: int = 50,
@@ -91,7 +93,11 @@ class Outer:
         log: Callable[[str], object] | None = None,
     ) -> None:
         _check(every=every, rate=rate, delay=delay, memory=memory, weight=weight, fragments=fragments)
-        parameters = trainable(model)
+        self._model: Model = model if isinstance(model, nn.Module) else list[Any](model)
+        let_go(model)
+        self._trained = parameters = trainable(self._model)
+        if is_sharded(parameters) and not isinstance(model, nn.Module):
+            raise ConfigError("under FSDP give the module, not its parameters")
         self.codec, self.optimiser = codec_of(codec, bits), ServerOptimiser.of_plain(optimiser)
         if down is not None and not leader:
             raise ConfigError("down is the codec of the leader's message; set leader=True")
@@ -100,16 +106,18 @@ class Outer:
         self._gamma = rate / (1 - self.optimiser.kept) if self.optimiser.uses_gamma else 1.0
         self._links = Links(per_site, is_sharded(parameters), timeout)
         self._draw, self._log = Draw.seeded(seed), log
+        self._why: dict[int, str] = {}  # messages of this outer step are left out
         self._fragments = [
             Fragment(number, pieces, self.optimiser, memory)
             for number, pieces in enumerate(divided(parameters, fragments))
         ]
         self.steps, self.size = 0, sum(fragment.size for fragment in self._fragments)
         self._pool = ThreadPoolExecutor(1, "fedcom-outer") if delay else None
-        if len(set(self._links.gather(self._facts()))) > 1:
+        facts, gather = self._facts(), self._links.gather
+        if len({*gather(facts), *(~most for most in gather(~facts))}) > 1:  # of a site: least and most
             raise ConfigError(
-                "workers differ in model, codec, fragments, seed or starting parameters; give all the same, "
-                "and set the same torch.manual_seed before the model is made"
+                "workers differ in model, codec, optimiser, rate, every, fragments, seed or starting "
+                "parameters; give all the same, and set the same torch.manual_seed before the model is made"
             )
 
     @property
@@ -121,6 +129,11 @@ class Outer:
     def process(self) -> int:
         """The number of this process among all."""
         return self._links.process
+
+    @property
+    def worker(self) -> int:
+        """The number of this process's site among them."""
+        return self._links.number
 
     @property
     def turns(self) -> list[int]:
@@ -141,6 +154,8 @@ class Outer:
         """Count a step of the worker, and take the outer step that is due; returns whether one was."""
         self.steps += 1
         due = [fragment for fragment in self._fragments if self._due(fragment)]
+        if due:
+            self._look()
         for fragment in due:
             self._land(fragment)
             self._launch(fragment)
@@ -149,16 +164,23 @@ class Outer:
         return bool(due)
 
     def finish(self) -> None:
-        """Bring in what is in flight, and exchange what was gained since: all workers are the same then."""
+        """Bring in what is in flight, and exchange what was gained since: all workers are the same then.
+
+        All call it, in the same interval between outer steps.
+        """
+        self._look()
         for fragment in self._fragments:
             self._land(fragment)
-            if self.steps and not self._due(fragment):
+        whole = self._meet()
+        for fragment in self._fragments:
+            if whole or fragment.at != self.steps:
                 self._launch(fragment)
                 self._land(fragment)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Inside, the model has the outer parameters, which are the same on all workers; its own after."""
+        self._look()
         own = [[piece.read() for piece in fragment.pieces] for fragment in self._fragments]
         for fragment in self._fragments:
             fragment.wait()
@@ -166,6 +188,7 @@ class Outer:
         try:
             yield
         finally:
+            let_go(self._model)
             for fragment, before in zip(self._fragments, own, strict=True):
                 fragment.show(before)
 
@@ -174,13 +197,11 @@ class Outer:
         return 8 * max(self.sent, self.received) / (1e6 * megabits)
 
     def __str__(self) -> str:
-        full = 4 * self.size * sum(f.turn * f.size for f in self._fragments) / max(1, self.size)
+        full = sum(4 * fragment.turn * fragment.size for fragment in self._fragments)
         to = 1 if self.leader and self._links.number else self.workers - 1
-        share = full * to / self.sent if self.sent else math.nan
-        return (
-            f"step {self.steps}, outer step {max(self.turns)}: {self.sent / MB:.3g} MB sent, "
-            f"{self.received / MB:.3g} MB received, {share:.0f} times fewer than 32 bits"
-        )
+        said = f"step {self.steps}, outer step {max(self.turns)}: {self.sent / MB:.3g} MB sent, "
+        said += f"{self.received / MB:.3g} MB received"
+        return f"{said}, {full * to / self.sent:.0f} times fewer than 32 bits" if self.sent and to else said
 
     def state_dict(self) -> dict[str, Any]:
         """All that another process needs to go on with the same bits; waits for what is in flight."""
@@ -193,9 +214,12 @@ class Outer:
             raise ConfigError(
                 f"the state has {len(state['fragments'])} fragments, not {len(self._fragments)}"
             )
-        for fragment, own in zip(self._fragments, state["fragments"], strict=True):
-            fragment.load_state_dict(own)
+        pairs = list(zip(self._fragments, state["fragments"], strict=True))
+        for fragment, own in pairs:
+            fragment.refuse_others(own)
         self.steps, self._links.sent, self._links.received = (state[k] for k in ("steps", "sent", "received"))
+        for fragment, own in pairs:
+            fragment.load_state_dict(own, self._last(fragment))
 
     def join(self, source: int, steps: int, missing: bool) -> None:
         """Hand the outer state of one worker to those that miss it; all workers call this at once.
@@ -206,29 +230,84 @@ class Outer:
             missing: whether this worker misses it. It then begins at the outer parameters.
         """
         for fragment in self._fragments:
-            turn = torch.tensor(fragment.turn)
+            counts = torch.tensor([fragment.turn, fragment.at])
             moments = [x for own in fragment.moments for x in own.values()]
-            found = [x.clone() for x in (turn, *fragment.w, *moments)]
+            found = [x.clone() for x in (counts, *fragment.w, *moments)]
             self._links.hand(found, source)
             if missing:
-                fragment.turn, fragment.launched, fragment.before = int(found[0]), False, None
+                fragment.turn, fragment.at = found[0].tolist()
+                fragment.launched, fragment.before = False, None
                 for own, new in zip((*fragment.w, *moments), found[1:], strict=True):
                     own.copy_(new)
-                fragment.show(fragment.w)
+                for i, w in enumerate(fragment.w):
+                    fragment.give(i, w)
         self.steps = steps
 
     def gather(self, word: int) -> list[int]:
         """A whole number of every worker; all call this at once."""
         return self._links.gather(word)
 
+    def _look(self) -> None:
+        """See to it that the parameters are those that are exchanged."""
+        let_go(self._model)
+        before = {id(p): name for name, p in self._trained}
+        now = {id(p): name for name, p in named(self._model) if p.requires_grad}
+        if new := [name for p, name in now.items() if p not in before]:
+            raise ConfigError(
+                f"parameter {new[0]!r} is new or trainable only since the Outer was made, so it would not be "
+                "exchanged; make another Outer, on all workers"
+            )
+        if frozen := [name for p, name in before.items() if p not in now]:
+            warnings.warn(
+                f"parameter {frozen[0]!r} was frozen or replaced since the Outer was made, but outer steps "
+                "still move it; make another Outer, on all workers",
+                stacklevel=3,
+            )
+
+    def _meet(self) -> bool:
+        """Make sure that all workers finish; whether all send all fragments, as their steps differ."""
+        gained = any(fragment.at != self.steps for fragment in self._fragments)
+        header = Header(0, self.steps, int(gained), self.weight, end=True)
+        own = messages.pack(header, []) if self._links.leads else b""
+        if not self.leader:
+            return self._differ(self._links.exchange(own))
+        mail, down = self._links.collect(own), b""
+        try:
+            if mail:
+                down = messages.pack(replace(header, empty=True), [])
+                down = messages.pack(replace(header, checksum=int(self._differ(mail))), [])
+        finally:  # if it fails the others hear of it
+            told = self._links.spread(down)
+        return self._differ([told])
+
+    def _differ(self, mail: list[memoryview]) -> bool:
+        """Whether some worker has gained something, and they have not taken the same number of steps."""
+        heard = [messages.head(data) for data in mail]
+        for number, header in enumerate(heard):
+            if not header.end:
+                raise RankLost(f"worker {number} takes further steps{self._uneven}")
+            if header.empty:
+                raise RankLost("not all workers finish; the leader says which")
+        several = len({header.turn for header in heard} | {self.steps}) > 1
+        return any(header.checksum for header in heard) and (several or len(mail) == 1 < self.workers)
+
+    @property
+    def _uneven(self) -> str:
+        return f", this one has taken {self.steps}; give all workers as many, and call finish on all"
+
     def _due(self, fragment: "Fragment") -> bool:
-        """Whether a fragment is exchanged after this step; they take turns."""
+        """Whether a fragment is exchanged after this step."""
+        return self._last(fragment) == self.steps
+
+    def _last(self, fragment: "Fragment") -> int:
+        """The last step so far after which a fragment was due; they take turns."""
         offset = fragment.number * self.every // len(self._fragments)
-        return self.steps > 0 and (self.steps - offset) % self.every == 0
+        last = self.steps - (self.steps - offset) % self.every
+        return last if last > 0 else 0
 
     def _facts(self) -> int:
         """A number that differs between workers that cannot exchange messages."""
-        found = 0
+        found = crc32(repr((self.optimiser, self._gamma)).encode())
         for fragment in self._fragments:
             for piece in fragment.pieces:
                 found = mix(found, self.codec.fingerprint(piece.layout))
@@ -238,6 +317,7 @@ class Outer:
 
     def _launch(self, fragment: "Fragment") -> None:
         """Send the change of a fragment, and take the outer step when all messages are here."""
+        fragment.at = self.steps
         fragment.before = [piece.read() for piece in fragment.pieces] if self.delay else None
         if self._pool is None:
             self._turn(fragment)
@@ -253,9 +333,9 @@ class Outer:
         fragment.launched = False
         for i, piece in enumerate(fragment.pieces):
             w = fragment.w[i]
-            piece.write(w if fragment.before is None else w + (piece.read() - fragment.before[i]))
+            fragment.give(i, w if fragment.before is None else w + (piece.read() - fragment.before[i]))
         fragment.before = None
-        if self._log is not None and self._links.number == 0:
+        if self._log is not None and self._links.process == 0:
             self._log(str(self))
 
     def _turn_aside(self, fragment: "Fragment", ready: Mapping[torch.device, Any]) -> None:
@@ -291,10 +371,16 @@ class Outer:
     def _mean(self, fragment: "Fragment", heard: Heard) -> Callable[[int], Tensor]:
         """The weighted mean of what was heard, as a function of the piece."""
         total = sum(header.weight for header, _ in heard.values())
-        if not total:
+        if not total and set(self._why.values()) == {_NOT_FINITE}:
             raise Diverged(
-                f"outer step {fragment.turn}: no worker has sent a change that is finite and can be read; "
-                "lower the rates, and go on from a checkpoint"
+                f"outer step {fragment.turn}: no worker has sent a change that is finite; lower the rates, "
+                "and go on from a checkpoint"
+            )
+        if not total:
+            why = "; ".join(f"that of worker {number}: {why}" for number, why in self._why.items())
+            raise RankLost(
+                f"outer step {fragment.turn}: there is no message that all workers can read ({why}); are all "
+                "at the same outer step? go on from a checkpoint that all have, with fedcom.outer.restore"
             )
 
         def mean_of(i: int) -> Tensor:
@@ -323,12 +409,31 @@ class Outer:
                 told = self._links.spread(down)
         else:
             told = self._links.spread(b"")
-        said, found = messages.unpack(told, fragment.number, fragment.turn, len(pieces))
+        with self._of_leader(fragment):
+            said, found = messages.unpack(told, fragment.number, fragment.turn, len(pieces))
+        if said.end:
+            raise RankLost(f"worker 0 has finished after {said.turn} steps{self._uneven}")
         if said.empty:
             raise RankLost(
                 f"outer step {fragment.turn}: the leader could not average the messages; see there"
             )
-        return lambda i: self.down.decode(found[i], pieces[i].layout, self._key(fragment, i))
+
+        def heard(i: int) -> Tensor:
+            with self._of_leader(fragment):
+                return self.down.decode(found[i], pieces[i].layout, self._key(fragment, i))
+
+        return heard
+
+    @contextmanager
+    def _of_leader(self, fragment: "Fragment") -> Iterator[None]:
+        """Inside, the leader's message is read, which nobody can leave out."""
+        try:
+            yield
+        except WireError as error:
+            raise WireError(
+                f"outer step {fragment.turn}: the message of the leader, worker 0, cannot be read: {error}; "
+                "go on from a checkpoint"
+            ) from None
 
     def _decoded(self, fragment: "Fragment", i: int, number: int, part: memoryview) -> Tensor:
         """What a worker's message says of a piece."""
@@ -339,28 +444,34 @@ class Outer:
 
     def _encode(self, fragment: "Fragment", header: Header) -> bytes:
         """This worker's message; an empty one if its change is not finite."""
-        parts, own = list[bytes](), self._links.number
+        parts, rest, own = list[bytes](), list[Tensor](), self._links.number
         try:
             for i, piece in enumerate(fragment.pieces):
                 change = fragment.w[i] - (piece.read() if fragment.before is None else fragment.before[i])
+                change = change + fragment.slack[i] if piece.coarse else change
                 change = change + self.memory * fragment.rest[i] if self.memory else change
                 draw = self._key(fragment, i, own)
                 parts.append(self.codec.encode(change, piece.layout, draw))
                 if self.memory:
-                    fragment.rest[i].copy_(change - self.codec.decode(parts[-1], piece.layout, draw))
+                    rest.append(change - self.codec.decode(parts[-1], piece.layout, draw))
         except NotFinite:
             fragment.before = None  # what it gains meanwhile is not finite either
             return messages.pack(replace(header, empty=True), [])
+        for kept, x in zip(fragment.rest, rest, strict=True):
+            kept.copy_(x)
         return messages.pack(header, parts)
 
     def _heard(self, fragment: "Fragment", mail: list[memoryview], checksum: int) -> Heard:
         """The messages that can be read, by worker; others are named."""
         heard, pieces, codec = {}, len(fragment.pieces), self.codec
+        self._why.clear()
         for number, data in enumerate(mail):
             try:
                 header, parts = messages.unpack(data, fragment.number, fragment.turn, pieces)
+                if header.end:
+                    raise RankLost(f"worker {number} has finished after {header.turn} steps{self._uneven}")
                 if header.empty:
-                    raise WireError("its change is not finite")
+                    raise WireError(_NOT_FINITE)
                 for piece, part in zip(fragment.pieces, parts, strict=True):
                     codec.format.unframe(codec.id, codec.fingerprint(piece.layout), part)
             except WireError as error:
@@ -383,6 +494,7 @@ class Outer:
         return {number: own for number, own in heard.items() if agreed[number]}
 
     def _left_out(self, fragment: "Fragment", number: int, why: object) -> None:
+        self._why[number] = str(why)
         warnings.warn(
             f"outer step {fragment.turn}: the message of worker {number} is left out: {why}", stacklevel=2
         )
@@ -403,16 +515,19 @@ class Fragment:
         w: the outer parameters.
         moments: of the outer optimiser.
         rest: what the codec has not sent, if it is remembered.
+        slack: how far the worker's own parameters were from what was written last, as bfloat16 rounds it.
         before: the worker's own parameters when it last sent its change, if it goes on meanwhile.
         launched: whether an outer step was taken that the worker does not have yet.
         turn: outer steps taken.
+        at: steps of the worker when it last sent its change.
     """
 
     def __init__(self, number: int, pieces: list[Piece], optimiser: ServerOptimiser, memory: float) -> None:
-        self.number, self.pieces, self.turn, self.launched = number, pieces, 0, False
+        self.number, self.pieces, self.turn, self.at, self.launched = number, pieces, 0, 0, False
         self.w = [piece.read() for piece in pieces]
         self.moments: list[Vectors] = [optimiser.init(w) for w in self.w]
         self.rest = [torch.zeros_like(w) for w in self.w] if memory else []
+        self.slack = [x.read().zero_() if x.coarse else torch.empty(0) for x in pieces]
         self.before: list[Tensor] | None = None
         self.flight: Future[None] | None = None
         self.size = sum(piece.layout.size for piece in pieces)
@@ -422,6 +537,12 @@ class Fragment:
         if self.flight is not None:
             flight, self.flight = self.flight, None
             flight.result()
+
+    def give(self, i: int, x: Tensor) -> None:
+        """Write a piece of the worker's own parameters, and keep what was lost to their dtype."""
+        self.pieces[i].write(x)
+        if self.pieces[i].coarse:
+            self.slack[i] = self.pieces[i].read() - x
 
     def show(self, vectors: list[Tensor]) -> None:
         """Write vectors over the worker's own parameters."""
@@ -441,24 +562,45 @@ class Fragment:
         self.wait()
         return {
             "turn": self.turn,
+            "at": self.at,
             "launched": self.launched,
             "w": self.w,
             "moments": self.moments,
             "rest": self.rest,
+            "slack": self.slack,
             "before": self.before,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.wait()
-        if [x.shape for x in state["w"]] != [x.shape for x in self.w]:
+    def refuse_others(self, state: Mapping[str, Any]) -> None:
+        """Raise ConfigError on a state of another model or of other settings."""
+        if _described(state["w"]) != _described(self.w):
             raise ConfigError("the state is of a model with other parameters, or of another torch dtype")
+        if [set(x) for x in state["moments"]] != [set(x) for x in self.moments]:
+            raise ConfigError("the state is of another outer optimiser; give the same")
+        if len(state["rest"]) != len(self.rest):
+            has, asked = ("a memory", "0") if state["rest"] else ("no memory", "above 0")
+            raise ConfigError(f"the state has {has}, but memory is {asked}; give the same")
+
+    def load_state_dict(self, state: Mapping[str, Any], at: int) -> None:
+        """Take over a state.
+
+        Args:
+            at: which it has if it is one of fedcom 0.2.0, whose states do not say it.
+        """
+        self.wait()
         self.turn, self.launched, before = state["turn"], state["launched"], state["before"]
-        for own, new in zip([*self.w, *self.rest], [*state["w"], *state["rest"]], strict=True):
+        self.at = state.get("at", at)
+        kept = [*state["w"], *state["rest"], *state.get("slack", self.slack)]
+        for own, new in zip([*self.w, *self.rest, *self.slack], kept, strict=True):
             own.copy_(new)
         for moments, new in zip(self.moments, state["moments"], strict=True):
             for name, x in new.items():
                 moments[name].copy_(x)
         self.before = before and [x.to(w.device, w.dtype) for x, w in zip(before, self.w, strict=True)]
+
+
+def _described(vectors: list[Tensor]) -> list[Any]:
+    return [(x.shape, x.dtype) for x in vectors]
 
 
 def codec_of(given: str | dict[str, Any] | Codec, bits: float | None) -> Codec:
@@ -475,9 +617,12 @@ def codec_of(given: str | dict[str, Any] | Codec, bits: float | None) -> Codec:
 
 def _check(**given: float) -> None:
     """Refuse settings out of range."""
+    for name in ("every", "fragments", "delay"):
+        if not hasattr(given[name], "__index__"):
+            raise ConfigError(f"{name} must be a whole number; got {given[name]!r}")
     for name in ("every", "rate", "weight", "fragments"):
-        if not given[name] > 0:
-            raise ConfigError(f"{name} must be above 0; got {given[name]}")
+        if not 0 < given[name] < math.inf:
+            raise ConfigError(f"{name} must be above 0 and finite; got {given[name]}")
     if given["delay"] not in (0, 1):
         raise ConfigError(f"delay must be 0 or 1 intervals; got {given['delay']}")
     if not 0 <= given["memory"] <= 1:

@@ -1,10 +1,11 @@
 """A model's trainable parameters as flat pieces of bounded size, wherever they lie."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
@@ -12,33 +13,39 @@ from fedcom.vectors import Layout
 MOST = 1 << 22  # numbers of a piece: codecs need some times its memory while they work on it
 
 Named = tuple[str, Tensor]
+Model = nn.Module | Iterable[Tensor] | Iterable[Named]
 
 
 class Range(NamedTuple):
     """Some consecutive numbers of one parameter."""
 
     name: str
-    values: Tensor  # all numbers of the parameter, as a flat view of it
+    parameter: Tensor
     start: int
     stop: int
     shape: tuple[int, ...]  # of the parameter, if this is all of it
 
     @property
     def own(self) -> Tensor:
-        """The numbers themselves, as a view."""
-        return self.values[self.start : self.stop]
+        """The numbers themselves, as a view of the memory that the parameter has now."""
+        return _flat(self.name, self.parameter)[self.start : self.stop]
 
 
 class Piece:
     """Ranges that are sent in one message, in order, and their layout."""
 
     def __init__(self, ranges: Sequence[Range], dtype: torch.dtype) -> None:
-        self.ranges = ranges
+        self.ranges, self.device = ranges, _local(ranges[0].parameter).device
         self.layout = Layout(tuple(r.name for r in ranges), tuple(r.shape for r in ranges), dtype)
+
+    @property
+    def coarse(self) -> bool:
+        """Whether parameters are of a dtype that cannot hold all that is written over them."""
+        return any(r.parameter.dtype != self.layout.dtype for r in self.ranges)
 
     def read(self) -> Tensor:
         """A copy of the numbers, as one vector."""
-        return torch.cat([r.own.to(self.layout.dtype) for r in self.ranges])
+        return torch.cat([r.own.to(self.device, self.layout.dtype) for r in self.ranges])
 
     def write(self, x: Tensor) -> None:
         """Write a vector over the numbers."""
@@ -46,20 +53,41 @@ class Piece:
             r.own.copy_(part)
 
 
-def trainable(model: nn.Module | Iterable[Tensor] | Iterable[Named]) -> list[Named]:
-    """The trainable parameters of a module, or of a list of them with or without names; tied ones once."""
+def named(model: Model) -> list[Named]:
+    """The parameters of a module, or of a list of them, with names; tied ones once."""
     if isinstance(model, nn.Module):
-        named: list[Named] = list(model.named_parameters())
-    else:
-        given = list(model)
-        named = [x if isinstance(x, tuple) else (str(i), x) for i, x in enumerate(given)]
-    found = list({id(p): (name, p) for name, p in named if p.requires_grad}.values())
+        if any(_is(module, "FullyShardedDataParallel") for module in model.modules()):
+            raise ConfigError("shards of FullyShardedDataParallel have no names; use fully_shard instead")
+        return list(model.named_parameters())
+    found = [x if isinstance(x, tuple) else (str(i), x) for i, x in enumerate(model)]
+    if not all(isinstance(p, Tensor) for _, p in found):
+        raise ConfigError("model must be a module or its parameters, with or without names")
+    return list({id(p): (name, p) for name, p in found}.values())
+
+
+def trainable(model: Model) -> list[Named]:
+    """The trainable parameters of a module, or of a list of them with or without names; tied ones once."""
+    found = [(name, p) for name, p in named(model) if p.requires_grad]
     if not found:
         raise ConfigError("the model has no trainable parameter (requires_grad)")
     for name, p in found:
         if not p.is_floating_point():
             raise ConfigError(f"parameter {name!r} holds {p.dtype}; outer steps are of real numbers")
+        if p.is_meta or is_lazy(p):
+            raise ConfigError(f"parameter {name!r} has no values yet; give it some first")
     return found
+
+
+def let_go(model: Model) -> None:
+    """Let modules under FSDP hold their shards alone: what they have gathered would not see new values."""
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        if _is(module, "FSDPModule"):
+            cast(Any, module).reshard()
+
+
+def _is(module: nn.Module, name: str) -> bool:
+    """Whether a module is of a class of this name, which it takes a second to import."""
+    return any(kind.__name__ == name for kind in type(module).__mro__)
 
 
 def is_sharded(parameters: Iterable[Named]) -> bool:
@@ -74,37 +102,36 @@ def divided(parameters: Sequence[Named], count: int) -> list[list[Piece]]:
     """
     if not 1 <= count <= len(parameters):
         raise ConfigError(f"fragments must be from 1 to {len(parameters)}, the parameters; got {count}")
-    flat = [(name, _flat(p), tuple(_local(p).shape)) for name, p in parameters]
-    total = sum(values.numel() for _, values, _ in flat)
-    dtype = torch.float64 if any(v.dtype == torch.float64 for _, v, _ in flat) else torch.float32
+    sizes = [_flat(name, p).numel() for name, p in parameters]
+    total = sum(sizes)
+    dtype = torch.float64 if any(p.dtype == torch.float64 for _, p in parameters) else torch.float32
     parts: list[list[Range]] = [[] for _ in range(count)]
     before = 0
-    for i, (name, values, shape) in enumerate(flat):
+    for i, ((name, p), size) in enumerate(zip(parameters, sizes, strict=True)):
         # Where the middle of the parameter lies, but so that every fragment gets one.
-        by_size = (2 * before + values.numel()) * count // (2 * max(1, total))
+        by_size = (2 * before + size) * count // (2 * max(1, total))
         filled = sum(bool(part) for part in parts)
         part = min(max(by_size, filled - 1), filled, count - 1)
-        part = max(part, count - (len(flat) - i), 0)
-        parts[part].append(Range(name, values, 0, values.numel(), shape))
-        before += values.numel()
+        part = max(part, count - (len(sizes) - i), 0)
+        parts[part].append(Range(name, p, 0, size, tuple(_local(p).shape)))
+        before += size
     return [[Piece(ranges, dtype) for ranges in _in_pieces(part)] for part in parts]
 
 
 def _in_pieces(ranges: Iterable[Range]) -> Iterable[list[Range]]:
-    """The ranges in groups on one device and of at most MOST numbers; long ones are cut."""
+    """The ranges in groups on one device and of at most MOST numbers; long ones are cut, empty ones go."""
     group, room = list[Range](), MOST
     for r in ranges:
         start = r.start
-        while start < r.stop or r.start == r.stop == start:
-            if group and (room == 0 or group[-1].values.device != r.values.device):
+        while start < r.stop:
+            if group and (room == 0 or group[-1].parameter.device != r.parameter.device):
                 yield group
                 group, room = [], MOST
             stop = min(r.stop, start + room)
             whole = (start, stop) == (r.start, r.stop)
-            group.append(Range(r.name, r.values, start, stop, r.shape if whole else (stop - start,)))
+            group.append(r._replace(start=start, stop=stop, shape=r.shape if whole else (stop - start,)))
             room -= stop - start
-            if (start := stop) == r.stop:
-                break
+            start = stop
     if group:
         yield group
 
@@ -114,7 +141,7 @@ def _local(p: Tensor) -> Tensor:
     return p.to_local() if hasattr(p, "to_local") else p
 
 
-def _flat(p: Tensor) -> Tensor:
+def _flat(name: str, p: Tensor) -> Tensor:
     """All numbers of a parameter as a flat view, in the order in which they lie in memory."""
     x = _local(p).detach()
     if x.numel() == 0:
@@ -124,4 +151,6 @@ def _flat(p: Tensor) -> Tensor:
     try:
         return x.view(-1)
     except RuntimeError:
-        raise ConfigError("a parameter is a view with gaps of another tensor; make it contiguous") from None
+        raise ConfigError(
+            f"parameter {name!r} is a view with gaps of another tensor; make it contiguous"
+        ) from None
