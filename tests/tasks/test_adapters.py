@@ -1,6 +1,7 @@
 """Adapters: what is trained, sent, kept and shared; a round of each method by hand; engines and codecs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from fedcom import (
     AdamWSteps,
     ConfigError,
     FedAvg,
+    FedCM,
     FedCOM,
     FedCOMGATE,
+    Identity,
     Int,
     Links,
+    PlainSteps,
     Qsparse,
     Simulation,
     Task,
@@ -211,6 +215,39 @@ def test_ranks_by_client_are_the_same_in_every_engine(tmp_path: Path) -> None:
     for ranks, adapter in ((None, "het"), ((1, 3), "het"), ((1, 2), "lora")):
         with pytest.raises(ConfigError, match="het"):
             small_task(adapter, ranks=ranks)
+
+
+@pytest.mark.parametrize("case", ["pull", "clip", "direction"])
+def test_what_a_client_lacks_neither_pulls_nor_counts(case: str) -> None:
+    """Of the model, of the direction of FedCM, in the norm of a message and in q."""
+    task, eta, tau, mu, bound, alpha = linear_task("het"), 0.02, 3, 0.0, 1e9, 1.0
+    method, links = FedAvg(eta=eta, tau=tau, batch="full", decay=1), Links(Identity())
+    if case == "pull":
+        mu, method = 0.5, replace(method, local=PlainSteps(mu=0.5))
+    if case == "clip":
+        bound, links = 0.1, Links(Identity(), clip=0.1)
+    if case == "direction":
+        alpha, method = 0.3, FedCM(eta=eta, tau=tau, batch="full", decay=1, alpha=0.3)
+    run = Simulation(task, method, links, rounds=2, device="cpu")
+    w, weight = task.objective.start, torch.full((1, 3), 1 / 3, dtype=torch.float64)
+    whole, direction = task.objective.layout.tensors(torch.ones(len(w)).double()), torch.zeros_like(w)
+    whole["0.lora_A"][1], whole["0.lora_B"][:, 1] = 0, 0
+    has = [torch.cat([x.flatten() for x in whole.values()]), torch.ones_like(w)]
+    for _ in range(2):
+        moved = torch.zeros_like(w)
+        for j in range(2):
+            end = start = has[j] * w
+            for _ in range(tau):
+                x, y = task.x[None, 3 * j : 3 * j + 3], task.y[None, 3 * j : 3 * j + 3]
+                g = task.objective.gradients(end[None], x, y, weight)[0]
+                end = end - eta * has[j] * (alpha * g + (1 - alpha) * direction + mu * (end - start))
+            moved += (start - end) * min(1.0, bound / float((start - end).norm()))
+        moved /= sum(has)
+        w, direction = w - moved, moved / (eta * tau)
+        run.step()
+        assert close(run.server.w, w, 1e-12)
+    coded = Simulation(task, FedCOM(eta=eta, tau=tau, batch="full"), Int(8), rounds=1, device="cpu")
+    assert coded.run()[-1]["q"] < 0.01
 
 
 @pytest.mark.parametrize("method", ["fedex", "flora"])
