@@ -1,5 +1,6 @@
 """Adapters: what is trained, sent, kept and shared; a round of each method by hand; engines and codecs."""
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from fedcom.config import Config, read
 from fedcom.config.methods import alone
 from fedcom.draws import Draw
 from fedcom.engines.stacks import stack_runs
-from fedcom.tasks.adapters import adapted_layers, kept, merged
+from fedcom.tasks.adapters import adapted_layers, kept, load_kept, merged
 from fedcom.tasks.objective import Objective
 from tests.cli.test_cli import Command, command
 from tests.conftest import close
@@ -391,6 +392,69 @@ def test_layers_of_every_kind_have_adapters() -> None:
         assert close(flat[name](x), module[name](x)), name  # type: ignore[index]
         assert not close(flat[name](x), base[name](x), 1e-3), name  # type: ignore[index]
         assert type(flat[name]) is type(layer)  # type: ignore[index]
+
+
+@torch.no_grad()
+def test_adapters_count_wherever_a_layer_is_used(tmp_path: Path) -> None:
+    """In evaluation torch's transformer layers read weights past them; a layer may have two names."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+    module = lora(nn.TransformerEncoder(layer, 2), 2, layers=("linear1", "linear2")).eval()
+    for _, part in adapted_layers(module):
+        part.lora_B.normal_()
+    x, padding = torch.randn(3, 5, 8), torch.arange(5).expand(3, 5) > 2
+    assert close(module(x), merged(module)(x), 1e-5)
+    assert close(module(x), copy.deepcopy(module).train()(x), 1e-5)
+    seen = module(x, src_key_padding_mask=padding)[:, :3]
+    assert close(seen, copy.deepcopy(module).train()(x, src_key_padding_mask=padding)[:, :3], 1e-5)
+
+    shared = nn.Linear(4, 4)
+    module = lora(nn.Sequential(shared, nn.Tanh(), shared), 2)
+    assert module[0] is module[2]
+    assert [name for name, _ in module.named_parameters()] == ["0.weight", "0.bias", "0.lora_A", "0.lora_B"]
+    assert lora(nn.Sequential(shared, nn.Tanh(), shared), 2, layers="2")[2].lora_B is not None  # type: ignore[index]
+    module[0].lora_B.normal_()  # type: ignore[index, operator]
+    x = torch.randn(3, 4)
+    assert close(merged(module)(x), module(x), 1e-5)
+    with pytest.raises(ConfigError, match="'2' has another name too, which peft's files cannot hold"):
+        save_peft(module, tmp_path)
+
+
+def test_what_is_kept_has_the_statistics_of_batchnorm() -> None:
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    x, y = torch.randn(20, 4) + 1, torch.arange(20) % 3
+    task = Task.from_arrays(lora(base, 2), x, y, clients=2, batch_norm="averaged")
+    run = Simulation(task, FedAvg(eta=0.1, tau=2, batch=5), rounds=2, device="cpu")
+    run.run()
+    after, again = run.module().eval(), lora(base, 2).eval()
+    state = kept(after)
+    load_kept(again, state)
+    assert torch.equal(again(x), after(x))
+    statistics = {"1.running_mean", "1.running_var"}
+    assert {*state} == {*statistics, *(f"{i}.lora_{which}" for i in (0, 2) for which in "AB")}
+    load_kept(again, {key: x for key, x in state.items() if key not in statistics})  # as 0.2.0 wrote it
+    with pytest.raises(RuntimeError, match="lora_A"):
+        load_kept(again, {key: x for key, x in state.items() if key != "0.lora_A"})
+
+
+@pytest.mark.parametrize(
+    ("also", "said"),
+    [
+        ("first.bias", "'first.bias' is trained beside the adapter"),
+        ("scale", "'scale' is of a part"),
+        ("last.weight", "'last.weight' is trained and has another name"),
+        ("twin.weight", "'last.weight' is trained and has another name"),
+    ],
+)
+def test_what_peft_cannot_hold_is_refused(also: str, said: str, tmp_path: Path) -> None:
+    base = nn.ModuleDict({name: nn.Linear(3, 3) for name in ("first", "last", "twin")})
+    base["twin"].weight = base["last"].weight
+    base.scale = nn.Parameter(torch.ones(3))
+    with pytest.raises(ConfigError, match=said):
+        save_peft(lora(base, 2, layers="first", also=also), tmp_path)
+    with pytest.raises(ConfigError, match="cannot be trained also; got also=first"):
+        lora(base, 2, layers="first", also=("first", also), method="fedex")
 
 
 @pytest.mark.parametrize("adapter", ["rolora", "fedex"])
