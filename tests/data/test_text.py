@@ -261,6 +261,13 @@ def test_a_tokenizer_of_llama2c_cuts_text_and_the_file_of_its_tokens_needs_none(
     assert tokenizer.decode(tokenizer.encode("ab  bt")) == "ab  bt"
     across = llama2c.Tokenizer(llama2c_file(tmp_path / "across.bin", {**joined, b"t ": 0.0}))
     assert across.encode("abt a") == [start, 3, ab, 10, 4]  # a word ends in a space, so words are not cut
+    assert tokenizer.decode([1, ab, 10]) == "ab", "a model may have more tokens than its tokenizer"
+    whole = file.read_bytes()
+    backwards = whole + struct.pack("<fi", 0.0, -8)  # would be read for ever
+    for damaged in (whole[:-1], backwards, whole[:20], b""):
+        (tmp_path / "damaged.bin").write_bytes(damaged)
+        with pytest.raises(DataError, match="or cut short"):
+            llama2c.Tokenizer(tmp_path / "damaged.bin")
     data = from_text({"x": ("ab abt a t", "a b"), "y": ("tab tab", "ab")}, length=3, tokenizer=file)
     assert data.classes == 10
     assert data.x[0].tolist() == [3, ab, 3]
