@@ -306,6 +306,25 @@ def test_a_base_that_changes_is_the_run_s_own(method: str, tmp_path: Path) -> No
             Simulation(task, FedCOMGATE())
 
 
+@pytest.mark.parametrize("method", ["fedex", "flora"])
+def test_the_best_model_has_the_base_it_was_found_with(method: str, tmp_path: Path) -> None:
+    """The one before round 1 has the fewest bytes; also after a checkpoint."""
+    task = linear_task(method)
+    algorithm = FedAvg(eta=0.02, tau=2, batch="full")
+    run = Simulation(task, algorithm, rounds=3, device="cpu", best="uplink_bytes")
+    first, rows = run.module(), run.rows()
+    for _ in range(2):
+        next(rows)
+    run.save(tmp_path)
+    back = Simulation.load(tmp_path, task)
+    for one in (run, back):
+        one.run()
+        assert one.best.round == 0
+        best, last = (dict(one.module(best).named_parameters()) for best in (True, False))
+        assert all(torch.equal(p, best[name]) for name, p in first.named_parameters())
+        assert not torch.equal(best["0.weight"], last["0.weight"])
+
+
 def test_the_frozen_base_is_held_once(tmp_path: Path) -> None:
     """Copies for threads, devices and dtypes share it; 16 bits stay 16 bits; checkpoints do not hold it."""
     base = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 400), nn.Tanh(), nn.Linear(400, 50))
