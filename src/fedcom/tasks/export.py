@@ -23,7 +23,9 @@ def save_peft(module: nn.Module, folder: str | Path, base: str = "") -> Path:
     """
     layers = dict(adapted_layers(module))
     if not layers:
-        raise ConfigError("the module has no adapters; fedcom.lora gives it some")
+        raise ConfigError(
+            "the module has no adapters, and peft's files hold nothing else; write the merged weights instead"
+        )
     if hasattr(module, PRODUCTS):
         raise ConfigError("adapters fedex and flora change the base too; write the merged weights instead")
     _check_peft(module, layers)
