@@ -127,6 +127,18 @@ def test_another_model_in_config_json_is_refused(change: dict[str, Any], said: s
         llama(whole)
 
 
+def test_a_tokenizer_of_another_model_is_named() -> None:
+    class Other:
+        def encode(self, text: str) -> list[int]:
+            return [SHAPE.vocab_size]
+
+        def decode(self, tokens: list[int]) -> str:
+            return ""
+
+    with pytest.raises(ConfigError, match="does not know token 37, which the tokenizer made"):
+        generate(made(), Other(), "a")
+
+
 @torch.no_grad()
 def test_damaged_folders_say_so(tmp_path: Path) -> None:
     module, x = made(), tokens(3, 9)

@@ -369,9 +369,9 @@ def _adapted(layer: Any, name: str, rank: int, scale: float, draw: Draw) -> Adap
 
 
 def _replace(module: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    for parent in list(module.modules()):
-        for name in [name for name, part in parent._modules.items() if part is old]:
-            setattr(parent, name, new)
+    for name in [name for name, part in module.named_modules(remove_duplicate=False) if part is old]:
+        parent, _, last = name.rpartition(".")
+        setattr(module.get_submodule(parent), last, new)
 
 
 def _leave_quick_path(module: nn.Module) -> None:
