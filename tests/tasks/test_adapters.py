@@ -27,6 +27,7 @@ from fedcom import (
     Task,
     TopK,
     lora,
+    record,
     save_peft,
 )
 from fedcom.config import Config, read
@@ -437,6 +438,20 @@ def test_adapters_count_wherever_a_layer_is_used(tmp_path: Path) -> None:
     assert close(merged(module)(x), module(x), 1e-5)
     with pytest.raises(ConfigError, match="'2' has another name too, which peft's files cannot hold"):
         save_peft(module, tmp_path)
+
+
+@pytest.mark.parametrize("adapter", [None, "fedex"])
+def test_a_folder_holds_a_model_that_shares_parameters(adapter: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    shared = nn.Linear(3, 3)
+    module: nn.Module = nn.Sequential(shared, nn.Tanh(), shared)
+    module = module if adapter is None else lora(module, 2, method=adapter)
+    task = Task.from_arrays(module, torch.randn(8, 3), torch.arange(8) % 3, clients=2)
+    run = Simulation(task, FedAvg(eta=0.1, tau=1, batch=2), rounds=1, device="cpu")
+    record(run, tmp_path / "run", quiet=True)
+    load_kept(module, load_file(tmp_path / "run" / "model.safetensors"))
+    for p, q in zip(module.parameters(), run.module().parameters(), strict=True):
+        assert torch.equal(p, q)
 
 
 def test_what_is_kept_has_the_statistics_of_batchnorm() -> None:
