@@ -252,6 +252,19 @@ def test_what_a_client_lacks_neither_pulls_nor_counts(case: str) -> None:
     assert coded.run()[-1]["q"] < 0.01
 
 
+def test_a_rank_that_no_client_has_stays_as_it_was() -> None:
+    """There may be more ranks than clients."""
+    module = lora(nn.Sequential(nn.Linear(4, 3)), 4, method="het", ranks=(1, 2, 4))
+    task = Task.from_arrays(module, torch.ones(8, 4), torch.arange(8) % 3, clients=2)
+    run = Simulation(task, FedAvg(eta=0.1, tau=1, batch=2), rounds=1, device="cpu")
+    run.run()
+    before, after = (
+        task.objective.layout.tensors(w)["0.lora_A"] for w in (task.objective.start, run.server.w)
+    )
+    assert torch.equal(after[2:], before[2:])
+    assert bool(run.server.w.isfinite().all())
+
+
 @pytest.mark.parametrize("method", ["fedex", "flora"])
 def test_a_base_that_changes_is_the_run_s_own(method: str, tmp_path: Path) -> None:
     """Groups, checkpoints, several layers of all kinds, 16 bits, and what cannot be."""

@@ -102,4 +102,4 @@ class ClientRanks:
         for part, rows in self.groups(torch.arange(len(self.ranks))):
             more = p[rows].sum().expand(part.layout.size)
             share = share + part.into(torch.zeros_like(share), more)
-        return 1 / share
+        return torch.where(share > 0, 1 / share, 0.0)  # what no client has stays as it is
