@@ -1,6 +1,7 @@
 """Anything a person would pass works, or the error says what is wanted."""
 
 import math
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -337,6 +338,7 @@ class Branching(nn.Module):
     def __init__(self, how: str) -> None:
         super().__init__()
         self.inner, self.how = linear(), how
+        self.register_buffer("mean", torch.zeros(3))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.inner(x)
@@ -348,6 +350,14 @@ class Branching(nn.Module):
             total = torch.zeros(out.shape)
             total += out
             return total
+        if self.how == "other random":
+            return out * (1 + random.random())
+        if self.how == "count":
+            self.calls = getattr(self, "calls", 0) + 1
+            return out * self.calls
+        if self.how == "average":
+            self.mean = 0.9 * self.mean + out.detach().mean(0)
+            return out - self.mean
         if self.how == "random":
             return out + torch.randn_like(out)
         return out[out > 0][:3].reshape(1, 3)
@@ -360,6 +370,9 @@ class Branching(nn.Module):
         ("item", r"reads the value of a tensor, as .* .item\(\) do"),
         ("in place", r"writes into a tensor, as `x \+= y`"),
         ("random", r"draws random numbers, so no run could be repeated"),
+        ("other random", r"other outputs when it is called again"),
+        ("count", r"other outputs when it is called again"),
+        ("average", r"changes its buffer 'mean' when it is called"),
         ("mask", r"shape depends on values|cannot take one sample"),
     ],
 )

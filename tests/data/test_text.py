@@ -218,6 +218,20 @@ def test_own_text_is_a_file_or_a_folder_per_client_or_jsonl(tmp_path, monkeypatc
     lines = read_text(tmp_path / "log.jsonl", "said", "who", test=0.0)
     assert lines.tokens.decode(lines.x[0]) == "ab\ng"
     assert len(lines.test_x) == 0
+    lay(tmp_path, {"gaps.jsonl": b'\xef\xbb\xbf{"text": "a b", "client": 1.0}\n{"text": "c d", "client": 1}'})
+    gaps = read_text(tmp_path / "gaps.jsonl", test=0.0)
+    assert gaps.tokens.characters == "\n abcd", "without a mark of the order of bytes, and of one client"
+    assert gaps.tokens.decode(gaps.x[0]) == "a b\nc "
+    assert len(from_text({"a": "one\ntwo\nthree\n"}, test=0.3).test_x) == 1, (
+        "the last line is not what follows it"
+    )
+    for name, client in {"null": "null", "not-a-number": "NaN", "list": "[1]", "yes": "true"}.items():
+        lay(tmp_path, {f"{name}.jsonl": f'{{"text": "a b", "client": {client}}}'.encode()})
+        with pytest.raises(DataError, match="has the client"):
+            read_text(tmp_path / f"{name}.jsonl")
+    with pytest.raises(ConfigError, match="1 or more; got 0"):
+        read_text(tmp_path / "own", length=0)
+    lay(tmp_path, {"deeper.jsonl": b"[" * 100_000})
     lay(tmp_path, {"bad.jsonl": b'{"text": "a"}\n', "worse.jsonl": b"{}\n[1\n", "deep.jsonl": b"[]"})
     lay(tmp_path, {"b.txt": b"", "broken.jsonl": b"\n[1\n"})
     lay(tmp_path / "latin", {"x.txt": b"\xff\xfe\xfa"})
@@ -225,6 +239,7 @@ def test_own_text_is_a_file_or_a_folder_per_client_or_jsonl(tmp_path, monkeypatc
     for name, match in (
         ("bad.jsonl", "no 'client'; .*set data.client_column"),
         ("worse.jsonl", "line 1 .* has no 'text'"),
+        ("deeper.jsonl", "line 1 .* is not JSON"),
         ("broken.jsonl", "line 2 .* is not JSON"),
         ("deep.jsonl", "not an object"),
         ("b.txt", "neither a folder of text files nor"),
@@ -261,6 +276,13 @@ def test_a_tokenizer_of_llama2c_cuts_text_and_the_file_of_its_tokens_needs_none(
     assert tokenizer.decode(tokenizer.encode("ab  bt")) == "ab  bt"
     across = llama2c.Tokenizer(llama2c_file(tmp_path / "across.bin", {**joined, b"t ": 0.0}))
     assert across.encode("abt a") == [start, 3, ab, 10, 4]  # a word ends in a space, so words are not cut
+    assert tokenizer.decode([1, ab, 10]) == "ab", "a model may have more tokens than its tokenizer"
+    whole = file.read_bytes()
+    backwards = whole + struct.pack("<fi", 0.0, -8)  # would be read for ever
+    for damaged in (whole[:-1], backwards, whole[:20], b""):
+        (tmp_path / "damaged.bin").write_bytes(damaged)
+        with pytest.raises(DataError, match="or cut short"):
+            llama2c.Tokenizer(tmp_path / "damaged.bin")
     data = from_text({"x": ("ab abt a t", "a b"), "y": ("tab tab", "ab")}, length=3, tokenizer=file)
     assert data.classes == 10
     assert data.x[0].tolist() == [3, ab, 3]
@@ -273,6 +295,8 @@ def test_a_tokenizer_of_llama2c_cuts_text_and_the_file_of_its_tokens_needs_none(
     for part in ("x", "y", "test_x", "test_y", "groups", "test_groups"):
         assert torch.equal(getattr(back, part), getattr(data, part)), part
     assert read_tokens(tmp_path / "all.npz", 2).x[0].tolist() == [3, ab]
+    with pytest.raises(ConfigError, match="1 or more; got 0"):
+        read_tokens(tmp_path / "all.npz", 0)
     with pytest.raises(DataError, match=r"no tokenizer of llama2\.c"):
         back.tokens.encode("a")
     whole = dict(np.load(tmp_path / "all.npz"))

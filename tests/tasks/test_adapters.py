@@ -1,6 +1,8 @@
 """Adapters: what is trained, sent, kept and shared; a round of each method by hand; engines and codecs."""
 
+import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +15,26 @@ from fedcom import (
     AdamWSteps,
     ConfigError,
     FedAvg,
+    FedCM,
     FedCOM,
     FedCOMGATE,
+    Identity,
     Int,
     Links,
+    PlainSteps,
     Qsparse,
     Simulation,
     Task,
     TopK,
     lora,
+    record,
     save_peft,
 )
 from fedcom.config import Config, read
 from fedcom.config.methods import alone
 from fedcom.draws import Draw
 from fedcom.engines.stacks import stack_runs
-from fedcom.tasks.adapters import adapted_layers, kept, merged
+from fedcom.tasks.adapters import adapted_layers, kept, load_kept, merged
 from fedcom.tasks.objective import Objective
 from tests.cli.test_cli import Command, command
 from tests.conftest import close
@@ -213,6 +219,52 @@ def test_ranks_by_client_are_the_same_in_every_engine(tmp_path: Path) -> None:
             small_task(adapter, ranks=ranks)
 
 
+@pytest.mark.parametrize("case", ["pull", "clip", "direction"])
+def test_what_a_client_lacks_neither_pulls_nor_counts(case: str) -> None:
+    """Of the model, of the direction of FedCM, in the norm of a message and in q."""
+    task, eta, tau, mu, bound, alpha = linear_task("het"), 0.02, 3, 0.0, 1e9, 1.0
+    method, links = FedAvg(eta=eta, tau=tau, batch="full", decay=1), Links(Identity())
+    if case == "pull":
+        mu, method = 0.5, replace(method, local=PlainSteps(mu=0.5))
+    if case == "clip":
+        bound, links = 0.1, Links(Identity(), clip=0.1)
+    if case == "direction":
+        alpha, method = 0.3, FedCM(eta=eta, tau=tau, batch="full", decay=1, alpha=0.3)
+    run = Simulation(task, method, links, rounds=2, device="cpu")
+    w, weight = task.objective.start, torch.full((1, 3), 1 / 3, dtype=torch.float64)
+    whole, direction = task.objective.layout.tensors(torch.ones(len(w)).double()), torch.zeros_like(w)
+    whole["0.lora_A"][1], whole["0.lora_B"][:, 1] = 0, 0
+    has = [torch.cat([x.flatten() for x in whole.values()]), torch.ones_like(w)]
+    for _ in range(2):
+        moved = torch.zeros_like(w)
+        for j in range(2):
+            end = start = has[j] * w
+            for _ in range(tau):
+                x, y = task.x[None, 3 * j : 3 * j + 3], task.y[None, 3 * j : 3 * j + 3]
+                g = task.objective.gradients(end[None], x, y, weight)[0]
+                end = end - eta * has[j] * (alpha * g + (1 - alpha) * direction + mu * (end - start))
+            moved += (start - end) * min(1.0, bound / float((start - end).norm()))
+        moved /= sum(has)
+        w, direction = w - moved, moved / (eta * tau)
+        run.step()
+        assert close(run.server.w, w, 1e-12)
+    coded = Simulation(task, FedCOM(eta=eta, tau=tau, batch="full"), Int(8), rounds=1, device="cpu")
+    assert coded.run()[-1]["q"] < 0.01
+
+
+def test_a_rank_that_no_client_has_stays_as_it_was() -> None:
+    """There may be more ranks than clients."""
+    module = lora(nn.Sequential(nn.Linear(4, 3)), 4, method="het", ranks=(1, 2, 4))
+    task = Task.from_arrays(module, torch.ones(8, 4), torch.arange(8) % 3, clients=2)
+    run = Simulation(task, FedAvg(eta=0.1, tau=1, batch=2), rounds=1, device="cpu")
+    run.run()
+    before, after = (
+        task.objective.layout.tensors(w)["0.lora_A"] for w in (task.objective.start, run.server.w)
+    )
+    assert torch.equal(after[2:], before[2:])
+    assert bool(run.server.w.isfinite().all())
+
+
 @pytest.mark.parametrize("method", ["fedex", "flora"])
 def test_a_base_that_changes_is_the_run_s_own(method: str, tmp_path: Path) -> None:
     """Groups, checkpoints, several layers of all kinds, 16 bits, and what cannot be."""
@@ -266,6 +318,25 @@ def test_a_base_that_changes_is_the_run_s_own(method: str, tmp_path: Path) -> No
     if method == "flora":
         with pytest.raises(ConfigError, match="start anew"):
             Simulation(task, FedCOMGATE())
+
+
+@pytest.mark.parametrize("method", ["fedex", "flora"])
+def test_the_best_model_has_the_base_it_was_found_with(method: str, tmp_path: Path) -> None:
+    """The one before round 1 has the fewest bytes; also after a checkpoint."""
+    task = linear_task(method)
+    algorithm = FedAvg(eta=0.02, tau=2, batch="full")
+    run = Simulation(task, algorithm, rounds=3, device="cpu", best="uplink_bytes")
+    first, rows = run.module(), run.rows()
+    for _ in range(2):
+        next(rows)
+    run.save(tmp_path)
+    back = Simulation.load(tmp_path, task)
+    for one in (run, back):
+        one.run()
+        assert one.best.round == 0
+        best, last = (dict(one.module(best).named_parameters()) for best in (True, False))
+        assert all(torch.equal(p, best[name]) for name, p in first.named_parameters())
+        assert not torch.equal(best["0.weight"], last["0.weight"])
 
 
 def test_the_frozen_base_is_held_once(tmp_path: Path) -> None:
@@ -354,6 +425,83 @@ def test_layers_of_every_kind_have_adapters() -> None:
         assert close(flat[name](x), module[name](x)), name  # type: ignore[index]
         assert not close(flat[name](x), base[name](x), 1e-3), name  # type: ignore[index]
         assert type(flat[name]) is type(layer)  # type: ignore[index]
+
+
+@torch.no_grad()
+def test_adapters_count_wherever_a_layer_is_used(tmp_path: Path) -> None:
+    """In evaluation torch's transformer layers read weights past them; a layer may have two names."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+    module = lora(nn.TransformerEncoder(layer, 2), 2, layers=("linear1", "linear2")).eval()
+    for _, part in adapted_layers(module):
+        part.lora_B.normal_()
+    x, padding = torch.randn(3, 5, 8), torch.arange(5).expand(3, 5) > 2
+    assert close(module(x), merged(module)(x), 1e-5)
+    assert close(module(x), copy.deepcopy(module).train()(x), 1e-5)
+    seen = module(x, src_key_padding_mask=padding)[:, :3]
+    assert close(seen, copy.deepcopy(module).train()(x, src_key_padding_mask=padding)[:, :3], 1e-5)
+
+    shared = nn.Linear(4, 4)
+    module = lora(nn.Sequential(shared, nn.Tanh(), shared), 2)
+    assert module[0] is module[2]
+    assert [name for name, _ in module.named_parameters()] == ["0.weight", "0.bias", "0.lora_A", "0.lora_B"]
+    assert lora(nn.Sequential(shared, nn.Tanh(), shared), 2, layers="2")[2].lora_B is not None  # type: ignore[index]
+    module[0].lora_B.normal_()  # type: ignore[index, operator]
+    x = torch.randn(3, 4)
+    assert close(merged(module)(x), module(x), 1e-5)
+    with pytest.raises(ConfigError, match="'2' has another name too, which peft's files cannot hold"):
+        save_peft(module, tmp_path)
+
+
+@pytest.mark.parametrize("adapter", [None, "fedex"])
+def test_a_folder_holds_a_model_that_shares_parameters(adapter: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    shared = nn.Linear(3, 3)
+    module: nn.Module = nn.Sequential(shared, nn.Tanh(), shared)
+    module = module if adapter is None else lora(module, 2, method=adapter)
+    task = Task.from_arrays(module, torch.randn(8, 3), torch.arange(8) % 3, clients=2)
+    run = Simulation(task, FedAvg(eta=0.1, tau=1, batch=2), rounds=1, device="cpu")
+    record(run, tmp_path / "run", quiet=True)
+    load_kept(module, load_file(tmp_path / "run" / "model.safetensors"))
+    for p, q in zip(module.parameters(), run.module().parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_what_is_kept_has_the_statistics_of_batchnorm() -> None:
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    x, y = torch.randn(20, 4) + 1, torch.arange(20) % 3
+    task = Task.from_arrays(lora(base, 2), x, y, clients=2, batch_norm="averaged")
+    run = Simulation(task, FedAvg(eta=0.1, tau=2, batch=5), rounds=2, device="cpu")
+    run.run()
+    after, again = run.module().eval(), lora(base, 2).eval()
+    state = kept(after)
+    load_kept(again, state)
+    assert torch.equal(again(x), after(x))
+    statistics = {"1.running_mean", "1.running_var"}
+    assert {*state} == {*statistics, *(f"{i}.lora_{which}" for i in (0, 2) for which in "AB")}
+    load_kept(again, {key: x for key, x in state.items() if key not in statistics})  # as 0.2.0 wrote it
+    with pytest.raises(RuntimeError, match="lora_A"):
+        load_kept(again, {key: x for key, x in state.items() if key != "0.lora_A"})
+
+
+@pytest.mark.parametrize(
+    ("also", "said"),
+    [
+        ("first.bias", "'first.bias' is trained beside the adapter"),
+        ("scale", "'scale' is of a part"),
+        ("last.weight", "'last.weight' is trained and has another name"),
+        ("twin.weight", "'last.weight' is trained and has another name"),
+    ],
+)
+def test_what_peft_cannot_hold_is_refused(also: str, said: str, tmp_path: Path) -> None:
+    base = nn.ModuleDict({name: nn.Linear(3, 3) for name in ("first", "last", "twin")})
+    base["twin"].weight = base["last"].weight
+    base.scale = nn.Parameter(torch.ones(3))
+    with pytest.raises(ConfigError, match=said):
+        save_peft(lora(base, 2, layers="first", also=also), tmp_path)
+    with pytest.raises(ConfigError, match="cannot be trained also; got also=first"):
+        lora(base, 2, layers="first", also=("first", also), method="fedex")
 
 
 @pytest.mark.parametrize("adapter", ["rolora", "fedex"])

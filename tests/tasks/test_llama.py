@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,73 @@ def test_files_of_both_kinds_give_the_same_model(tmp_path: Path) -> None:
         llama(whole)
     with pytest.raises(DataError, match="must be a folder"):
         llama(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rope_scaling": {"rope_type": "llama3"}}, "does not say 'factor'"),
+        ({"rope_scaling": {"factor": 2.0}}, "got 'without a type'"),
+        ({"rope_scaling": "linear"}, "got 'linear'"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
+        ({"num_attention_heads": 0}, "num_attention_heads 0; it must be a whole number above 0"),
+        ({"num_key_value_heads": 3}, "each key must serve as many heads"),
+        ({"rms_norm_eps": "1e-5"}, "rms_norm_eps '1e-5'; it must be a number above 0"),
+        ({"tie_word_embeddings": "false"}, "'false'; it must be true or false"),
+        ({"vocab_size": None}, "does not say 'vocab_size'"),
+    ],
+)
+def test_another_model_in_config_json_is_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    whole = save_merged(made(), tmp_path)
+    config = {**json.loads((whole / "config.json").read_text()), **change}
+    (whole / "config.json").write_text(json.dumps(config))
+    with pytest.raises((ConfigError, DataError), match=said):
+        llama(whole)
+
+
+def test_a_tokenizer_of_another_model_is_named() -> None:
+    class Other:
+        def encode(self, text: str) -> list[int]:
+            return [SHAPE.vocab_size]
+
+        def decode(self, tokens: list[int]) -> str:
+            return ""
+
+    with pytest.raises(ConfigError, match="does not know token 37, which the tokenizer made"):
+        generate(made(), Other(), "a")
+
+
+@torch.no_grad()
+def test_damaged_folders_say_so(tmp_path: Path) -> None:
+    module, x = made(), tokens(3, 9)
+    whole = save_merged(module, tmp_path / "whole")
+    config = json.loads((whole / "config.json").read_text())
+    (whole / "config.json").write_text(json.dumps({**config, "rope_parameters": {"rope_theta": 5e5}}))
+    other = LlamaModule(replace(SHAPE, rope_theta=5e5))
+    other.load_state_dict(module.state_dict())
+    assert torch.equal(llama(whole)(x), other(x)), "as transformers reads it"
+    (whole / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(DataError, match="does not say which file"):
+        llama(whole)
+    (whole / "model.safetensors.index.json").unlink()
+    module.model.norm.bfloat16()
+    save_merged(module, whole)
+    with pytest.raises(ConfigError, match="are of bfloat16 and float32; set"):
+        llama(whole)
+    assert llama(whole, torch.bfloat16)(x).dtype == torch.bfloat16
+    (whole / "config.json").write_text("[1]")
+    with pytest.raises(DataError, match="not an object"):
+        llama(whole)
+    old = tmp_path / "old"
+    old.mkdir()
+    good = as_llama2c(made())
+    heads = struct.pack(
+        "<7i", *(*struct.unpack_from("<7i", good)[:4], 3, *struct.unpack_from("<7i", good)[5:])
+    )
+    for data, said in ((good + bytes(400), "longer"), (good + b"1", "header"), (heads + good[28:], "header")):
+        (old / "model.bin").write_bytes(data)
+        with pytest.raises(DataError, match=said):
+            llama(old)
 
 
 def test_clients_side_by_side_have_the_gradients_of_each_alone() -> None:

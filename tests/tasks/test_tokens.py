@@ -54,6 +54,11 @@ def test_scores_by_hand_with_unequal_padding() -> None:
     rows = task.evaluate(task.objective.start, torch.tensor([0.5, 0.5]))
     assert rows["train_loss"] == pytest.approx(sum(own) / 2)
     assert rows["test_loss"] == pytest.approx(whole)
+    fine = made(dtype="float64")
+    w = half * (fine.objective.start > 0).double()
+    exact = fine.evaluate(w, torch.tensor([0.5, 0.5]))
+    assert exact["train_loss"] == pytest.approx(sum(own) / 2, abs=1e-14)
+    assert exact["test_loss"] == pytest.approx(whole, abs=1e-14)
     assert rows["test_perplexity"] == pytest.approx(math.exp(whole))
     assert rows["worst_client_perplexity"] == pytest.approx(3.0)
     assert "test_bits_per_character" not in rows  # these tokens need not be characters

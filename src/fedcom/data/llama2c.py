@@ -10,6 +10,7 @@ from fedcom.errors import DataError
 _BYTE = b"<0x%02X>"  # the word of a single byte
 _BYTES = {_BYTE % byte: bytes([byte]) for byte in range(256)}
 _BETWEEN = re.compile("(?<=[^ ])(?= )")  # where a text may be cut if no token reaches across
+_SIGNS = 3  # the first tokens: an unknown one, the beginning and the end of a text
 _START = 1  # the token before each text
 
 
@@ -24,11 +25,15 @@ class Tokenizer:
             data, place = path.read_bytes(), 4
             while place < len(data):
                 score, length = struct.unpack_from("<fi", data, place)
+                if not 0 <= length <= len(data) - place - 8:
+                    raise struct.error
                 self._words.append(data[place + 8 : place + 8 + length])
                 self._scores.append(score)
                 place += 8 + length
+            if len(self._words) < _SIGNS:
+                raise struct.error
         except (OSError, struct.error):
-            raise DataError(f"{path} is no tokenizer of llama2.c") from None
+            raise DataError(f"{path} is no tokenizer of llama2.c, or cut short") from None
         self._number = {word: i for i, word in reversed(list(enumerate(self._words)))}
         self._apart = not any(re.search(b"[^ ] ", word) for word in self._words)
         self._joined = lru_cache(2**16)(self._join)
@@ -60,7 +65,7 @@ class Tokenizer:
 
     def decode(self, tokens: list[int]) -> str:
         """The text of some tokens."""
-        words = [self._words[t] for t in tokens if t > 2]
+        words = [self._words[t] for t in tokens if _SIGNS <= t < len(self._words)]
         raw = b"".join(_BYTES.get(word, word) for word in words)
         text = raw.decode(errors="replace")
-        return text[1:] if tokens[:1] == [_START] else text
+        return text.removeprefix(" ") if tokens[:1] == [_START] else text

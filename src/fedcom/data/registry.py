@@ -164,7 +164,7 @@ def _shakespeare(request: Request) -> Dataset:
     """Shakespeare's plays by role: 633 clients, 83 characters, the end of each role for testing."""
     roles = roles_of(locate("shakespeare", request.root))
     known = CHARACTERS if request.tokenizer is None else None
-    length = request.length or LENGTH
+    length = LENGTH if request.length is None else request.length
     return from_text(roles, length=length, tokenizer=request.tokenizer, characters=known, name="shakespeare")
 
 

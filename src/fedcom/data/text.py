@@ -48,8 +48,6 @@ def from_text(
     """
     if not texts:
         raise DataError("there is no text; give that of one client or more, as {name: text}")
-    if length < 1:
-        raise ConfigError(f"the length of a sequence is 1 or more; got {length}")
     if not 0 <= test < 1:
         raise ConfigError(f"data.test is the share of each client's lines, from 0 to below 1; got {test}")
     halves = {str(client): _halves(str(client), text, test) for client, text in texts.items()}
@@ -67,6 +65,8 @@ def from_codes(texts: Mapping[str, tuple[Tensor, Tensor]], tokens: Tokens, lengt
     Args:
         texts: the codes to train on and to test on of each client, by name.
     """
+    if length < 1:
+        raise ConfigError(f"the length of a sequence is 1 or more; got {length}")
     parts = []
     for half in zip(*texts.values(), strict=True):
         cut = [sequences(codes, length) for codes in half]
@@ -102,7 +102,10 @@ def _halves(client: str, text: Any, test: float) -> Halves:
         )
     between = "\n" if "\n" in text else " "  # one long line is cut between words
     pieces = text.split(between)
-    kept = max(1, len(pieces) - round(test * len(pieces)))
+    taken = round(test * len(pieces))
+    kept = max(1, len(pieces) - taken)
+    while taken and kept > 1 and not any(piece.strip() for piece in pieces[kept:]):
+        kept -= 1  # what follows the last line is no line
     return Halves(between.join(pieces[:kept]), between.join(pieces[kept:]))
 
 
@@ -140,7 +143,7 @@ def read_texts(path: str | Path, text: str | None = None, client: str | None = N
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file} cannot be read as UTF-8 text: {error}; mend it or move it away") from None
 
@@ -152,7 +155,7 @@ def _read_lines(path: Path, text: str, client: str) -> dict[str, list[str]]:
             continue
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"line {number} of {path} is not JSON: {error}") from None
         if not isinstance(entry, dict):
             raise DataError(f"line {number} of {path} is not an object with a text and a client")
@@ -163,10 +166,19 @@ def _read_lines(path: Path, text: str, client: str) -> dict[str, list[str]]:
                 )
         if not isinstance(entry[text], str):
             raise DataError(f"line {number} of {path} has no text in {text!r}")
-        found.setdefault(str(entry[client]), []).append(entry[text])
+        found.setdefault(_name(entry[client], number, path), []).append(entry[text])
     if not found:
         raise DataError(f"{path} has no lines; each is an object with a text and a client")
     return found
+
+
+def _name(client: Any, number: int, path: Path) -> str:
+    """The name of a client in a line of jsonl; tables with gaps write whole numbers as 1.0."""
+    if isinstance(client, float) and client.is_integer():
+        client = int(client)
+    if type(client) not in (str, int) or client == "":
+        raise DataError(f"line {number} of {path} has the client {client!r}; give a name or a whole number")
+    return str(client)
 
 
 def read_text(
@@ -191,5 +203,5 @@ def read_text(
         )
     documents = read_texts(path, text, client)
     whole = {name: "\n".join(own) for name, own in documents.items()}
-    share = TEST if test is None else test
-    return from_text(whole, test=share, length=length or LENGTH, tokenizer=tokenizer, name=Path(path).stem)
+    share, length = TEST if test is None else test, LENGTH if length is None else length
+    return from_text(whole, test=share, length=length, tokenizer=tokenizer, name=Path(path).stem)

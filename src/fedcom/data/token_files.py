@@ -75,7 +75,7 @@ def read_tokens(path: str | Path, length: int | None = None) -> Dataset:
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is no file of tokens: {error}; `fedcom cut` writes one") from None
     texts = {str(i): pair for i, pair in enumerate(zip(*halves, strict=True))}
-    return from_codes(texts, tokens, length or LENGTH, name)
+    return from_codes(texts, tokens, LENGTH if length is None else length, name)
 
 
 def _split(codes: NDArray[Any], sizes: NDArray[Any], count: int) -> list[Tensor]:

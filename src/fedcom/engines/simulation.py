@@ -46,6 +46,7 @@ from fedcom.rounds.state import RunState
 from fedcom.saving.in_memory import InMemory
 from fedcom.saving.series import Series
 from fedcom.settings import at_least, convert
+from fedcom.tasks.adapters import own_base
 from fedcom.tasks.scores import Metric
 from fedcom.tasks.task import Task
 from fedcom.theory import settle
@@ -308,7 +309,7 @@ class Simulation:
             if isinstance(row, Diverged):
                 raise row
             self.results.add(row)
-            self.best, why = self.stopping.see(row, self.best, self.server.w)
+            self.best, why = self.stopping.see(row, self.best, self._with_base())
             self.ended = why if self.round < self.rounds else None
             yield row
             self._warn_of_growth(row)
@@ -411,6 +412,11 @@ class Simulation:
     def _numbers(self, clients: Tensor | None) -> Tensor:
         return torch.arange(self.rules.clients) if clients is None else clients
 
+    def _with_base(self) -> Tensor:
+        """The model as it stands as one vector, with the base behind it if that changes."""
+        base = self.state.server_side.base
+        return torch.cat((self.server.w, base["weights"])) if base else self.server.w
+
     def module(self, best: bool = False, client: int | None = None) -> nn.Module:
         """A copy of the task's module with the parameters of the model as it stands.
 
@@ -422,11 +428,15 @@ class Simulation:
         if best and self.best.w is None:
             raise ConfigError("no model has been evaluated yet; play the run first")
         w = self.best.w if best and self.best.w is not None else self.server.w
+        w, base = w[: len(self.server.w)], w[len(self.server.w) :]
         if client is not None and self.rules.own is not None:
             w = torch.cat((w, self.client_memory(torch.tensor([client]))[OWN][0].to(w)))
         elif (own := self.own()) is not None:
             w = torch.cat((w, own.mean(0).to(w)))
-        return self.task.objective.loaded(w)
+        module = self.task.objective.loaded(w)
+        if len(base):
+            own_base(module, base.dtype).copy_(base)
+        return module
 
     def save(
         self, path: str | Path, *, wait: bool = True, notes: Mapping[str, Any] = MappingProxyType({})

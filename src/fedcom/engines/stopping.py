@@ -52,7 +52,7 @@ class Best(NamedTuple):
         round: after which it stood; -1: no row has told yet.
         figure: what tells which model is the best.
         value: of the figure.
-        w: its parameters as one vector; None if they are not known.
+        w: its parameters as one vector, the base behind them if that changes; None if they are not known.
         since: how many evaluations have come after it.
         last: the round of the last evaluation.
     """

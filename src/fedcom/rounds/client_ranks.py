@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedcom.rounds.part import Part
-from fedcom.vectors import Layout
+from fedcom.vectors import Layout, Vectors
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,15 @@ class ClientRanks:
         rows = [(part, (own == rank).nonzero()[:, 0]) for rank, part in self.parts.items()]
         return [(part, some.to(clients.device)) for part, some in rows if len(some)]
 
-    def begin(self, w: Tensor, clients: Tensor) -> Tensor:
-        """What each of some clients begins from, one row per client."""
-        start = torch.zeros_like(w)
+    def begin(self, down: Vectors, clients: Tensor) -> Vectors:
+        """What each of some clients has of the vectors that were sent down, one row per client."""
+        return {name: self._had(x.expand(len(clients), -1), clients) for name, x in down.items()}
+
+    def _had(self, x: Tensor, clients: Tensor) -> Tensor:
+        had = torch.zeros_like(x)
         for part, rows in self.groups(clients):
-            start[rows] = part.into(start[rows], part.of(w[rows]))
-        return start
+            had[rows] = part.into(had[rows], part.of(x[rows]))
+        return had
 
     def spread(self, sent: Tensor) -> Tensor:
         """Messages, each coordinate over the share of the clients' weights that have it."""
@@ -99,4 +102,4 @@ class ClientRanks:
         for part, rows in self.groups(torch.arange(len(self.ranks))):
             more = p[rows].sum().expand(part.layout.size)
             share = share + part.into(torch.zeros_like(share), more)
-        return 1 / share
+        return torch.where(share > 0, 1 / share, 0.0)  # what no client has stays as it is

@@ -172,10 +172,10 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     algorithm, rnd = rules.algorithm, _own_path(rules, given)
     state = algorithm.begin(given.state, given.down, given.oracle, rnd)
     state = returned.stepped(algorithm, "begin", given.state, state)
-    w = given.down["w"].expand(len(given.clients), -1)
-    w = w if rules.ranks is None else rules.ranks.begin(w, given.clients)
+    down = given.down if rules.ranks is None else rules.ranks.begin(given.down, given.clients)
+    w = down["w"].expand(len(given.clients), -1)
     kept = rules.moments_in(given.memory)
-    start = Start(w, state, kept, given.down, given.memory.get(OWN), rules.statistics)
+    start = Start(w, state, kept, down, given.memory.get(OWN), rules.statistics)
     layout = rules.whole or rules.layout
     meant, moments, own = local_work(algorithm, start, given.oracle, given.steps, rnd, layout)
     meant = returned.uploaded(algorithm, w, meant)

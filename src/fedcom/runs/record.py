@@ -373,7 +373,10 @@ class _Recorder:
             self._write_model("best.safetensors", self.simulation.module(best=True))
 
     def _write_model(self, name: str, module: torch.nn.Module) -> None:
-        tensors = {key: value.detach().cpu().contiguous() for key, value in kept(module).items()}
+        apart = torch.contiguous_format  # tensors that are tied lie in the same memory, which the file cannot
+        tensors = {
+            key: value.detach().cpu().clone(memory_format=apart) for key, value in kept(module).items()
+        }
         write_tensors(self.out / name, tensors)
 
     def _summarise(self, status: str, error: BaseException | None = None) -> None:

@@ -14,11 +14,13 @@ from typing import Any, ClassVar, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _NormBase
 
 from fedcom import settings
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.plain import build
+from fedcom.tasks.norms import STATISTICS
 from fedcom.tasks.suitable import check_kind, sharing
 
 Kind = Literal["lora", "ffa", "rolora", "fedex", "flora", "het"]
@@ -93,7 +95,8 @@ class Adapter:
         adapted = dict(_chosen(twin, self.layers))
         draw = Draw.seeded(seed).fold("adapters")
         for name, layer in adapted.items():
-            _replace(twin, name, _adapted(layer, name, self.rank, self.alpha / self.rank, draw.fold(name)))
+            _replace(twin, layer, _adapted(layer, name, self.rank, self.alpha / self.rank, draw.fold(name)))
+        _leave_quick_path(twin)
         _train(twin, self.also)
         parts = {which: [f"{name}.lora_{which}" for name in adapted] for which in "AB"}
         named = dict(twin.named_parameters())
@@ -105,6 +108,11 @@ class Adapter:
         if self.name == "het":
             setattr(twin, RANKS, (tuple(adapted), self.ranks))
         if self.name in ("fedex", "flora"):
+            for name in [f"{name}.weight" for name in adapted if named[f"{name}.weight"].requires_grad]:
+                raise ConfigError(
+                    f"adapter {self.name} changes the weights of adapted layers itself, so {name!r} cannot "
+                    f"be trained also; got also={','.join(self.also)}"
+                )
             setattr(twin, PRODUCTS, (tuple(adapted), self.alpha / self.rank, self.name == "flora"))
         return twin
 
@@ -250,16 +258,25 @@ def own_base(module: nn.Module, dtype: torch.dtype) -> Tensor:
 def kept(module: nn.Module) -> dict[str, Tensor]:
     """What a run's folder keeps of a module: all of its state, or without the base if it has adapters.
 
-    If the base of adapted layers changes, it is kept too.
+    If the base of adapted layers changes, it is kept too, and so are the statistics of BatchNorm.
     """
     state: dict[str, Tensor] = module.state_dict()
     if next(adapted_layers(module), None) is None:
         return state
-    named, changes = dict(module.named_parameters()), hasattr(module, PRODUCTS)
-    base = {f"{name}.weight" for name, _ in adapted_layers(module)} if changes else set[str]()
+    named, changes = dict(module.named_parameters(remove_duplicate=False)), hasattr(module, PRODUCTS)
+    layers = [
+        name for name, part in module.named_modules(remove_duplicate=False) if isinstance(part, Adapted)
+    ]
+    more = {*_statistics(module), *(f"{name}.weight" for name in layers if changes)}
     return {
-        key: x for key, x in state.items() if ".lora_" in f".{key}" or key in base or _trained(named.get(key))
+        key: x for key, x in state.items() if ".lora_" in f".{key}" or key in more or _trained(named.get(key))
     }
+
+
+def _statistics(module: nn.Module) -> set[str]:
+    """The names of the running statistics of BatchNorm layers."""
+    layers = [name for name, part in module.named_modules() if isinstance(part, _NormBase)]
+    return {f"{name}.{kind}".removeprefix(".") for name in layers for kind in STATISTICS}
 
 
 def _trained(parameter: nn.Parameter | None) -> bool:
@@ -267,8 +284,13 @@ def _trained(parameter: nn.Parameter | None) -> bool:
 
 
 def load_kept(module: nn.Module, state: dict[str, Tensor]) -> None:
-    """Load what `kept` returned; a RuntimeError if the names or shapes are others."""
-    module.load_state_dict(state, strict={*state} != {*kept(module)})
+    """Load what `kept` returned; a RuntimeError if the names or shapes are others.
+
+    Version 0.2.0 left the statistics of BatchNorm out.
+    """
+    names = {*kept(module)}
+    fits = names - _statistics(module) <= {*state} <= names
+    module.load_state_dict(state, strict=not fits)
 
 
 def merged(module: nn.Module) -> nn.Module:
@@ -288,14 +310,14 @@ def merged(module: nn.Module) -> nn.Module:
 
 
 def _chosen(module: nn.Module, layers: tuple[str, ...] | None) -> list[tuple[str, nn.Module]]:
-    """The layers that are to have an adapter; those that can have none are refused."""
-    named = [(name, part) for name, part in module.named_modules() if name]
+    """The layers that are to have an adapter, each by its first name; others are refused."""
+    named = [(name, part) for name, part in module.named_modules(remove_duplicate=False) if name]
     if layers is None:
         usual = [(name, part) for name, part in named if _fits(name, USUAL) and type(part) in _KINDS]
         found = usual or [(name, part) for name, part in named if type(part) is nn.Linear]
         if not found:
             raise ConfigError("the module has no linear layer to adapt; name layers, as in layers=conv1")
-        return found
+        return _once(module, found)
     for pattern in layers:
         matching = [(name, part) for name, part in named if _fits(name, (pattern,))]
         if not any(type(part) in _KINDS for _, part in matching):
@@ -305,7 +327,15 @@ def _chosen(module: nn.Module, layers: tuple[str, ...] | None) -> list[tuple[str
                 f"layer {pattern!r} {kind}; adapters are for linear layers, embeddings and convolutions, "
                 f"such as {', '.join(can[:4]) or 'none in this module'}"
             )
-    return [(name, part) for name, part in named if type(part) in _KINDS and _fits(name, layers)]
+    return _once(
+        module, [(name, part) for name, part in named if type(part) in _KINDS and _fits(name, layers)]
+    )
+
+
+def _once(module: nn.Module, found: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+    """Each of some parts once, in the module's order; a module may have one part under several names."""
+    parts = {id(part) for _, part in found}
+    return [(name, part) for name, part in module.named_modules() if id(part) in parts]
 
 
 def _texts(names: Any) -> Any:
@@ -338,15 +368,31 @@ def _adapted(layer: Any, name: str, rank: int, scale: float, draw: Draw) -> Adap
     return cast(Adapted, twin)
 
 
-def _replace(module: nn.Module, name: str, layer: nn.Module) -> None:
-    parent, _, last = name.rpartition(".")
-    setattr(module.get_submodule(parent), last, layer)
+def _replace(module: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    for name in [name for name, part in module.named_modules(remove_duplicate=False) if part is old]:
+        parent, _, last = name.rpartition(".")
+        setattr(module.get_submodule(parent), last, new)
+
+
+def _leave_quick_path(module: nn.Module) -> None:
+    """Keep torch's transformer layers from reading the weights of adapted ones past their adapters.
+
+    In evaluation they have a quick path, which calls none of their parts.
+    """
+    for part in module.modules():
+        if next(adapted_layers(part), None) is None:
+            continue
+        if isinstance(part, nn.TransformerEncoderLayer):
+            part.activation_relu_or_gelu = 0
+        if isinstance(part, nn.TransformerEncoder):
+            part.use_nested_tensor = False
 
 
 def _train(module: nn.Module, also: tuple[str, ...]) -> None:
-    """Let other parameters be trained too."""
+    """Let other parameters be trained too; one that is tied to another has several names."""
+    named = list(module.named_parameters(remove_duplicate=False))
     for pattern in also:
-        found = [p for name, p in module.named_parameters() if _fits(name, (pattern, f"{pattern}.*"))]
+        found = [p for name, p in named if _fits(name, (pattern, f"{pattern}.*"))]
         if not found:
             raise ConfigError(f"the module has no parameter {pattern!r} that could be trained also")
         for p in found:

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from fedcom.errors import ConfigError, StorageError
-from fedcom.tasks.adapters import PRODUCTS, AdaptedEmbedding, adapted_layers, merged
+from fedcom.tasks.adapters import PRODUCTS, Adapted, AdaptedEmbedding, adapted_layers, merged
 from fedcom.tasks.llama import LlamaModule
 
 _PREFIX = "base_model.model."
+_NO_PEFT = "which peft's files cannot hold; write the merged weights instead"
 
 
 def save_peft(module: nn.Module, folder: str | Path, base: str = "") -> Path:
@@ -21,9 +23,12 @@ def save_peft(module: nn.Module, folder: str | Path, base: str = "") -> Path:
     """
     layers = dict(adapted_layers(module))
     if not layers:
-        raise ConfigError("the module has no adapters; fedcom.lora gives it some")
+        raise ConfigError(
+            "the module has no adapters, and peft's files hold nothing else; write the merged weights instead"
+        )
     if hasattr(module, PRODUCTS):
         raise ConfigError("adapters fedex and flora change the base too; write the merged weights instead")
+    _check_peft(module, layers)
     tensors: dict[str, Tensor] = {}
     for name, layer in layers.items():
         form = "lora_embedding_{}" if isinstance(layer, AdaptedEmbedding) else "lora_{}.weight"
@@ -65,10 +70,29 @@ def save_merged(module: nn.Module, folder: str | Path) -> Path:
     return _write(Path(folder), "model.safetensors", state, "config.json", config)
 
 
+def _check_peft(module: nn.Module, layers: dict[str, Adapted]) -> None:
+    """Refuse modules of which peft's files would hold a part only."""
+    for name, part in module.named_modules(remove_duplicate=False):
+        if name not in layers and any(part is layer for layer in layers.values()):
+            raise ConfigError(f"layer {name!r} has another name too, {_NO_PEFT}")
+    every = [id(p) for _, p in module.named_parameters(remove_duplicate=False)]
+    for name, p in module.named_parameters():
+        owner, _, which = name.rpartition(".")
+        if not p.requires_grad or which in ("lora_A", "lora_B"):
+            continue
+        if every.count(id(p)) > 1:
+            raise ConfigError(f"{name!r} is trained and has another name too, {_NO_PEFT}")
+        if owner in layers:
+            raise ConfigError(f"{name!r} is trained beside the adapter of its layer, {_NO_PEFT}")
+        if not owner or any(f"{layer}.".startswith(f"{owner}.") for layer in layers):
+            raise ConfigError(f"{name!r} is of a part that has layers with adapters in it, {_NO_PEFT}")
+
+
 def _also(module: nn.Module, adapted: set[str]) -> list[str]:
-    """The parts of a module, without an adapter, that have parameters which are trained."""
-    owners = [name.rpartition(".")[0] for name, p in module.named_parameters() if p.requires_grad]
-    return [owner for owner in dict.fromkeys(owners) if owner not in adapted]
+    """The parts of a module, without an adapter, that have parameters which are trained, or statistics."""
+    trained = {name.rpartition(".")[0] for name, p in module.named_parameters() if p.requires_grad}
+    parts = [name for name, part in module.named_modules() if name in trained or isinstance(part, _NormBase)]
+    return [name for name in parts if name not in adapted]
 
 
 def _write(

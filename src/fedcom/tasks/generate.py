@@ -102,7 +102,13 @@ def generate(
     device = next(module.parameters()).device
     for number in range(tokens):
         seen = found if context is None else found[-context:]
-        scores: Tensor = module(torch.tensor([seen], device=device))[0, -1].double().cpu()
+        try:
+            scores: Tensor = module(torch.tensor([seen], device=device))[0, -1].double().cpu()
+        except IndexError as error:
+            raise ConfigError(
+                f"the module does not know token {max(seen)}, which the tokenizer made: {error}; give it the "
+                "tokenizer that it was trained with"
+            ) from error
         if temperature == 0:
             token = int(scores.argmax())
         else:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,6 +20,7 @@ from fedcom.tasks.model import Model
 _WEIGHTS = "model.safetensors"
 _FIXED = {"model_type": "llama", "hidden_act": "silu"}  # of config.json, what this shape has
 _ROTARY = ("default", "llama3")
+_STRETCH = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")  # of llama3
 
 
 @dataclass(frozen=True)
@@ -51,19 +52,24 @@ class Shape:
         for key, value in _FIXED.items():
             if config.get(key, value) != value:
                 raise ConfigError(f"model llama has {key} {value!r}, and config.json says {config[key]!r}")
-        rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind not in _ROTARY:
-            raise ConfigError(f"model llama knows rotary positions {' and '.join(_ROTARY)}; got {kind!r}")
-        heads, width = config["num_attention_heads"], config["hidden_size"]
+        rope = _rope(config)
+        given = {key: value for key, value in config.items() if value is not None}
+        given |= {"rope_theta": rope["rope_theta"]} if "rope_theta" in rope else {}
+        _check_sizes(given)
+        heads, width = given["num_attention_heads"], given["hidden_size"]
         found = {
             "num_key_value_heads": heads,
             "head_dim": width // heads,
-            "rope_theta": rope.get("rope_theta", 10000.0),
-            **{key: value for key, value in config.items() if value is not None},
-            "rope": () if kind == "default" else tuple(rope.items()),
+            **given,
+            "rope": tuple(rope.items()) if _STRETCH[0] in rope else (),
         }
-        return cls(**{key: found[key] for key in cls.__dataclass_fields__ if key in found})
+        shape = cls(**{key: found[key] for key in cls.__dataclass_fields__ if key in found})
+        if heads % shape.num_key_value_heads or shape.head_dim % 2 or not shape.head_dim:
+            raise ConfigError(
+                f"config.json says {heads} heads of {shape.head_dim} numbers and {shape.num_key_value_heads} "
+                "keys; each key must serve as many heads, and a head have an even number"
+            )
+        return shape
 
     @property
     def config(self) -> dict[str, Any]:
@@ -71,6 +77,44 @@ class Shape:
         plain = {key: getattr(self, key) for key in self.__dataclass_fields__ if key != "rope"}
         scaling = {"rope_scaling": dict(self.rope)} if self.rope else {}
         return {"architectures": ["LlamaForCausalLM"], **_FIXED, **plain, **scaling}
+
+
+def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config.json says of rotary positions; a ConfigError if they are of another kind."""
+    said = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = dict(said) if isinstance(said, Mapping) else {"rope_type": said}
+    kind = rope.get("rope_type", rope.get("type", "without a type" if "factor" in rope else "default"))
+    if kind not in _ROTARY:
+        raise ConfigError(f"model llama knows rotary positions {' and '.join(_ROTARY)}; got {kind!r}")
+    for share in (config.get("partial_rotary_factor"), rope.get("partial_rotary_factor")):
+        if share not in (None, 1):
+            raise ConfigError(
+                f"model llama turns all of a head; config.json says partial_rotary_factor {share}"
+            )
+    if kind == "default":
+        return {key: value for key, value in rope.items() if key == "rope_theta"}
+    for key in _STRETCH:
+        _check_size(key, rope[key], float)
+    return rope
+
+
+def _check_sizes(given: Mapping[str, Any]) -> None:
+    """Refuse sizes that are none; a KeyError if one is missing that has no default."""
+    for f in fields(Shape):
+        if f.name in given and f.name != "rope":
+            _check_size(f.name, given[f.name], f.type)
+        elif f.default is MISSING and f.name not in ("num_key_value_heads", "head_dim"):
+            raise KeyError(f.name)
+
+
+def _check_size(key: str, value: Any, kind: Any) -> None:
+    if kind is bool:
+        fits, what = isinstance(value, bool), "true or false"
+    else:
+        right = type(value) is int or (kind is float and type(value) is float)
+        fits, what = right and 0 < value < 2**40, f"a{' whole' if kind is int else ''} number above 0"
+    if not fits:
+        raise ConfigError(f"config.json says {key} {value!r}; it must be {what}")
 
 
 class _Norm(nn.Module):
@@ -237,6 +281,10 @@ def llama(folder: str | Path, dtype: torch.dtype | None = None) -> LlamaModule:
         for key, x in weights.items()
         if not key.endswith("rotary_emb.inv_freq")
     }
+    if len(kinds := {str(x.dtype)[6:] for x in weights.values()}) > 1:
+        raise ConfigError(
+            f"the tensors in {folder} are of {' and '.join(sorted(kinds))}; set model.dtype to one"
+        )
     try:
         module.load_state_dict(weights, assign=True)
     except RuntimeError as error:
@@ -252,7 +300,12 @@ def _weights(folder: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     index = folder / f"{_WEIGHTS}.index.json"
-    names = sorted(set(_json(index)["weight_map"].values())) if index.is_file() else [_WEIGHTS]
+    names = [_WEIGHTS]
+    if index.is_file():
+        files = _json(index).get("weight_map")
+        if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+            raise DataError(f"{index} does not say which file has which tensor")
+        names = sorted(set(files.values()))
     found: dict[str, Tensor] = {}
     for name in names:
         try:
@@ -264,9 +317,11 @@ def _weights(folder: Path) -> dict[str, Tensor]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path} is not an object of names and values")
     return found
 
 

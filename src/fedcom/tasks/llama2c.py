@@ -1,5 +1,6 @@
 """Weights of llama2.c (version 0); the tokenizer that goes with them is in data/llama2c.py."""
 
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if len(data) < _HEADER.size:
         raise DataError(f"{path} is no file of llama2.c: it has {len(data)} bytes")
     width, inner, layers, heads, shared, words, length = _HEADER.unpack_from(data)
-    if min(width, inner, layers, heads, shared, length) < 1 or width % heads:
+    sizes = min(width, inner, layers, heads, shared, length, abs(words))
+    if sizes < 1 or width % (2 * heads) or heads % shared or len(data) % 4:
         raise DataError(f"{path} is no file of llama2.c: its header says {_HEADER.unpack_from(data)}")
     tied, words, head = words > 0, abs(words), width // heads
     stacks = {
@@ -37,7 +39,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
     def take(*shape: int) -> Tensor:
         nonlocal place
-        count = int(np.prod(shape))
+        count = math.prod(shape)
         if place + count > len(numbers):
             raise DataError(f"{path} is cut short: it has {len(data)} bytes")
         place += count
@@ -49,9 +51,12 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             turned = {"self_attn.q_proj": heads, "self_attn.k_proj": shared}.get(name)
             found[f"model.layers.{i}.{name}.weight"] = x if turned is None else _halves(x, turned)
     found["model.norm.weight"] = take(width)
-    if not tied:
+    if not tied or place < len(numbers):
         take(2, length, head // 2)  # angles, which are computed here
+    if not tied:
         found["lm_head.weight"] = take(words, width)
+    if place < len(numbers):
+        raise DataError(f"{path} is no file of llama2.c: it is longer than its header says")
     config = {
         "vocab_size": words,
         "hidden_size": width,

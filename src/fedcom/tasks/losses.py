@@ -127,7 +127,7 @@ class Terms:
             return None
         kept = y.ne(cast(int, self.ignored))
         if self.weight is None:
-            mass = kept.to(torch.get_default_dtype())
+            mass = kept.double()
         else:
             mass = torch.where(kept, self.weight[torch.where(kept, y, 0)], 0.0)
         return mass if y.dim() == axes else mass.flatten(axes).mean(axes)

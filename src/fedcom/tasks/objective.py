@@ -277,7 +277,7 @@ class Objective:
         if self.loss is None:
             _check_classes(x, y, classes)
         try:
-            self.look_for_dropout(x[:1])
+            first = self.look_for_dropout(x[:1])
             outputs = self.outputs(self.start, x[:1])
         except _MISFITS as error:
             swapped = "; are x and y swapped?" if x.dim() == 1 < y.dim() else ""
@@ -299,6 +299,13 @@ class Objective:
                 f"the loss of one sample, of outputs {list(outputs.shape)} and targets {list(y[:1].shape)}, "
                 f"cannot be computed: {told(error)}; it must be one number"
             ) from error
+        evaluated_alike = not self.drops and self.batch_norm is None
+        if evaluated_alike and not torch.allclose(first, outputs, 1e-3, 1e-6, equal_nan=True):
+            raise ConfigError(
+                "the module gives one sample other outputs when it is called again: it counts its calls, or "
+                "draws numbers that are not torch's, so no run could be repeated; leave that out, or use "
+                "torch's dropout, whose masks are drawn from the run's seed"
+            )
         if not y.is_floating_point():
             self._check_mean(x[:8], y[:8])
         return classes if scores >= classes and self.terms.threshold is None else 0
@@ -316,11 +323,25 @@ class Objective:
             )
         return outputs.shape[-1]
 
-    def look_for_dropout(self, x: Tensor) -> None:
-        """Set `drops` by a call of the module on some samples."""
+    def look_for_dropout(self, x: Tensor) -> Tensor:
+        """Set `drops` by a call of the module on some samples, and return its outputs.
+
+        A module that changes its buffers by that is refused.
+        """
+        module = self._module_of_this_thread()
+        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         with Masks(None) as masks:
-            self._call(self._module_of_this_thread(), self.complete(self.start), x)
+            outputs = self._call(module, self.complete(self.start), x)
         self.drops = self.drops or masks.calls > 0
+        for name, buffer in module.named_buffers():
+            old = before.get(name, buffer)
+            if old.shape == buffer.shape and bool((old.ne(buffer) & old.eq(old)).any()):
+                raise ConfigError(
+                    f"the module changes its buffer {name!r} when it is called, which clients that are "
+                    "computed side by side cannot; leave that out, or call the eval() of the part if it does "
+                    "so in training alone"
+                )
+        return outputs
 
     @torch.no_grad()
     def _check_mean(self, x: Tensor, y: Tensor) -> None:
