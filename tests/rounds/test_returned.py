@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedcom import Codec, ConfigError, FedAvg, FedCOM, FedGATE, Links, Simulation
+from fedcom.algorithms.optimisers import ServerOptimiser
 from fedcom.codecs.wire import Field
 from fedcom.rounds import returned
 from tests.conftest import mlp_task
@@ -96,6 +97,11 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("init_client", lambda w: Kept(0.0), "a NamedTuple of tensors; got a float as nu"),  # type: ignore[arg-type]
     ("init_server", lambda w: Pair(w), "a NamedTuple with w; got one of model"),
     ("broadcast", lambda s: {"model": s.w}, "tensors by name, the model as w among them; got model"),
+    (
+        "broadcast",
+        lambda s: {"w": s.w, "n": s.w[:1]},
+        f"n like the model, float64 [{D}]; got float64 [1]",
+    ),
 ]
 
 
@@ -106,6 +112,56 @@ def test_a_method_that_returns_something_else_is_refused_in_one_line(
     with pytest.raises(ConfigError) as caught:
         Simulation(TASK, with_part(part, made), "int", rounds=2, device="cpu").run()
     assert str(caught.value) == f"method own: {part} must return {message}"
+
+
+@dataclass(frozen=True)
+class Counting(ServerOptimiser):
+    """Steps along the direction, and what `init` and `step` say is kept."""
+
+    began: Any = None
+    after: Any = None
+
+    name: ClassVar[str] = "counting"
+
+    def init(self, w: Tensor) -> Any:
+        return self.began
+
+    def step(self, w: Tensor, moments: Any, direction: Tensor, eta: Any, gamma: float) -> Any:
+        return self.after(w - eta * gamma * direction, moments)
+
+
+ONE = {"n": torch.zeros(1)}
+
+
+@pytest.mark.parametrize(
+    ("began", "after", "message"),
+    [
+        (None, None, "init must return tensors by name; got None"),
+        ({"n": 1.0}, None, "init must return tensors by name; got a float as n"),
+        (ONE, lambda w, m: w, f"step must return the model and the moments n; got float64 [{D}]"),
+        (ONE, lambda w, m: (w, {}), "step must return the model and the moments n; got nothing"),
+        (ONE, lambda w, m: (w[None], m), f"step must return the model, float64 [{D}]; got float64 [1, {D}]"),
+        (
+            ONE,
+            lambda w, m: (w, {"n": w}),
+            f"step must return n of the moments, float32 [1]; got float64 [{D}]",
+        ),
+    ],
+)
+def test_a_server_optimiser_that_returns_something_else_is_refused(
+    began: Any, after: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Simulation(TASK, FedCOM(server=Counting(began, after)), rounds=1, device="cpu").run()
+    assert str(caught.value) == f"server optimiser counting: {message}"
+
+
+def test_what_clients_repeat_the_step_with_must_be_like_the_model() -> None:
+    method = FedCOM(option="I", server=Counting(ONE, lambda w, m: (w, {"n": m["n"] + 1})))
+    Simulation(TASK, method, rounds=2, device="cpu").run()
+    wanted = "init must return n like the model, as clients repeat the server's step"
+    with pytest.raises(ConfigError, match=wanted):
+        Simulation(TASK, method, rounds=2, participation=0.7, device="cpu").run()
 
 
 @pytest.mark.parametrize("settings", [{}, {"chunk": 1}, {"participation": 0.7}])
