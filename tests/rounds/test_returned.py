@@ -234,6 +234,40 @@ def test_a_codec_that_expands_to_something_else_is_refused_in_one_line(how: str,
     Simulation(TASK, Own(tau=1), Links(Wide()), rounds=1, device="cpu").run()
 
 
+@dataclass(frozen=True)
+class Loose(Wide):
+    """The same, with parts and a variance that `how` says."""
+
+    name: ClassVar[str] = "loose"
+    id: ClassVar[int] = 220
+
+    def variance(self, layout: Any) -> float:
+        return {"negative": -2.0, "nan": float("nan")}.get(self.how, 0.0)
+
+    def compress(self, x: Tensor, layout: Any, draw: Any) -> Any:
+        return {"none": None, "list": {"x": x.tolist()}, "tensor": x}.get(self.how, {"x": x})
+
+    def expand(self, parts: Any, layout: Any, draw: Any) -> Any:
+        return parts["x"]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("none", "compress must return tensors by name; got None"),
+        ("list", "compress must return tensors by name; got a list"),
+        ("tensor", f"compress must return tensors by name; got float64 [3, {D}]"),
+        ("negative", "variance must be zero or more; got -2.0"),
+        ("nan", "variance must be zero or more; got nan"),
+    ],
+)
+def test_a_codec_that_compresses_to_something_else_is_refused_in_one_line(how: str, message: str) -> None:
+    links = Links(Loose(how), uplink_memory="error-feedback")
+    with pytest.raises(ConfigError) as caught:
+        Simulation(TASK, Own(tau=1), links, rounds=1, device="cpu").run()
+    assert str(caught.value) == f"codec loose: {message}"
+
+
 def test_fedcoms_own_are_not_looked_at() -> None:
     x = torch.zeros(2)
     for own in (FedAvg(), FedGATE()):
