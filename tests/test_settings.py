@@ -1,6 +1,9 @@
 """Settings made in Python are checked like those from a file."""
 
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -50,3 +53,23 @@ def test_wrong_types_and_choices_are_refused(cls: Any, settings: dict[str, Any],
 )
 def test_numbers_of_numpy_and_torch_become_pythons_own(made: Any, plain: Any) -> None:
     assert repr(made) == repr(plain)  # a codec's repr is part of its messages' fingerprint
+
+
+def test_any_annotation_of_a_class_of_ones_own_will_do() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Own(FedAvg):
+        how: Callable[[float], float] = math.sqrt
+        thing: Any = True
+        table: Mapping[str, int] = field(default_factory=dict)
+        several: list[int] = field(default_factory=lambda: [1, 2])
+        pair: tuple[str, float] = ("a", 1)
+
+        name: ClassVar[str] = "own"
+
+    own = replace(Own(), eta=0.1)
+    assert own.how(4) == 2
+    assert own.several == (1, 2)
+    with pytest.raises(ConfigError, match="how must be "):
+        Own(how=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="pair must be "):
+        Own(pair=("a", "b"))  # type: ignore[arg-type]

@@ -10,7 +10,10 @@ from fedcom.errors import ConfigError
 
 def check(settings: Any) -> None:
     """Convert every field of a new dataclass to the type of its annotation, or raise a ConfigError."""
-    hints = get_type_hints(type(settings))
+    try:
+        hints = get_type_hints(type(settings))
+    except NameError as error:
+        raise ConfigError(f"an annotation of {type(settings).__name__} cannot be read: {error}") from error
     for field in fields(settings):
         value = getattr(settings, field.name)
         converted = convert(value, hints[field.name], field.name)
@@ -62,15 +65,28 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 def _fits(value: Any, hint: Any) -> bool:
     """Whether a value has a type, without conversion."""
+    if hint is Any or hint is object:
+        return True
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_origin(hint) is tuple:
-        return isinstance(value, list | tuple) and all(_fits(item, get_args(hint)[0]) for item in value)
-    if isinstance(value, bool):
+        return isinstance(value, list | tuple) and all(
+            _fits(item, of) for item, of in zip(value, _items(hint, len(value)), strict=True)
+        )
+    if isinstance(value, bool) and isinstance(hint, type):
         return hint is bool
     if hint is float:
         return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # refuses inf and nan
-    return isinstance(value, hint)
+    kind = get_origin(hint) or hint  # of Callable[[int], int] and the like: Callable
+    if kind is list:  # a tuple once it is converted
+        return isinstance(value, list | tuple)
+    return isinstance(value, kind) if isinstance(kind, type) else True
+
+
+def _items(hint: Any, count: int) -> tuple[Any, ...]:
+    """The types of so many items of a tuple."""
+    own = get_args(hint)
+    return own if len(own) == count and ... not in own else own[:1] * count
 
 
 def _near(value: Any, hint: Any) -> Any:
@@ -80,7 +96,7 @@ def _near(value: Any, hint: Any) -> Any:
     """
     if get_origin(hint) is tuple:
         items = value if isinstance(value, list | tuple) else [value]
-        return tuple(_near(item, get_args(hint)[0]) for item in items)
+        return tuple(_near(item, of) for item, of in zip(items, _items(hint, len(items)), strict=True))
     if hasattr(hint, "of_plain"):
         return hint.of_plain(value)
     if hint is int and isinstance(value, float) and value.is_integer():

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from fedcom import ALGORITHMS, ConfigError, FedCOM, Int, Links, Simulation
 from fedcom.algorithms.base import Algorithm, Round, Server
-from fedcom.algorithms.optimisers import OPTIMISERS, SGD, Adagrad, Adam, Momentum, Nesterov, Yogi
+from fedcom.algorithms.optimisers import (
+    OPTIMISERS,
+    SGD,
+    Adagrad,
+    Adam,
+    Momentum,
+    Nesterov,
+    ServerOptimiser,
+    Yogi,
+)
 from fedcom.vectors import Vectors
 from tests.conftest import mlp_task, quadratic_task
 
@@ -127,6 +136,39 @@ def test_a_stranger_s_server_step_needs_a_direction() -> None:
     Simulation(quadratic_task(), HalvedAndNamed(eta=0.1, server=Momentum()), rounds=2).run()
     with pytest.raises(ConfigError, match="short: server_direction must return a vector like the model"):
         Simulation(quadratic_task(), Short(eta=0.1, server=Momentum()), rounds=2).run()
+
+
+@dataclass(frozen=True)
+class Signs(ServerOptimiser):
+    """A stranger's optimiser that keeps nothing, and whose settings are no shares."""
+
+    scale: float = 5.0
+    both: bool = True
+
+    name: ClassVar[str] = "signs"
+
+    def step(self, w: Tensor, moments: Vectors, direction: Tensor, *rates: Any) -> tuple[Tensor, Vectors]:
+        return w - 0.01 * self.scale * torch.sign(direction), {}
+
+
+@dataclass(frozen=True)
+class SignedSGD(SGD):
+    """Another, derived from SGD."""
+
+    name: ClassVar[str] = "signed-sgd"
+
+    step = Signs.step  # type: ignore[assignment]
+    scale: float = 5.0
+
+
+@pytest.mark.parametrize("server", [Signs(), SignedSGD()])
+def test_a_stranger_s_optimiser_that_keeps_nothing_is_used(server: ServerOptimiser) -> None:
+    first, last = played(server)
+    for _, direction in DIRECTIONS:
+        first = first - 0.05 * torch.sign(direction)
+    torch.testing.assert_close(last, first, rtol=0, atol=1e-12)
+    with pytest.raises(ConfigError, match="halved has a server_step of its own"):
+        Simulation(quadratic_task(), Halved(eta=0.1, server=server), rounds=2)
 
 
 def test_optimisers_are_given_by_name_class_table_or_instance() -> None:

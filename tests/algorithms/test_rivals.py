@@ -20,6 +20,7 @@ from fedcom import (
     FedDyn,
     FedExP,
     FedNova,
+    FedPAQ,
     Identity,
     Int,
     Links,
@@ -214,6 +215,15 @@ def test_econtrol_ends_where_the_lossless_method_does() -> None:
         assert abs(found) < most  # type: ignore[arg-type]
     plain = after(task, FedCOM(**how), Links(TopK(0.25)), 40)
     assert plain.row()["train_loss"] > 1e-2  # type: ignore[operator]
+
+
+def test_methods_that_send_numbers_may_have_the_papers_memory() -> None:
+    links = Links(TopK(0.3), uplink_memory="paper")
+    methods = FedNova(tau=2, batch="full"), FedPAQ(tau=2, batch="full")  # the same with equal steps
+    ours, theirs = (after(quadratic_task(), method, links, rounds=3) for method in methods)
+    assert close(ours.server.w, theirs.server.w)
+    assert close(ours.client_memory()["D"], theirs.client_memory()["D"])
+    after(quadratic_task(), FedExP(tau=2, batch="full"), links, rounds=2, participation=0.5)
 
 
 # What is refused

@@ -58,6 +58,7 @@ def test_factors_by_hand() -> None:
     ("given", "message"),
     [
         ({"eta_schedule": "cosin"}, "unknown schedule 'cosin'; did you mean 'cosine'"),
+        ({"eta_schedule": "cosine(end=0.1, end=0.2)"}, "gives end twice"),
         ({"eta_schedule": "cosine(stop=1)"}, "no key 'stop'"),
         ({"eta_schedule": "cosine(0.1)"}, "write its settings as key=value; got '0.1'"),
         ({"eta_schedule": "cosine(end=2)"}, r"end must be in \[0, 1\]; got 2"),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedcom import Codec, ConfigError, FedAvg, FedCOM, FedGATE, Links, Simulation
+from fedcom.algorithms.optimisers import ServerOptimiser
 from fedcom.codecs.wire import Field
 from fedcom.rounds import returned
 from tests.conftest import mlp_task
@@ -96,6 +97,11 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("init_client", lambda w: Kept(0.0), "a NamedTuple of tensors; got a float as nu"),  # type: ignore[arg-type]
     ("init_server", lambda w: Pair(w), "a NamedTuple with w; got one of model"),
     ("broadcast", lambda s: {"model": s.w}, "tensors by name, the model as w among them; got model"),
+    (
+        "broadcast",
+        lambda s: {"w": s.w, "n": s.w[:1]},
+        f"n like the model, float64 [{D}]; got float64 [1]",
+    ),
 ]
 
 
@@ -106,6 +112,56 @@ def test_a_method_that_returns_something_else_is_refused_in_one_line(
     with pytest.raises(ConfigError) as caught:
         Simulation(TASK, with_part(part, made), "int", rounds=2, device="cpu").run()
     assert str(caught.value) == f"method own: {part} must return {message}"
+
+
+@dataclass(frozen=True)
+class Counting(ServerOptimiser):
+    """Steps along the direction, and what `init` and `step` say is kept."""
+
+    began: Any = None
+    after: Any = None
+
+    name: ClassVar[str] = "counting"
+
+    def init(self, w: Tensor) -> Any:
+        return self.began
+
+    def step(self, w: Tensor, moments: Any, direction: Tensor, eta: Any, gamma: float) -> Any:
+        return self.after(w - eta * gamma * direction, moments)
+
+
+ONE = {"n": torch.zeros(1)}
+
+
+@pytest.mark.parametrize(
+    ("began", "after", "message"),
+    [
+        (None, None, "init must return tensors by name; got None"),
+        ({"n": 1.0}, None, "init must return tensors by name; got a float as n"),
+        (ONE, lambda w, m: w, f"step must return the model and the moments n; got float64 [{D}]"),
+        (ONE, lambda w, m: (w, {}), "step must return the model and the moments n; got nothing"),
+        (ONE, lambda w, m: (w[None], m), f"step must return the model, float64 [{D}]; got float64 [1, {D}]"),
+        (
+            ONE,
+            lambda w, m: (w, {"n": w}),
+            f"step must return n of the moments, float32 [1]; got float64 [{D}]",
+        ),
+    ],
+)
+def test_a_server_optimiser_that_returns_something_else_is_refused(
+    began: Any, after: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Simulation(TASK, FedCOM(server=Counting(began, after)), rounds=1, device="cpu").run()
+    assert str(caught.value) == f"server optimiser counting: {message}"
+
+
+def test_what_clients_repeat_the_step_with_must_be_like_the_model() -> None:
+    method = FedCOM(option="I", server=Counting(ONE, lambda w, m: (w, {"n": m["n"] + 1})))
+    Simulation(TASK, method, rounds=2, device="cpu").run()
+    wanted = "init must return n like the model, as clients repeat the server's step"
+    with pytest.raises(ConfigError, match=wanted):
+        Simulation(TASK, method, rounds=2, participation=0.7, device="cpu").run()
 
 
 @pytest.mark.parametrize("settings", [{}, {"chunk": 1}, {"participation": 0.7}])
@@ -176,6 +232,40 @@ def test_a_codec_that_expands_to_something_else_is_refused_in_one_line(how: str,
     found = got.format(shape.removesuffix(f"{D}") if how == "short" else shape)
     assert str(caught.value) == f"codec wide: expand must return float64 [{shape}]; got {found}"
     Simulation(TASK, Own(tau=1), Links(Wide()), rounds=1, device="cpu").run()
+
+
+@dataclass(frozen=True)
+class Loose(Wide):
+    """The same, with parts and a variance that `how` says."""
+
+    name: ClassVar[str] = "loose"
+    id: ClassVar[int] = 220
+
+    def variance(self, layout: Any) -> float:
+        return {"negative": -2.0, "nan": float("nan")}.get(self.how, 0.0)
+
+    def compress(self, x: Tensor, layout: Any, draw: Any) -> Any:
+        return {"none": None, "list": {"x": x.tolist()}, "tensor": x}.get(self.how, {"x": x})
+
+    def expand(self, parts: Any, layout: Any, draw: Any) -> Any:
+        return parts["x"]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("none", "compress must return tensors by name; got None"),
+        ("list", "compress must return tensors by name; got a list"),
+        ("tensor", f"compress must return tensors by name; got float64 [3, {D}]"),
+        ("negative", "variance must be zero or more; got -2.0"),
+        ("nan", "variance must be zero or more; got nan"),
+    ],
+)
+def test_a_codec_that_compresses_to_something_else_is_refused_in_one_line(how: str, message: str) -> None:
+    links = Links(Loose(how), uplink_memory="error-feedback")
+    with pytest.raises(ConfigError) as caught:
+        Simulation(TASK, Own(tau=1), links, rounds=1, device="cpu").run()
+    assert str(caught.value) == f"codec loose: {message}"
 
 
 def test_fedcoms_own_are_not_looked_at() -> None:

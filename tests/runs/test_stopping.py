@@ -47,6 +47,20 @@ def test_patience_by_hand() -> None:
     assert seen(Stopping(), [0.5, 0.7, 0.6], "test_accuracy")[0].round == 1
     assert seen(Stopping(best="f1"), [0.5, 0.7, 0.6], "f1")[0].round == 1
     assert seen(Stopping("f1<=0.1"), [0.5, 0.7, 0.2], "f1")[0].round == 2
+    for small in ("test_bits_per_character", "client_spread", "mae"):
+        assert seen(Stopping(best=small), [0.5, 0.4, 0.6], small)[0].round == 1
+
+
+def test_a_bound_on_a_cost_says_nothing_of_the_best_model() -> None:
+    rules, best = Stopping("seconds>=3", patience=2), Best()
+    for done, accuracy in enumerate([0.5, 0.7, 0.6, 0.6]):
+        best, why = rules.see({"round": done, "seconds": done, "test_accuracy": accuracy}, best, W + done)
+    assert (best.round, best.figure, why) == (
+        1,
+        "test_accuracy",
+        "seconds is 3 after round 3 (stop=seconds>=3)",
+    )
+    assert seen(Stopping("seconds>=9", best="seconds"), [3.0, 2.0, 4.0], "seconds")[0].figure == "seconds"
 
 
 def test_a_row_that_is_measured_again_does_not_count_twice() -> None:
@@ -63,6 +77,7 @@ def test_a_row_that_is_measured_again_does_not_count_twice() -> None:
         ({"stop": "0.9"}, "stop is a figure of the rows and a bound"),
         ({"stop": "test_accuracy>0.9"}, "as in test_accuracy>=0.9 or train_loss<=0.1; got"),
         ({"stop": "test_accuracy>=high"}, "got 'test_accuracy>=high'"),
+        ({"stop": "test_accuracy>=nan"}, "got 'test_accuracy>=nan'"),
         ({"stop": "test_acuracy>=0.9"}, "did you mean 'test_accuracy'"),
         ({"patience": 0}, "patience must be 1 evaluation or more; got 0"),
         ({"best": "loss"}, "best names 'loss', which rows do not hold"),

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
@@ -52,6 +53,22 @@ def test_stacks_of_any_size_give_the_same_bits() -> None:
         assert torch.equal(torch.cat(pieces), whole)
 
 
+def sharing() -> nn.Sequential:
+    """A network with the same layer twice."""
+    middle = nn.Linear(5, 5)
+    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), middle, nn.ReLU(), middle, nn.ReLU(), nn.Linear(5, 3))
+
+
+def test_a_layer_that_stands_twice_trains() -> None:
+    module = sharing()
+    objective = Objective(module)
+    x, y, weight = torch.randn(2, 4, 6), torch.randint(0, 3, (2, 4)), torch.full((2, 4), 0.25)
+    found = objective.gradients(objective.start.expand(2, -1), x, y, weight)
+    for k in range(2):
+        own = torch.autograd.grad(F.cross_entropy(module(x[k]), y[k]), list(module.parameters()))
+        torch.testing.assert_close(found[k], torch.cat([g.flatten() for g in own]))
+
+
 def test_other_modules_are_left_to_autograd() -> None:
     hooked = network(True, 6, 3)
     hooked[1].register_forward_hook(lambda module, inputs, output: 2 * output)
@@ -64,6 +81,7 @@ def test_other_modules_are_left_to_autograd() -> None:
         nn.Sequential(nn.Flatten(2), nn.Linear(6, 3)),
         hooked,
         frozen,
+        sharing(),
     ]
     for module in others:
         assert Dense.of(module, Layout.of(module)) is None

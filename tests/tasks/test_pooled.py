@@ -69,6 +69,7 @@ def network(
     return nn.Sequential(conv, relu or nn.ReLU(), pool or nn.MaxPool2d(2), *flatten, nn.Linear(8, 2))
 
 
+TWICE = (nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
 OTHERS = {
     "stride": network(nn.Conv2d(1, 2, 3, stride=2)),
     "pool 3": network(nn.Conv2d(1, 2, 3), pool=nn.MaxPool2d(3)),
@@ -81,6 +82,7 @@ OTHERS = {
     "not flat": network(nn.Conv2d(1, 2, 3), flat=False),
     "dense": nn.Sequential(nn.Flatten(), nn.Linear(8, 2)),
     "one layer": nn.Linear(8, 2),
+    "twice": nn.Sequential(*TWICE, *TWICE, nn.Flatten(), nn.Linear(8, 2)),
 }
 
 

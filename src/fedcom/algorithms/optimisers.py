@@ -26,6 +26,8 @@ from fedcom.plain import pick
 from fedcom.registry import Registry, derived_from
 from fedcom.vectors import Vectors
 
+_SHARES = ("momentum", "beta1", "beta2")
+
 
 class Optimiser:
     """What the optimisers of the server and of clients share: a name or a table stands for one.
@@ -74,13 +76,19 @@ class ServerOptimiser(Optimiser):
     def __post_init__(self) -> None:
         settings.check(self)
         for key, value in vars(self).items():
-            positive = key in ("rate", "tau")
-            if not (value > 0 if positive else 0 <= value < 1):
-                raise ConfigError(f"{key} must be {'above 0' if positive else 'in [0, 1)'}; got {value}")
+            if key in _SHARES and not 0 <= value < 1:
+                raise ConfigError(f"{key} must be in [0, 1); got {value}")
+            if key in ("rate", "tau") and value <= 0:
+                raise ConfigError(f"{key} must be above 0; got {value}")
 
     @classmethod
     def registry(cls) -> Registry[Any]:
         return OPTIMISERS
+
+    @property
+    def plain(self) -> bool:
+        """Whether the step is the method's own, with which no optimiser interferes."""
+        return type(self).step is ServerOptimiser.step
 
     @property
     def kept(self) -> float:

@@ -162,6 +162,8 @@ def schedule_of(text: str) -> Schedule:
         key, equals, value = (part.strip() for part in item.partition("="))
         if not equals:
             raise ConfigError(f"schedule {text!r}: write its settings as key=value; got {item.strip()!r}")
+        if key in table:
+            raise ConfigError(f"schedule {text!r} gives {key} twice")
         table[key] = _value(value)
     return build(SCHEDULES.find(found[1]), table, f"schedule {found[1]}")
 

@@ -111,7 +111,12 @@ class Codec(ABC):
 
         If the codec is unbiased this is 1/(1 + q), the multiple of Q(x) that is nearest to x on average.
         """
-        return 1 / (1 + self.variance(layout)) if self.unbiased else 1.0
+        if not self.unbiased:
+            return 1.0
+        q = self.variance(layout)
+        if not q >= 0:
+            raise ConfigError(f"codec {self.name}: variance must be zero or more; got {q}")
+        return 1 / (1 + q)
 
     @abstractmethod
     def fields(self, layout: Layout) -> list[Field]:
@@ -138,6 +143,11 @@ class Codec(ABC):
             return self.compress(x, layout, draw)
         finite = largest(x).isfinite()
         parts = self.compress(torch.where(finite, x, 0.0), layout, draw)
+        named = isinstance(parts, dict)
+        wrong = [part for part in parts.values() if not isinstance(part, Tensor)] if named else [parts]
+        if wrong:
+            got = described(wrong[0])
+            raise ConfigError(f"codec {self.name}: compress must return tensors by name; got {got}")
         if type(self).pack is Codec.pack and not _unseen(finite):
             self._check_fields(parts, layout, x[..., 0].numel())
         return parts

@@ -37,8 +37,9 @@ Quantiser = Uniform | Trellis | LloydMax
 class Rotated(EntropyCoded):
     """Rotated, quantised and entropy-coded to any rate from 0.05 to 8 bits per coordinate, header included.
 
-    Unbiased, and of the variance it promises, as far as the rotations make a vector Gaussian: from about a
-    thousand coordinates on. For shorter vectors use another codec.
+    Unbiased, and of the variance it promises, as far as the rotations make a vector Gaussian and a message
+    has codes beside zeros: from about a thousand coordinates on, below half a bit from some four thousand
+    on. For shorter vectors use another codec, such as peaks.
 
     Args:
         bits: the bits per coordinate; in tier fixed 1, 2, 3 or 4, to which header and padding are added.

@@ -82,8 +82,8 @@ class Simulation:
             function, or a list of them, has the functions' own names.
         stop: a figure of the rows and a bound that ends the run, such as "test_accuracy>=0.9".
         patience: evaluations without a better model that end the run.
-        best: the figure that tells which model is the best; None: that of `stop`, else test_accuracy, or
-            test_loss or train_loss if there is none.
+        best: the figure that tells which model is the best; None: that of `stop` (not if it is a cost such as
+            seconds), else test_accuracy, or test_loss or train_loss if there is none.
         measure: computes q from what the server heard and what clients meant, one number per client.
         ranks: the processes that play the run together.
         transport: what travels between them; see Options.

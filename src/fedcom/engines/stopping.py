@@ -1,5 +1,6 @@
 """When a run ends before its last round, and which of its models is the best."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,13 @@ from fedcom.saving.whole import disk_errors
 
 _CONDITION = re.compile(r"\s*(\w+)\s*(>=|<=)\s*(\S+)\s*")
 _USUAL = ("test_accuracy", "test_loss", "train_loss")  # the first that a task has tells its best model
-_FALLING = ("loss", "rmse", "error", "bytes", "seconds", "perplexity")  # in names of what is to be small
+_FALLING = (  # in names of what is to be small
+    *("loss", "mse", "mae", "error", "perplexity", "bits", "spread", "bytes", "seconds"),
+)
+_COSTS = (  # figures whose bound limits a run, and says nothing of how good a model is
+    *("round", "seconds", "modelled_seconds", "q", "damping"),
+    *("uplink_bytes", "downlink_bytes", "uplink_bytes_total", "downlink_bytes_total"),
+)
 FILE = "best.safetensors"  # the best model, beside the checkpoint that it belongs to
 
 
@@ -33,7 +40,10 @@ class Condition(NamedTuple):
         """The condition that a text states."""
         found = _CONDITION.fullmatch(text)
         try:
-            return cls(found[1], found[2] == ">=", float(found[3]))  # type: ignore[index]
+            bound = float(found[3])  # type: ignore[index]
+            if not math.isfinite(bound):
+                raise ValueError
+            return cls(found[1], found[2] == ">=", bound)  # type: ignore[index]
         except (TypeError, ValueError):
             raise ConfigError(
                 f"stop is a figure of the rows and a bound, as in test_accuracy>=0.9 or train_loss<=0.1; "
@@ -72,10 +82,10 @@ class Stopping:
     Args:
         stop: see Condition; None: no bound.
         patience: evaluations without a better one that end the run; None: any number.
-        best: the figure that tells which model is the best; None: that of `stop`, else the first that rows
-            have of test_accuracy, test_loss and train_loss. It is better the larger it is; the smaller, if
-            `stop` gives it an upper bound, or if its name holds loss, rmse, error, bytes, seconds or
-            perplexity.
+        best: the figure that tells which model is the best; None: that of `stop`, unless it is a cost such as
+            seconds, else the first that rows have of test_accuracy, test_loss and train_loss. It is better
+            the larger it is; the smaller, if `stop` gives it an upper bound, or if its name holds loss, mse,
+            mae, error, perplexity, bits, spread, bytes or seconds.
     """
 
     stop: str | None = None
@@ -133,7 +143,8 @@ class Stopping:
                 if row.get(name) is None:
                     have = [key for key, value in row.items() if is_number(value) and key != "round"]
                     raise ConfigError(f"rows of this task have no {name}; they have {', '.join(have)}")
-        return [*named, *usual, _USUAL[-1]][0]
+        telling = [name for name in named if name == self.best or name not in _COSTS]
+        return [*telling, *usual, _USUAL[-1]][0]
 
     def _better(self, figure: str, value: float, before: float | None) -> bool:
         condition = self.condition

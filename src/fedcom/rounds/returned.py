@@ -11,6 +11,7 @@ from torch import Tensor
 from fedcom.algorithms import Algorithm
 from fedcom.algorithms.base import Round
 from fedcom.algorithms.local_optimisers import LocalOptimiser
+from fedcom.algorithms.optimisers import Optimiser
 from fedcom.errors import ConfigError
 from fedcom.formats import described
 from fedcom.vectors import Vectors
@@ -44,7 +45,23 @@ def sent_down(algorithm: Algorithm, vectors: Any) -> Vectors:
         if not named or "w" not in vectors:
             found = _listed(vectors) if named else described(vectors)
             raise _refusal(algorithm, "broadcast", "tensors by name, the model as w among them", found)
+        for name, x in vectors.items():
+            _check(algorithm, "broadcast", f"{name} like the model", vectors["w"], x)
     return vectors  # type: ignore[no-any-return]
+
+
+def replicated(algorithm: Algorithm, vectors: Vectors, moments: Vectors) -> None:
+    """Refuse what clients that repeat the server's step would be sent, if it is not like the model.
+
+    Args:
+        vectors: what replica returned.
+        moments: of the server's optimiser.
+    """
+    told = ((algorithm, "replica", vectors), (algorithm.server, "init", moments))
+    for one, method, found in told:
+        for name, x in found.items() if _others(one) else ():
+            what = f"{name} like the model, as clients repeat the server's step"
+            _check(one, method, what, vectors["w"], x)
 
 
 def moved(algorithm: Algorithm, w: Tensor, after: Any) -> Tensor:
@@ -58,20 +75,32 @@ def moved(algorithm: Algorithm, w: Tensor, after: Any) -> Tensor:
     return after  # type: ignore[no-any-return]
 
 
-def optimised(local: LocalOptimiser, w: Tensor, moments: Vectors, after: Any) -> tuple[Tensor, Vectors]:
-    """What a local optimiser's step returned: models and moments like those before.
+def moments(optimiser: Optimiser, found: Any) -> Vectors:
+    """What an optimiser's init returned: tensors by name."""
+    if _others(optimiser):
+        if not isinstance(found, dict):
+            raise _refusal(optimiser, "init", "tensors by name", described(found))
+        for name, x in found.items():
+            if not isinstance(x, Tensor):
+                raise _refusal(optimiser, "init", "tensors by name", f"{described(x)} as {name}")
+    return found  # type: ignore[no-any-return]
+
+
+def optimised(optimiser: Optimiser, w: Tensor, moments: Vectors, after: Any) -> tuple[Tensor, Vectors]:
+    """What an optimiser's step returned: models, or the server's, and moments like those before.
 
     Args:
-        w: models before, or vectors of their shape.
+        w: what was before, or vectors of its shape.
     """
-    if _others(local):
+    if _others(optimiser):
+        models = ("models", "clients' models") if isinstance(optimiser, LocalOptimiser) else ("model",) * 2
         pair = isinstance(after, tuple) and len(after) == 2 and isinstance(after[1], dict)
         if not pair or {*after[1]} != {*moments}:
             found = _listed(after[1]) if pair else described(after)
-            raise _refusal(local, "step", f"the models and the moments {_listed(moments)}", found)
-        _check(local, "step", "the clients' models", w, after[0])
+            raise _refusal(optimiser, "step", f"the {models[0]} and the moments {_listed(moments)}", found)
+        _check(optimiser, "step", f"the {models[1]}", w, after[0])
         for name, x in moments.items():
-            _check(local, "step", f"{name} of the moments", x, after[1][name])
+            _check(optimiser, "step", f"{name} of the moments", x, after[1][name])
     return after  # type: ignore[no-any-return]
 
 
@@ -124,19 +153,19 @@ def stepped(algorithm: Algorithm, method: str, before: Any, after: Any) -> Any:
     return after
 
 
-def _others(algorithm: Algorithm | LocalOptimiser) -> bool:
+def _others(algorithm: Algorithm | Optimiser) -> bool:
     """Whether a method or an optimiser is not fedcom's own."""
     return type(algorithm).__module__.partition(".")[0] != _PACKAGE
 
 
-def _check(algorithm: Algorithm | LocalOptimiser, method: str, what: str, like: Tensor, found: Any) -> None:
+def _check(algorithm: Algorithm | Optimiser, method: str, what: str, like: Tensor, found: Any) -> None:
     """Refuse what has not the shape and dtype of another tensor."""
     if described(found) != described(like):
         raise _refusal(algorithm, method, f"{what}, {described(like)}", described(found))
 
 
-def _refusal(algorithm: Algorithm | LocalOptimiser, method: str, wanted: str, found: str) -> ConfigError:
-    kind = "method" if isinstance(algorithm, Algorithm) else "local optimiser"
+def _refusal(algorithm: Algorithm | Optimiser, method: str, wanted: str, found: str) -> ConfigError:
+    kind = "method" if isinstance(algorithm, Algorithm) else f"{algorithm.section} optimiser"
     return ConfigError(f"{kind} {algorithm.name}: {method} must return {wanted}; got {found}")
 
 

@@ -542,7 +542,8 @@ def client_finish(rules: Rules, work: Work, answer: Answer, in_place: bool = Fal
     if rules.uplink.needs_mean:
         settle = rules.uplink.settle
         settled = {
-            name: settle(memory[name], mean, rules.units(name, rnd)) for name, mean in answer.mean.items()
+            name: settle(memory[name], answer.mean[name], rules.units(name, rnd))
+            for name in algorithm.uploads
         }
         memory = memory | settled
     return state, memory

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.algorithms.base import Round, smaller
-from fedcom.algorithms.optimisers import SGD
 from fedcom.codecs import Codec
 from fedcom.errors import ConfigError
 from fedcom.rounds import loops, returned, stages
@@ -283,7 +282,8 @@ class Rules:
         state = returned.begun(self.algorithm, "init_server", self.algorithm.init_server(w), ("w",))
         state = type(state)(*apart(state))  # engines write it tensor by tensor
         memory = {name: torch.zeros_like(w) for name in remembered}
-        return ServerSide(state, memory, self.algorithm.server.init(state.w))
+        server = self.algorithm.server
+        return ServerSide(state, memory, returned.moments(server, server.init(state.w)))
 
     def server_step(self, side: ServerSide, mean: Vectors, rnd: Round) -> ServerSide:
         """What the server keeps after its step, but for the memory.
@@ -294,12 +294,13 @@ class Rules:
         if self.part is not None:
             return self.part.into(side, self.alone.server_step(self.part.of(side), mean, rnd))
         algorithm, before = self.algorithm.at_gamma(rnd.gamma), side.state
-        direction = returned.direction(algorithm, before, mean, rnd) if side.moments else None
+        server = algorithm.server
+        direction = None if server.plain else returned.direction(algorithm, before, mean, rnd)
         state = returned.stepped(algorithm, "server_step", before, algorithm.server_step(before, mean, rnd))
         moments = side.moments
         if direction is not None:
-            rates = rnd.eta, algorithm.global_rate
-            w, moments = algorithm.server.step(before.w, side.moments, direction, *rates)
+            after = server.step(before.w, moments, direction, rnd.eta, algorithm.global_rate)
+            w, moments = returned.optimised(server, before.w, moments, after)
             state = state._replace(w=w)
         last = self.statistics if self.own is None else 0
         if last and names(algorithm, "server_step", "server_direction"):  # they become the clients' mean
@@ -321,8 +322,9 @@ class Rules:
 
     def replica(self, side: ServerSide) -> Vectors:
         """The vectors that clients need to repeat the server's step, by name."""
-        moments = {f"server {name}": x for name, x in side.moments.items()}
-        return {**self.algorithm.replica(side.state), **moments}
+        vectors = self.algorithm.replica(side.state)
+        returned.replicated(self.algorithm, vectors, side.moments)
+        return {**vectors, **{f"server {name}": x for name, x in side.moments.items()}}
 
     def replicated(self, vectors: Vectors) -> ServerSide:
         """What clients that repeat the server's step know of it.
@@ -340,7 +342,8 @@ class Rules:
         remembered = self.algorithm.uploads if self.uplink.remembers else ()
         state = returned.begun(self.algorithm, "init_client", self.algorithm.init_client(w))
         own = {} if self.own is None else {OWN: self.own.to(w.device)}
-        moments = self.algorithm.local.init(torch.cat((w, *own.values())))
+        local = self.algorithm.local
+        moments = returned.moments(local, local.init(torch.cat((w, *own.values()))))
         kept = {**moments, STEPS: w.new_zeros(1, dtype=torch.int64)} if moments else {}
         memory = {**{name: torch.zeros_like(w) for name in remembered}, **self.moments_kept(kept), **own}
         held = apart([w, *state, *memory.values()])[1:]  # what a client begins from stays when w is written
@@ -394,7 +397,7 @@ def check(algorithm: Algorithm, links: Links, clients: int, sampled: int) -> Non
             f"leave uplink.memory out; got {memory!r}"
         )
     check_local(a)
-    if not (isinstance(a.server, SGD) or names(a, "server_step", "server_direction")):
+    if not (a.server.plain or names(a, "server_step", "server_direction")):
         raise ConfigError(
             f"{a.name} has a server_step of its own and does not say along which direction it steps, so "
             f"server {a.server.name} cannot take its place; give it a server_direction, or use server sgd"

@@ -36,7 +36,9 @@ class Dense:
             return None
         if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
             return None
-        return cls(layout, tuple(part.bias is not None for part in parts[::2]))
+        biases = tuple(part.bias is not None for part in parts[::2])
+        shared = len(layout.names) != len(biases) + sum(biases)  # parameters that several layers have
+        return None if shared else cls(layout, biases)
 
     @property
     def classes(self) -> int:
