@@ -111,6 +111,8 @@ def test_dry_runs_of_comparisons_and_sweeps(command: Command, tmp_path: Path) ->
         f"# fedcomgate, eta {eta}, seed {s}" for eta, s in ((0.1, 0), (0.1, 1), (0.2, 0))
     ]
     assert tomllib.loads(out)["algorithm"]["eta"] == 0.1
+    _, out, _ = command("sweep", *SMALL, "algorithm.name=fedavg", "grid.eta=0.1", "--dry-run")
+    assert out.startswith("# fedavg, eta 0.1"), "the config's own method"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,7 +12,7 @@ import typer
 from fedcom.cli import options
 from fedcom.cli.app import app
 from fedcom.cli.options import KEYS, AsJson, DeviceOption, Force, Methods, Out, Quiet, Settings, Trust
-from fedcom.cli.shared import data_in, names_in, path_and_overrides, settings_of, show
+from fedcom.cli.shared import data_in, methods_in, path_and_overrides, settings_of, show
 from fedcom.errors import ConfigError
 from fedcom.formats import significant
 from fedcom.runs.folder import given_or_fresh
@@ -70,7 +70,7 @@ def probe_command(
 @app.command("tune", epilog=KEYS)
 def tune_command(
     settings: Settings = None,
-    methods: Methods = "fedcomgate",
+    methods: Methods = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds on which the best is confirmed.")] = options.SEEDS,
     budget: Annotated[
         float | None,
@@ -99,7 +99,7 @@ def tune_command(
 
     table = settings_of(settings, trust)
     grid = table.pop("grid", {})
-    names = names_in(methods)
+    names = methods_in(methods, table)
     how: dict[str, Any] = {"seeds": seeds, "budget": budget, "force": force}
     with given_or_fresh(out, f"tune-{data_in(table)}") as out:
         found = tune.tune(table, grid, names, out, **how, device=device, quiet=quiet)

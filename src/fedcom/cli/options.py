@@ -76,7 +76,11 @@ Settings = Annotated[
     ),
 ]
 Methods = Annotated[
-    str, typer.Option(help="Separated by commas; may include labels from the config's methods section.")
+    str | None,
+    typer.Option(
+        help="Separated by commas; may include labels from the config's methods section.",
+        show_default="the config's algorithm.name, or fedcomgate",
+    ),
 ]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the results.", show_default="a fresh one under runs/")

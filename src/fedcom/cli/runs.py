@@ -134,7 +134,7 @@ def compare_command(
 @app.command("sweep", epilog=KEYS)
 def sweep_command(
     settings: Settings = None,
-    methods: Methods = "fedcomgate",
+    methods: Methods = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds per point, from run.seed on.")] = 1,
     last: Annotated[int, typer.Option(min=1, help="How many of the last evaluations to average.")] = 1,
     out: Out = None,
@@ -156,7 +156,7 @@ def sweep_command(
     from fedcom.studies.trials import points, trials_of
 
     table = shared.settings_of(settings, trust)
-    grid, names = table.pop("grid", {}), shared.names_in(methods)
+    grid, names = table.pop("grid", {}), shared.methods_in(methods, table)
     if dry_run:
         trials = list(trials_of(table, points(grid), names, seeds))
         for trial in trials:

@@ -44,6 +44,13 @@ def names_in(methods: str) -> list[str]:
     return [name.strip() for name in methods.split(",") if name.strip()]
 
 
+def methods_in(methods: str | None, table: "Table") -> list[str]:
+    """The methods that are asked for; where none is, the config's own."""
+    from fedcom.config.config import DEFAULT
+
+    return [table.get("algorithm", {}).get("name", DEFAULT)] if methods is None else names_in(methods)
+
+
 def data_in(table: "Table") -> str:
     """The name of the data set that settings are about, for a folder."""
     from fedcom.config import Config
