@@ -19,7 +19,7 @@ PATIENCE = 3.0  # seconds after which one is told what takes so long
 @contextmanager
 def _told_if_slow(config: RunSettings, label: str, quiet: bool) -> Iterator[None]:
     """Say after a while that rates are being found, which takes many gradients, if they are."""
-    words = f"fedcom: {label}: reading the data, and finding auto rates from its gradients ..."
+    words = f"fedcom: reading the data, and finding the auto rates of {label} from its gradients ..."
     timer = Timer(PATIENCE, print, (words,), {"file": sys.stderr, "flush": True})
     timer.daemon = True
     if not quiet and "auto" in (config.algorithm.eta, config.algorithm.gamma):
@@ -53,9 +53,9 @@ def execute(
             assert isinstance(config, Given)
             simulation = simulation_of(config.task, config, device)
     if isinstance(config, Config) and (told := usual_adapter_rates(config)) and not quiet:
-        print(f"fedcom: {label}: adapters: {told}", file=sys.stderr)
+        print(f"fedcom: adapters of {label}: {told}", file=sys.stderr)
     if simulation.why_rates is not None and not quiet:
-        print(f"fedcom: {label}: auto rates: {simulation.why_rates}", file=sys.stderr)
+        print(f"fedcom: auto rates of {label}: {simulation.why_rates}", file=sys.stderr)
     return record(
         simulation,
         out,
