@@ -2,6 +2,7 @@
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedcom import ConfigError, Simulation, SparseLoCo, Task, TopK
+from fedcom.algorithms.optimisers import ServerOptimiser
 from fedcom.errors import Diverged, StorageError, WireError
 from fedcom.outer import Outer, messages, restore, save, shards, store
 from fedcom.outer.messages import Header
+from fedcom.vectors import Vectors
 from tests.conftest import close
 
 EVERY = 3
@@ -59,6 +62,32 @@ def test_nesterov_by_hand() -> None:
         change = w - train(hand, Outer(hand, "identity", every=100), own, EVERY)
         m = 0.8 * m + change
         w = w - 0.5 * (change + 0.8 * m)
+        nn.utils.vector_to_parameters(w.clone(), hand.parameters())
+    assert close(flat(net), w, 1e-12)
+
+
+@dataclass(frozen=True)
+class HeavyBall(ServerOptimiser):
+    """Momentum that is seen in the models: w goes on by a share of what it moved by in the step before."""
+
+    def init(self, w: Tensor) -> Vectors:
+        return {"before": w}
+
+    def step(
+        self, w: Tensor, moments: Vectors, direction: Tensor, eta: float | Tensor, gamma: float
+    ) -> tuple[Tensor, Vectors]:
+        return w - eta * gamma * direction + 0.5 * (w - moments["before"]), {"before": w}
+
+
+def test_moments_that_are_the_outer_parameters_themselves() -> None:
+    net, outer, optimizer = pair(rate=0.5, optimiser=HeavyBall())
+    hand = copy.deepcopy(net)
+    own, w = torch.optim.AdamW(hand.parameters(), lr=0.05), flat(hand)
+    before = w
+    train(net, outer, optimizer, 4 * EVERY)
+    for _ in range(4):
+        change = w - train(hand, Outer(hand, "identity", every=100), own, EVERY)
+        w, before = w - 0.5 * change + 0.5 * (w - before), w
         nn.utils.vector_to_parameters(w.clone(), hand.parameters())
     assert close(flat(net), w, 1e-12)
 

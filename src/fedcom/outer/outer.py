@@ -35,7 +35,7 @@ from fedcom.outer.links import Links
 from fedcom.outer.messages import Header
 from fedcom.outer.shards import Model, Piece, divided, is_sharded, let_go, named, trainable
 from fedcom.plain import pick
-from fedcom.vectors import Vectors
+from fedcom.vectors import Vectors, overwrite
 
 Heard = dict[int, tuple[Header, list[memoryview]]]  # messages by worker
 _NOT_FINITE = "its change is not finite"
@@ -362,9 +362,8 @@ class Outer:
         for i in range(len(fragment.pieces)):
             mean = mean_of(i)
             w, moments = self.optimiser.step(fragment.w[i], fragment.moments[i], mean, 1.0, self._gamma)
-            fragment.w[i].copy_(w)
-            for name, x in moments.items():
-                fragment.moments[i][name].copy_(x)
+            own = fragment.moments[i]
+            overwrite((fragment.w[i], *own.values()), (w, *(moments[name] for name in own)))
         fragment.turn += 1
         fragment.launched = True
 
@@ -525,7 +524,7 @@ class Fragment:
     def __init__(self, number: int, pieces: list[Piece], optimiser: ServerOptimiser, memory: float) -> None:
         self.number, self.pieces, self.turn, self.at, self.launched = number, pieces, 0, 0, False
         self.w = [piece.read() for piece in pieces]
-        self.moments: list[Vectors] = [optimiser.init(w) for w in self.w]
+        self.moments: list[Vectors] = [optimiser.init(w.clone()) for w in self.w]  # it may keep w
         self.rest = [torch.zeros_like(w) for w in self.w] if memory else []
         self.slack = [x.read().zero_() if x.coarse else torch.empty(0) for x in pieces]
         self.before: list[Tensor] | None = None
