@@ -252,11 +252,14 @@ def test_a_tuned_config_has_the_clients_optimiser_that_was_found(
         assert (local.name, getattr(local, "momentum", None)) == expected
 
 
-def test_clients_optimisers_without_auto_rates_are_tuned_on_a_grid_of_rates() -> None:
+def test_clients_optimisers_without_auto_rates_are_tuned_on_a_grid_of_rates(tmp_path: Path) -> None:
     small = {"data": {"name": "digits", "clients": 4}, "local": {"name": "adamw"}}
     grid = {"eta": [0.001, 0.002], "gamma": [1.0]}
     for table in (small, {"algorithm": {"eta": 0.1}, **small}):
         with pytest.raises(ConfigError, match=r"local adamw .* give grid.eta=0.0005,0.001,0.002 and"):
             tune._grids({**table, "server": {"name": "sgd"}}, {"eta": [0.001]}, "fedavg", "cpu")
+    with pytest.raises(ConfigError, match="no auto rates"):
+        tune.tune(small, {}, ["fedavg"], tmp_path / "refused", device="cpu", quiet=True)
+    assert not (tmp_path / "refused").exists()  # so that the folder can be named again
     assert tune._grids({**small, "server": {"name": "sgd"}}, grid, "fedavg", "cpu") == [(grid, {})]
     assert len(tune._grids(small, grid, "fedavg", "cpu")) == 2

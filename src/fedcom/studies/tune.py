@@ -305,11 +305,12 @@ def tune(
         return sweep.run_missing(trials, log, LAST, device, quiet, tasks)
 
     with claim(out, used=True):
+        grids_of = {method: _grids(here, grid, method, device) for method in methods}  # or nothing is left
         sweep.take_over(out, {"config": table, "grid": grid, "seeds": seeds, "budget": budget}, force)
         write_json(out / TRIALS, {})
         found = dict[str, dict[str, Any]]()
         for method in methods:
-            grids, start = zip(*_grids(here, grid, method, device), strict=True)
+            grids, start = zip(*grids_of[method], strict=True)
             many = sum(map(size, grids))
             whole = max(4.0, many / SHARE) if budget is None else max(0.0, budget - (seeds - 1))
             found[method] = tune_one(here, method, grids, seeds, play, whole, start, budget)
