@@ -178,3 +178,20 @@ def test_seconds_without_a_network_are_refused_before_any_pilot(tmp_path: Path) 
         with pytest.raises(ConfigError, match="need a network"):
             plan.plan({}, goal, tmp_path / "a", by=by)  # type: ignore[arg-type]
     assert not (tmp_path / "a").exists()
+
+
+def test_a_candidate_that_is_refused_leaves_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = {
+        "model": {"name": "quadratic", "dim": 4, "samples": 4},
+        "data": {"clients": 3},
+        "run": {"rounds": 8},
+        "methods": {"steps": {"name": "fedavg", "local": "adamw"}, "plain": {"name": "fedavg"}},
+    }
+    found = plan.plan(table, plan.Goal(loss=1e-9), tmp_path / "a", device="cpu", quiet=True)
+    assert {p.label: p.how for p in found}["steps"] == "could not be run"
+    assert "steps of local adamw" in capfd.readouterr().err
+    del table["methods"]["plain"]
+    with pytest.raises(ConfigError, match="none of the candidates can be run"):
+        plan.plan(table, plan.Goal(loss=1e-9), tmp_path / "b", device="cpu", quiet=True)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fedcom.algorithms.optimisers import Momentum
 from fedcom.cli import app
 from fedcom.config import Config, read
-from fedcom.config.methods import alone
+from fedcom.config.methods import alone, with_point
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.runs.prepare import build_task, prepare
@@ -225,3 +225,41 @@ def test_one_methods_config_is_for_run(tmp_path: Path) -> None:
     ((_, other),) = variants(read(tmp_path / "a.toml"), ["mine, 1 bit"], range(1))
     assert other.links.uplink == config.links.uplink
     assert prepare(config, "cpu")[0].algorithm.eta == 0.1
+
+
+@pytest.mark.parametrize("shared", [{}, {"local": {"name": "momentum"}, "server": {"name": "nesterov"}}])
+@pytest.mark.parametrize(
+    ("point", "expected"),
+    [
+        ({"local.name": "momentum", "local.momentum": 0.5}, ("momentum", 0.5)),
+        ({"local": "adamw"}, ("adamw", None)),
+        ({"local.name": "adamw", "server": "momentum"}, ("adamw", None)),
+    ],
+)
+def test_a_tuned_config_has_the_clients_optimiser_that_was_found(
+    tmp_path: Path, shared: dict[str, Any], point: dict[str, Any], expected: tuple[str, float | None]
+) -> None:
+    table = {"data": {"name": "digits"}, "adapter": {"rank": 2}, **shared}
+    point = {"eta": 0.1, **point, "adapter.rank": 3}
+    ((_, tried),) = variants(with_point(table, "fedavg", point.items()), ["fedavg"], range(1))
+    found = {**point, "accuracy": 91.5, "note": "n", "spent": 3.0}
+    (tmp_path / "a.toml").write_text(tune.tuned_text(table, {"fedavg": found}))
+    ((_, one),) = variants(read(tmp_path / "a.toml"), ["fedavg"], range(1))
+    for made in (one, alone(str(tmp_path / "a.toml"), [])):
+        assert made.algorithm == tried.algorithm
+        assert made.table()["adapter"] == tried.table()["adapter"]
+        local = made.algorithm.local
+        assert (local.name, getattr(local, "momentum", None)) == expected
+
+
+def test_clients_optimisers_without_auto_rates_are_tuned_on_a_grid_of_rates(tmp_path: Path) -> None:
+    small = {"data": {"name": "digits", "clients": 4}, "local": {"name": "adamw"}}
+    grid = {"eta": [0.001, 0.002], "gamma": [1.0]}
+    for table in (small, {"algorithm": {"eta": 0.1}, **small}):
+        with pytest.raises(ConfigError, match=r"local adamw .* give grid.eta=0.0005,0.001,0.002 and"):
+            tune._grids({**table, "server": {"name": "sgd"}}, {"eta": [0.001]}, "fedavg", "cpu")
+    with pytest.raises(ConfigError, match="no auto rates"):
+        tune.tune(small, {}, ["fedavg"], tmp_path / "refused", device="cpu", quiet=True)
+    assert not (tmp_path / "refused").exists()  # so that the folder can be named again
+    assert tune._grids({**small, "server": {"name": "sgd"}}, grid, "fedavg", "cpu") == [(grid, {})]
+    assert len(tune._grids(small, grid, "fedavg", "cpu")) == 2

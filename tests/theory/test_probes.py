@@ -1,6 +1,7 @@
 """Estimates beside the truth, on problems where it is known."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -151,3 +152,20 @@ def test_the_command_prints_constants_and_advice() -> None:
     assert "q/n = 0.15 on the mean of 20" in text
     assert "2 is the limit" in text
     assert "38 is the limit" in CliRunner().invoke(app, ["probe", *more]).stdout  # what run would play
+
+
+def test_probed_rates_are_those_of_the_clients_optimiser() -> None:
+    """With momentum 0.9 that is kept a gradient counts ten times in the steps; AdamW's steps are no sums."""
+    args = ["probe", "algorithm.name=fedcomgate", "model.name=quadratic", "--quiet", "--json"]
+
+    def found(*more: str) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(CliRunner().invoke(app, [*args, *more]).stdout)
+        return answer
+
+    plain, heavy = found(), found("local.name=momentum", "local.keep=true")
+    assert heavy["rates"]["eta"] == pytest.approx(0.1 * plain["rates"]["eta"], rel=0.01)
+    assert heavy["rates"]["gamma"] == pytest.approx(plain["rates"]["gamma"], rel=0.01)
+    assert f"auto would take eta = {heavy['rates']['eta']:g}" in heavy["advice"][0]
+    own = found("algorithm.name=fedavg", "local.name=adamw")
+    assert own["rates"] is None
+    assert "auto has no rates for local adamw" in own["advice"][0]

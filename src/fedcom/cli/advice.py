@@ -222,5 +222,5 @@ def probed(config: "Config", device: str, clients: int, samples: int, quiet: boo
         name: {"value": e.value, "from": e.value - e.below, "to": e.value + e.above, "what": what}
         for name, (e, what) in found(seen, task.clients).items()
     }
-    rates = {"eta": best.eta, "gamma": best.gamma}
+    rates = None if best is None else {"eta": best.eta, "gamma": best.gamma}
     return {"constants": constants, "probed": seen.probed, "rates": rates, "advice": lines}

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedcom.algorithms.optimisers import PLAIN
 from fedcom.config import Table, dumps
+from fedcom.config.config import PLAIN_SECTIONS
 from fedcom.config.methods import check_keys, method_keys, run_of, variant, with_point
 from fedcom.config.tables import toml_key
 from fedcom.engines.arguments import pick_device
@@ -43,9 +44,10 @@ SHARE = 4  # the default budget: the grid's runs over this
 FACTORS = {"eta": (0.25, 0.5, 1.0, 2.0, 4.0), "gamma": (0.25, 0.5, 1.0, 2.0)}  # of the auto rates
 FEWER = {"eta": (0.5, 1.0, 2.0), "gamma": (0.5, 1.0, 2.0)}  # the same with momentum, where rates forgive more
 RATES = ("eta", "gamma")
+LIKELY = {"eta": "0.0005,0.001,0.002", "gamma": "0.5,1"}  # with steps that have a length of their own
 # The server's optimisers that are tried if nothing is said of it, and the factors with each.
 SERVERS: dict[str, Grid] = {"sgd": FACTORS, "momentum": FEWER}
-SECTIONS = ("uplink", "downlink", "server")  # of a method
+SECTIONS = ("uplink", "downlink", "adapter", *PLAIN_SECTIONS)  # of a method
 ABOUT = (
     "accuracy",
     "perplexity",
@@ -303,11 +305,12 @@ def tune(
         return sweep.run_missing(trials, log, LAST, device, quiet, tasks)
 
     with claim(out, used=True):
+        grids_of = {method: _grids(here, grid, method, device) for method in methods}  # or nothing is left
         sweep.take_over(out, {"config": table, "grid": grid, "seeds": seeds, "budget": budget}, force)
         write_json(out / TRIALS, {})
         found = dict[str, dict[str, Any]]()
         for method in methods:
-            grids, start = zip(*_grids(here, grid, method, device), strict=True)
+            grids, start = zip(*grids_of[method], strict=True)
             many = sum(map(size, grids))
             whole = max(4.0, many / SHARE) if budget is None else max(0.0, budget - (seeds - 1))
             found[method] = tune_one(here, method, grids, seeds, play, whole, start, budget)
@@ -347,10 +350,21 @@ def _open(table: Table, given: Grid, method: str) -> bool:
 def _grid(
     table: Table, given: Grid, method: str, device: str, factors: Grid
 ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """The values to try for a method, rates around the auto ones, and the point that is nearest to those."""
+    """The values to try for a method, rates around the auto ones, and the point that is nearest to those.
+
+    Where clients' steps have a length of their own there are no auto rates, and no such point.
+    """
     own = {key: "auto" for key in RATES if key in method_keys(table, method)}
-    server = {key: values[0] for key, values in given.items() if key == "server"}
-    task, config = build_task(variant(with_point(table, method, {**own, **server}.items()), method))
+    steps = {k: v[0] for k, v in given.items() if k == "server" or k.partition(".")[0] == "local"}
+    local = variant(with_point(table, method, steps.items()), method).algorithm.local
+    if not local.linear:
+        if not own.keys() <= given.keys():
+            raise ConfigError(
+                f"{method} has no auto rates to try others around, because steps of local {local.name} have "
+                f"a length of their own; give {' and '.join(f'grid.{key}={LIKELY[key]}' for key in own)}"
+            )
+        return {key: list(values) for key, values in given.items()}, {}
+    task, config = build_task(variant(with_point(table, method, {**own, **steps}.items()), method))
     task, run = task.to(pick_device(device)), config.run
     settled, _ = settle(task, config.algorithm, config.links, run.participation, run.seed)
     rates = {key: float(getattr(settled, key)) for key in own}

@@ -1,6 +1,7 @@
 """What the constants of a task mean for eta, gamma, tau and the codec, in words."""
 
 import math
+from dataclasses import replace
 
 from fedcom.algorithms import Algorithm
 from fedcom.rounds.cohort import Cohort
@@ -26,18 +27,28 @@ def found(probe: Probe, clients: int) -> dict[str, tuple[Estimate, str]]:
     }
 
 
-def advise(probe: Probe, algorithm: Algorithm, cohort: Cohort) -> tuple[Rates, list[str]]:
-    """The step sizes for a method, and what follows from the constants, a sentence each."""
+def advise(probe: Probe, algorithm: Algorithm, cohort: Cohort) -> tuple[Rates | None, list[str]]:
+    """The step sizes for a method, and what follows from the constants, a sentence each.
+
+    There are no step sizes where clients' steps have a length of their own.
+    """
     s, tau, sampled = probe.sharpness, cohort.tau, cohort.sampled
     noise = probe.q.value / sampled
     best = rates_of(algorithm, s, cohort, probe.q.value, gamma=algorithm.fixed.get("gamma"))
-    own, mean = s.clients.value, s.mean.value
-    lines = [f"auto would take eta = {best.eta:g} and gamma = {best.gamma:g}."]
+    own, mean, local = s.clients.value, s.mean.value, algorithm.local
+    weight = local.reach(tau) / tau if local.linear else 1.0  # of a gradient in the local steps, on average
+    mine = replace(best, eta=float(f"{best.eta / weight:.3g}"))  # `best` is for steps of weight 1
+    lines = [f"auto would take eta = {mine.eta:g} and gamma = {mine.gamma:g}."]
+    if not local.linear:
+        lines = [
+            f"auto has no rates for local {local.name}, whose steps have a length of their own; what follows "
+            f"is for steps along gradients, at eta = {best.eta:g} and gamma = {best.gamma:g}."
+        ]
     part = "half" if tracks_slowly(algorithm) else "a quarter"
     if algorithm.tracks and own > 0:
         lines.append(
-            f"Tracking feeds on itself where eta exceeds 2/L of a client: above {2 / own:.3g} here. Clients "
-            f"get sharper in training, so {part} of that is a safe start."
+            f"Tracking feeds on itself where eta exceeds 2/L of a client: above {2 / own / weight:.3g} here. "
+            f"Clients get sharper in training, so {part} of that is a safe start."
         )
     if mean > 0 and algorithm.server.uses_gamma:
         step, limit = server_step(best.eta * mean, tau, best.gamma, noise), 2 * algorithm.server.reach
@@ -57,7 +68,7 @@ def advise(probe: Probe, algorithm: Algorithm, cohort: Cohort) -> tuple[Rates, l
         ratio = probe.dissimilarity.value / probe.gradient
         apart = "tracking has much to correct" if ratio > 1 else "tracking has little to gain"
         lines.append(f"Clients' gradients differ by {ratio:.2g} times the mean gradient: {apart}.")
-    return best, lines
+    return mine if local.linear else None, lines
 
 
 def _codec(q: float, noise: float, sampled: int) -> str:

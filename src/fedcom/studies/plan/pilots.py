@@ -22,8 +22,8 @@ from fedcom.runs.run import execute
 from fedcom.runs.status import TRIALS
 from fedcom.saving.whole import write_json, write_text
 from fedcom.studies.plan.continued import REACHED, predict
-from fedcom.studies.plan.prediction import Cost, Goal, Prediction
-from fedcom.studies.trial_runs import run_stack, task_of
+from fedcom.studies.plan.prediction import Cost, Goal, Prediction, codec_words
+from fedcom.studies.trial_runs import FAILED, run_stack, task_of
 from fedcom.studies.trials import Trial, stacks
 from fedcom.studies.tune import SEED, VALIDATION, TuningRun, held_out
 from fedcom.tasks.task import Task
@@ -94,12 +94,18 @@ class Pilots:
             for s in range(seed, seed + SEEDS)
         ]
         curves: dict[str, list[list[Row]]] = {label: [] for label in labels}
+        failed = set[str]()
         for stack in stacks(trials):
             for trial, status, rows in run_stack(stack, _due, self.device, self.quiet, self.tasks):
                 curves[trial.method].append(rows if status == "done" else [])
+                failed |= {trial.method} if status == FAILED else set()
+        if failed == {*labels}:
+            raise ConfigError("none of the candidates can be run, for the reasons above")
         first = {trial.method: trial for trial in reversed(trials)}
         return {
-            label: predict(label, cast(Config, one.config), self._settled(one), curves[label], self.goal)
+            label: _not_run(label, one.config.algorithm, codec_words(one.config.links.uplink))
+            if label in failed
+            else predict(label, cast(Config, one.config), self._settled(one), curves[label], self.goal)
             for label, one in first.items()
         }
 
@@ -108,6 +114,12 @@ class Pilots:
         task, config = task_of(trial, self.device, self.tasks), trial.config
         run = config.run
         return settle(task, config.algorithm, config.links, run.participation, run.seed)[0]
+
+
+def _not_run(label: str, algorithm: Algorithm, codec: str) -> Prediction:
+    """What is said of a candidate whose pilot was refused."""
+    tau = algorithm.tau if isinstance(algorithm.tau, int) else max(algorithm.tau)
+    return Prediction(label, algorithm.name, codec, tau, how="could not be run")
 
 
 def _due(run: RunConfig) -> set[int]:

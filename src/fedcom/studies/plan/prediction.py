@@ -78,8 +78,8 @@ class Prediction:
     method: str
     codec: str
     tau: int = 0
-    eta: float = math.nan
-    gamma: float = math.nan
+    eta: float | None = None
+    gamma: float | None = None
     rounds: int | None = None
     low: int | None = None
     high: int | None = None
