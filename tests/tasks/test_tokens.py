@@ -120,18 +120,29 @@ def test_data_that_no_model_of_tokens_fits_is_refused() -> None:
         Task.from_arrays(learned, torch.zeros(2, 5).long(), torch.zeros(2, 5).long(), clients=2)
 
 
-def test_the_gru_is_torchs() -> None:
+def test_the_gru_is_torchs_up_to_second_derivatives() -> None:
     torch.manual_seed(0)
-    ours, theirs, x = GruLayer(4, 6), nn.GRU(4, 6, batch_first=True), torch.randn(2, 5, 4)
-    theirs.load_state_dict(
-        {
-            "weight_ih_l0": ours.inputs.weight,
-            "bias_ih_l0": ours.inputs.bias,
-            "weight_hh_l0": ours.state.weight,
-            "bias_hh_l0": ours.state.bias,
-        }
-    )
+    ours, theirs = GruLayer(4, 6).double(), nn.GRU(4, 6, batch_first=True).double()
+    pairs = {
+        "weight_ih_l0": ours.inputs.weight,
+        "bias_ih_l0": ours.inputs.bias,
+        "weight_hh_l0": ours.state.weight,
+        "bias_hh_l0": ours.state.bias,
+    }
+    theirs.load_state_dict(pairs)
+    x, up = torch.randn(2, 5, 4).double(), torch.randn(2, 5, 6).double()
+    parameters = [list(pairs.values()), [getattr(theirs, name) for name in pairs]]
     torch.testing.assert_close(ours(x), theirs(x)[0])
+    first = [
+        torch.autograd.grad((states * up).sum(), own, create_graph=True)
+        for states, own in zip((ours(x), theirs(x)[0]), parameters, strict=True)
+    ]
+    second = [
+        torch.autograd.grad(sum(g.square().sum() for g in grads), own)
+        for grads, own in zip(first, parameters, strict=True)
+    ]
+    torch.testing.assert_close(first[0], first[1])
+    torch.testing.assert_close(second[0], second[1])
 
 
 MODELS = {

@@ -6,7 +6,7 @@ They are written in plain tensor operations, so that the models of many clients 
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -33,17 +33,67 @@ class GruLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The state after each place [samples, T, width]."""
-        moved = self.inputs(x)  # of all places at once
-        width = moved.shape[-1] // 3
-        h, states, parts = torch.zeros_like(moved[:, 0, :width]), list[Tensor](), (2 * width, width)
-        gates, new = (part.unbind(1) for part in moved.split(parts, -1))
-        for gate, x_new in zip(gates, new, strict=True):
-            h_gate, h_new = self.state(h).split(parts, -1)
-            r, z = torch.sigmoid(gate + h_gate).chunk(2, -1)  # reset, update
-            n = torch.tanh(x_new + r * h_new)
-            h = n + z * (h - n)
-            states.append(h)
-        return torch.stack(states, 1)
+        given = self.inputs(x), self.state.weight, self.state.bias
+        if torch.compiler.is_compiling():  # it cannot take gradients of a function in its own way
+            return _states(*given)
+        states: Tensor = _Recurrence.apply(*given)  # type: ignore[no-untyped-call]
+        return states
+
+
+class _Recurrence(torch.autograd.Function):
+    """`_states`, with a gradient that is computed for all places at once as far as can be.
+
+    Above all that of the weights, which would otherwise be added to memory once per place.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(moved: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return _states(moved, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        moved, weight, bias, states = ctx.saved_tensors
+        before = torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
+        r, z, n, h_new = _gates(moved, before, weight, bias)
+        # What enters r, z and h_new changes by these, times the change of the state after them.
+        into_n = (1 - z) * (1 - n * n)
+        shares = torch.stack([into_n * h_new * r * (1 - r), (before - n) * z * (1 - z), into_n * r], -2)
+        change, changes, parts = torch.zeros_like(above[:, 0]), list[Tensor](), list[Tensor]()
+        for up, share, keep in reversed(list(zip(*(x.unbind(1) for x in (above, shares, z)), strict=True))):
+            change = change + up
+            changes.append(change)
+            parts.append((change.unsqueeze(-2) * share).flatten(-2))
+            change = change * keep + parts[-1] @ weight
+        part, all_changes = (torch.stack(own[::-1], 1) for own in (parts, changes))
+        gates = part[..., : 2 * z.shape[-1]]
+        below = torch.cat([gates, all_changes * into_n], -1)
+        flat = part.flatten(0, 1)
+        return below, flat.mT @ before.flatten(0, 1), flat.sum(0)
+
+
+def _states(moved: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The states of gated recurrent units, place by place, from what comes in at all places."""
+    h, states = torch.zeros_like(moved[:, 0, : weight.shape[1]]), list[Tensor]()
+    for x in moved.unbind(1):
+        _, z, n, _ = _gates(x, h, weight, bias)
+        h = n + z * (h - n)
+        states.append(h)
+    return torch.stack(states, 1)
+
+
+def _gates(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gates reset and update, the new state proposed, and the part of it that reset scales."""
+    width = h.shape[-1]
+    from_h = F.linear(h, weight, bias)
+    r, z = torch.sigmoid(x[..., : 2 * width] + from_h[..., : 2 * width]).chunk(2, -1)
+    h_new = from_h[..., 2 * width :]
+    return r, z, torch.tanh(x[..., 2 * width :] + r * h_new), h_new
 
 
 class TransformerLayer(nn.Module):
