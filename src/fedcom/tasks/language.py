@@ -79,7 +79,8 @@ class _Recurrence(torch.autograd.Function):
 
 def _states(moved: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """The states of gated recurrent units, place by place, from what comes in at all places."""
-    h, states = torch.zeros_like(moved[:, 0, : weight.shape[1]]), list[Tensor]()
+    h = torch.zeros_like(moved[:, 0, : weight.shape[1]])
+    states: list[Tensor] = []  # torch.compile does not know list[Tensor]()
     for x in moved.unbind(1):
         _, z, n, _ = _gates(x, h, weight, bias)
         h = n + z * (h - n)
