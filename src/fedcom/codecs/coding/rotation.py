@@ -32,10 +32,12 @@ def unrotate(codes: Tensor, low: int, centres: Tensor, scale: Tensor, layout: La
     Where the scale is zero they are zeros, none of them minus zero.
 
     Args:
+        codes: integers of any width.
         low: the code of the first centre.
         centres: what each code from low on means.
         scale: a column.
     """
+    codes = codes.to(torch.int32)
     d, b = layout.size, hadamard.block_size(layout.size)
     if layout.dtype == torch.float32 and cpu.ready(codes, draw):
         x = cpu.unrotate(codes, low, placed(centres, codes.device, torch.float32), scale, d, b, draw)
