@@ -216,15 +216,27 @@ class Codec(ABC):
 
     def encode(self, x: Tensor, layout: Layout, draw: Draw) -> bytes:
         """The message of one vector; raises NotFinite if there is none, as the module says above."""
+        return self.pack_message(self.encode_parts(x, layout, draw), layout)
+
+    def encode_parts(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
+        """The first half of encode, on the device of x: the parts of one vector, which can be sent."""
         try:
             if self.id in OTHERS_IDS and not largest(x).isfinite():
                 raise NotFinite
             parts = self._parts(x, layout, draw)
             self.refuse_not_finite(parts, layout)
-            return self.frame(self.pack(parts, layout), layout)
+            return parts
         except NotFinite as error:
             why = f"this vector: {error}" if largest(x).isfinite() else "a vector that holds inf or NaN"
             raise NotFinite(f"codec {self.name} cannot send {why}") from None
+
+    def on_host(self, parts: Parts, layout: Layout) -> Parts:
+        """The parts of one vector on the CPU, where `pack` takes them; their numbers may be narrower."""
+        return {name: part.cpu() for name, part in parts.items()}
+
+    def pack_message(self, parts: Parts, layout: Layout) -> bytes:
+        """The second half of encode, on the CPU, where several threads may do it at once."""
+        return self.frame(self.pack(parts, layout), layout)
 
     def refuse_not_finite(self, parts: Parts, layout: Layout) -> None:
         """Raise NotFinite if the parts of one vector are marked as not finite."""
@@ -238,7 +250,14 @@ class Codec(ABC):
 
     def decode(self, data: Data, layout: Layout, draw: Draw) -> Tensor:
         """The vector of one message; equals quantise(x) for the same draw."""
-        parts = self.unpack(self.format.unframe(self.id, self.fingerprint(layout), data), layout)
+        return self.decode_parts(self.unpack_message(data, layout), layout, draw)
+
+    def unpack_message(self, data: Data, layout: Layout) -> Parts:
+        """The first half of decode, on the CPU, where several threads may do it at once."""
+        return self.unpack(self.format.unframe(self.id, self.fingerprint(layout), data), layout)
+
+    def decode_parts(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
+        """The second half of decode, on the device of the draw: the vector of a message's parts."""
         parts = {name: part.to(draw.key.device) for name, part in parts.items()}
         like = torch.empty(layout.size, dtype=layout.dtype, device="meta")
         x = self._expanded(parts, like, layout, draw)

@@ -105,6 +105,10 @@ class Rotated(EntropyCoded):
         low, centres = quantiser.coder.low, quantiser.centres
         return rotation.unrotate(parts["codes"], low, centres, parts["scale"], layout, draw)
 
+    def on_host(self, parts: Parts, layout: Layout) -> Parts:
+        narrow = parts["codes"].to(self.quantiser(layout).coder.dtype)
+        return super().on_host({**parts, "codes": narrow}, layout)
+
     def pack(self, parts: Parts, layout: Layout) -> bytes:
         scale = _SCALE.pack(parts["scale"])
         return scale + self.quantiser(layout).coder.pack(parts["codes"]) if parts["scale"].any() else scale

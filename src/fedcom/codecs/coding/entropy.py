@@ -15,7 +15,7 @@ from numpy import uint64 as W
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcom.codecs.kernels.arrays import Codes, Ints, Reals, Symbols
+from fedcom.codecs.kernels.arrays import Codes, Ints, Reals, Symbols, Whole
 from fedcom.codecs.kernels.jit import COMPILED, jit, placed
 from fedcom.codecs.wire import Field
 from fedcom.errors import WireError
@@ -53,22 +53,31 @@ class SymbolCoder:
         """The largest code."""
         return self.low + (len(self.frequencies) << self.shift) - 1
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The narrowest type that holds the codes; a GPU's are sooner copied so."""
+        return torch.int8 if self.low >= -128 and self.high <= 127 else torch.int32
+
     def pack(self, codes: Tensor) -> bytes:
         """The bytes of one vector of codes."""
-        shifted = codes.cpu() - self.low
-        raw = self._raw(len(shifted)).pack(shifted & ((1 << self.shift) - 1)) if self.shift else b""
-        symbols = shifted >> self.shift if self.shift else shifted
-        return raw + encode(symbols.numpy(), self.frequencies.cpu().numpy())
+        shifted = codes.to(self.dtype).cpu().numpy() - self.low
+        shifted = shifted.view(np.uint8) if shifted.dtype == np.int8 else shifted  # from 0 to 255
+        frequencies = self.frequencies.cpu().numpy()
+        if not self.shift:
+            return encode(shifted, frequencies)
+        low_bits = torch.from_numpy(shifted & ((1 << self.shift) - 1))
+        return self._raw(len(shifted)).pack(low_bits) + encode(shifted >> self.shift, frequencies)
 
     def unpack(self, body: memoryview, n: int) -> Tensor:
-        """The n codes in a message's bytes."""
+        """The n codes in a message's bytes, of the coder's dtype."""
         raw = self._raw(n)
         size = raw.nbytes if self.shift else 0
         if len(body) < size:
             raise WireError(f"a message for {n} coordinates cannot have {len(body)} bytes")
         values = self.low + (np.arange(len(self.frequencies), dtype=np.int32) << self.shift)
+        values = values.astype(np.int8) if self.dtype == torch.int8 else values
         codes = torch.from_numpy(decode(body[size:], self.frequencies.cpu().numpy(), values, n))
-        return codes + raw.unpack(body[:size]).to(torch.int32) if self.shift else codes
+        return codes + raw.unpack(body[:size]).to(self.dtype) if self.shift else codes
 
     def nbytes(self, codes: Tensor, exact: bool = True) -> Tensor:
         """The bytes of each row; `countable` says where they can be exact."""
@@ -125,11 +134,11 @@ def encode(symbols: Symbols | Codes, frequencies: Ints) -> bytes:
     return states.astype("<u4").tobytes() + words[first:].astype("<u2").tobytes()
 
 
-def decode(data: memoryview, frequencies: Ints, values: Codes, n: int) -> Codes:
+def decode(data: memoryview, frequencies: Ints, values: Whole, n: int) -> Whole:
     """The values of the n symbols of a stream; raises WireError if the stream is not whole.
 
     Args:
-        values: what each symbol stands for.
+        values: what each symbol stands for, in the dtype that is returned.
     """
     if len(data) < STATES or len(data) % 2:
         raise WireError(f"an entropy-coded stream cannot have {len(data)} bytes")
@@ -138,7 +147,7 @@ def decode(data: memoryview, frequencies: Ints, values: Codes, n: int) -> Codes:
         raise WireError(f"frequencies sum to {total}, not to {TOTAL}")
     states = np.frombuffer(data[:STATES], "<u4").astype(U)
     words = np.frombuffer(bytes(data[STATES:]) + bytes(2 * _LANES), "<u2").astype(np.uint16)
-    out = np.empty(n, np.int32)
+    out = np.empty(n, values.dtype)
     used = _decode(states, words, (lookup, shares, starts, values), out)
     if used != len(words) - _LANES or states.tolist() != _LANES * [_LOW]:
         raise WireError("an entropy-coded stream does not end where it should")
@@ -327,7 +336,7 @@ def _lay_out(frequencies: Ints, starts: Shares, lookup: Symbols) -> int:
 
 
 @jit
-def _decode(states: Shares, words: Words, tables: tuple[Symbols, Shares, Shares, Codes], out: Codes) -> int:
+def _decode(states: Shares, words: Words, tables: tuple[Symbols, Shares, Shares, Whole], out: Whole) -> int:
     """Fill in the values, and return how many words were read.
 
     A stream that is too short is read on into the spare words at its end, and the number shows it.
@@ -350,7 +359,7 @@ def _decode(states: Shares, words: Words, tables: tuple[Symbols, Shares, Shares,
 
 
 @jit
-def _take(x: U, tables: tuple[Symbols, Shares, Shares, Codes], words: Words, at: W) -> tuple[np.int32, U, W]:
+def _take(x: U, tables: tuple[Symbols, Shares, Shares, Whole], words: Words, at: W) -> tuple[int, U, W]:
     """The value of the next symbol, the state after it and the position of the next word; no branches."""
     lookup, shares, starts, values = tables
     slot = x & U(TOTAL - 1)

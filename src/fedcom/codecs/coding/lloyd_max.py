@@ -28,6 +28,7 @@ class FixedWidthCoder:
     bits: int
 
     low: ClassVar[int] = 0
+    dtype: ClassVar[torch.dtype] = torch.int8
     frequencies: ClassVar[Tensor] = torch.empty(0)  # it needs none
 
     def pack(self, codes: Tensor) -> bytes:

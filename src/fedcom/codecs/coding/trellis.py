@@ -107,6 +107,7 @@ class TrellisCoder:
     share: float
 
     low: ClassVar[int] = 0
+    dtype: ClassVar[torch.dtype] = torch.int32
 
     @property
     def zero(self) -> int:
