@@ -30,7 +30,8 @@ from fedcom.codecs import CODECS, Codec
 from fedcom.draws import Draw, mix
 from fedcom.errors import ConfigError, Diverged, NotFinite, RankLost, WireError
 from fedcom.formats import MB
-from fedcom.outer import messages
+from fedcom.outer import coders, messages
+from fedcom.outer.coders import Coders
 from fedcom.outer.links import Links
 from fedcom.outer.messages import Header
 from fedcom.outer.shards import Model, Piece, divided, is_sharded, let_go, named, trainable
@@ -111,6 +112,8 @@ class Outer:
             Fragment(number, pieces, self.optimiser, memory)
             for number, pieces in enumerate(divided(parameters, fragments))
         ]
+        whole = [piece for fragment in self._fragments for piece in fragment.pieces]
+        self._coders = Coders(coders.threads(whole))
         self.steps, self.size = 0, sum(fragment.size for fragment in self._fragments)
         self._pool = ThreadPoolExecutor(1, "fedcom-outer") if delay else None
         facts, gather = self._facts(), self._links.gather
@@ -355,20 +358,19 @@ class Outer:
         header = Header(fragment.number, fragment.turn, checksum, self.weight)
         message = self._encode(fragment, header) if self._links.leads else b""
         if self.leader:
-            mean_of = self._mean_by_leader(fragment, message, header)
+            means = self._mean_by_leader(fragment, message, header)
         else:
             heard = self._heard(fragment, self._links.exchange(message), checksum)
-            mean_of = self._mean(fragment, self._agreed(fragment, heard))
-        for i in range(len(fragment.pieces)):
-            mean = mean_of(i)
+            means = self._mean(fragment, self._agreed(fragment, heard))
+        for i, mean in enumerate(means):
             w, moments = self.optimiser.step(fragment.w[i], fragment.moments[i], mean, 1.0, self._gamma)
             own = fragment.moments[i]
             overwrite((fragment.w[i], *own.values()), (w, *(moments[name] for name in own)))
         fragment.turn += 1
         fragment.launched = True
 
-    def _mean(self, fragment: "Fragment", heard: Heard) -> Callable[[int], Tensor]:
-        """The weighted mean of what was heard, as a function of the piece."""
+    def _mean(self, fragment: "Fragment", heard: Heard) -> Iterator[Tensor]:
+        """The weighted mean of what was heard, piece by piece."""
         total = sum(header.weight for header, _ in heard.values())
         if not total and set(self._why.values()) == {_NOT_FINITE}:
             raise Diverged(
@@ -381,29 +383,37 @@ class Outer:
                 f"outer step {fragment.turn}: there is no message that all workers can read ({why}); are all "
                 "at the same outer step? go on from a checkpoint that all have, with fedcom.outer.restore"
             )
+        shares = {number: header.weight / total for number, (header, _) in heard.items()}
+        return self._means(fragment, heard, shares)
 
-        def mean_of(i: int) -> Tensor:
-            mean = torch.zeros_like(fragment.w[i])
-            for number, (header, parts) in heard.items():
-                mean.add_(self._decoded(fragment, i, number, parts[i]), alpha=header.weight / total)
-            return mean
+    def _means(self, fragment: "Fragment", heard: Heard, shares: Mapping[int, float]) -> Iterator[Tensor]:
+        """The mean of what was heard of each piece, given each worker's share in it."""
+        vectors = self._coders.decoded(
+            self.codec,
+            (
+                (parts[i], piece.layout, self._key(fragment, i, number))
+                for i, piece in enumerate(fragment.pieces)
+                for number, (_, parts) in heard.items()
+            ),
+        )
+        for w in fragment.w:
+            mean = torch.zeros_like(w)
+            for number, share in shares.items():
+                with self._of_worker(fragment, number):
+                    mean.add_(next(vectors), alpha=share)
+            yield mean
 
-        return mean_of
-
-    def _mean_by_leader(
-        self, fragment: "Fragment", message: bytes, header: Header
-    ) -> Callable[[int], Tensor]:
+    def _mean_by_leader(self, fragment: "Fragment", message: bytes, header: Header) -> Iterator[Tensor]:
         """The mean as the leader's message tells it, which it decodes itself too."""
         mail, down, pieces = self._links.collect(message), b"", fragment.pieces
         if mail:
             down = messages.pack(replace(header, empty=True), [])
             try:
-                mean_of = self._mean(fragment, self._heard(fragment, mail, header.checksum))
-                parts = [
-                    self.down.encode(mean_of(i), piece.layout, self._key(fragment, i))
-                    for i, piece in enumerate(pieces)
-                ]
-                down = messages.pack(header, parts)
+                means = self._mean(fragment, self._heard(fragment, mail, header.checksum))
+                keys = (self._key(fragment, i) for i in range(len(pieces)))
+                layouts = [piece.layout for piece in pieces]
+                parts = self._coders.encoded(self.down, zip(means, layouts, keys, strict=True))
+                down = messages.pack(header, list(parts))
             finally:  # if it fails the others hear of it
                 told = self._links.spread(down)
         else:
@@ -416,12 +426,19 @@ class Outer:
             raise RankLost(
                 f"outer step {fragment.turn}: the leader could not average the messages; see there"
             )
+        return self._told(fragment, found)
 
-        def heard(i: int) -> Tensor:
+    def _told(self, fragment: "Fragment", found: list[memoryview]) -> Iterator[Tensor]:
+        """What the leader's message says of each piece."""
+        given = (
+            (part, piece.layout, self._key(fragment, i))
+            for i, (part, piece) in enumerate(zip(found, fragment.pieces, strict=True))
+        )
+        vectors = self._coders.decoded(self.down, given)
+        for _ in found:
             with self._of_leader(fragment):
-                return self.down.decode(found[i], pieces[i].layout, self._key(fragment, i))
-
-        return heard
+                vector = next(vectors)
+            yield vector
 
     @contextmanager
     def _of_leader(self, fragment: "Fragment") -> Iterator[None]:
@@ -434,31 +451,46 @@ class Outer:
                 "go on from a checkpoint"
             ) from None
 
-    def _decoded(self, fragment: "Fragment", i: int, number: int, part: memoryview) -> Tensor:
-        """What a worker's message says of a piece."""
+    @contextmanager
+    def _of_worker(self, fragment: "Fragment", number: int) -> Iterator[None]:
+        """Inside, a worker's message is read."""
         try:
-            return self.codec.decode(part, fragment.pieces[i].layout, self._key(fragment, i, number))
+            yield
         except WireError as error:
             raise WireError(f"outer step {fragment.turn}: worker {number} sent nonsense: {error}") from None
 
     def _encode(self, fragment: "Fragment", header: Header) -> bytes:
         """This worker's message; an empty one if its change is not finite."""
-        parts, rest, own = list[bytes](), list[Tensor](), self._links.number
-        try:
-            for i, piece in enumerate(fragment.pieces):
-                change = fragment.w[i] - (piece.read() if fragment.before is None else fragment.before[i])
-                change = change + fragment.slack[i] if piece.coarse else change
-                change = change + self.memory * fragment.rest[i] if self.memory else change
-                draw = self._key(fragment, i, own)
-                parts.append(self.codec.encode(change, piece.layout, draw))
+        rest, layouts = list[Tensor](), [piece.layout for piece in fragment.pieces]
+        keys = [self._key(fragment, i, self._links.number) for i in range(len(layouts))]
+
+        def changes() -> Iterator[Tensor]:
+            for i in range(len(layouts)):
+                change = self._change(fragment, i)
                 if self.memory:
-                    rest.append(change - self.codec.decode(parts[-1], piece.layout, draw))
+                    rest.append(change)
+                yield change
+
+        try:
+            given = zip(changes(), layouts, keys, strict=True)
+            parts = list(self._coders.encoded(self.codec, given))
+            if self.memory:
+                heard = self._coders.decoded(self.codec, zip(parts, layouts, keys, strict=True))
+                for i, vector in enumerate(heard):
+                    rest[i] = rest[i] - vector
         except NotFinite:
             fragment.before = None  # what it gains meanwhile is not finite either
             return messages.pack(replace(header, empty=True), [])
         for kept, x in zip(fragment.rest, rest, strict=True):
             kept.copy_(x)
         return messages.pack(header, parts)
+
+    def _change(self, fragment: "Fragment", i: int) -> Tensor:
+        """What the worker sends of a piece: its change, and what it still has to send."""
+        piece = fragment.pieces[i]
+        change = fragment.w[i] - (piece.read() if fragment.before is None else fragment.before[i])
+        change = change + fragment.slack[i] if piece.coarse else change
+        return change + self.memory * fragment.rest[i] if self.memory else change
 
     def _heard(self, fragment: "Fragment", mail: list[memoryview], checksum: int) -> Heard:
         """The messages that can be read, by worker; others are named."""
