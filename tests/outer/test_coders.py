@@ -34,7 +34,7 @@ def run(**more: Any) -> tuple[list[bytes], Tensor, Outer]:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(30, 200), nn.Tanh(), nn.Linear(200, 30))
     outer, sent = Outer(net, **{"codec": "rotated", "bits": 1.0, "every": EVERY, **more}), list[bytes]()
-    exchange, collect = outer._links.exchange, outer._links.collect
+    links: Any = outer._links
 
     def kept(send: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
         def sending(message: bytes) -> Any:
@@ -43,7 +43,7 @@ def run(**more: Any) -> tuple[list[bytes], Tensor, Outer]:
 
         return sending
 
-    outer._links.exchange, outer._links.collect = kept(exchange), kept(collect)  # type: ignore[method-assign]
+    links.exchange, links.collect = kept(links.exchange), kept(links.collect)
     optimizer, x = torch.optim.AdamW(net.parameters(), lr=0.01), torch.linspace(-1, 1, 240).reshape(8, 30)
     for _ in range(5 * EVERY):
         (net(x) - x.flip(1)).square().mean().backward()
@@ -106,14 +106,9 @@ def test_a_damaged_message_is_left_out_with_threads_too(threaded: Callable[[int]
         torch.manual_seed(0)
         net = nn.Linear(60, 60)
         outer = Outer(net, "rotated", 1.0, every=1)
-        outer._links.sites = 2
-        outer._links.exchange = (
-            lambda message: [  # type: ignore[method-assign]
-                memoryview(message),
-                memoryview(message[:-3] + b"\0\1\2"),
-            ]
-        )
-        outer._links.agree = lambda own: own  # type: ignore[method-assign]
+        links: Any = outer._links
+        links.sites, links.agree = 2, lambda good: good
+        links.exchange = lambda own: [memoryview(own), memoryview(own[:-3] + b"\0\1\2")]
         with torch.no_grad():
             net.weight.add_(0.1 * torch.randn_like(net.weight))
         with pytest.warns(UserWarning, match="the message of worker 1 is left out: wrong checksum"):
@@ -210,3 +205,14 @@ def test_codes_of_eight_bits_have_the_bytes_of_wider_ones(bits: float) -> None:
     )
     assert torch.equal(back.to(torch.int32), codes)
     assert coder.pack(back) == body
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bits", [0.25, 2.0, 5.3, 5.6, 6.5])
+def test_what_is_heard_of_codes_of_eight_bits(bits: float, dtype: torch.dtype) -> None:
+    x, where = torch.randn(5000, dtype=dtype), Layout.vector(5000, dtype)
+    codec, draw = Rotated(bits), Draw.seeded(3)
+    parts = codec.encode_parts(x, where, draw)
+    message = codec.pack_message(codec.on_host(parts, where), where)
+    assert message == codec.encode(x, where, draw) == codec.pack_message(parts, where)
+    assert torch.equal(codec.decode(message, where, draw), codec.quantise(x, where, draw))

@@ -7,7 +7,6 @@ word, the stream was whole.
 """
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from numpy import uint64 as W
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcom.codecs.kernels.arrays import Codes, Ints, Reals, Symbols
+from fedcom.codecs.kernels.arrays import Codes, Ints, Reals, Symbols, Whole
 from fedcom.codecs.kernels.jit import COMPILED, jit, placed
 from fedcom.codecs.wire import Field
 from fedcom.errors import WireError
@@ -32,7 +31,6 @@ _INVERSE = 46  # the bits after the point of 1/f
 
 Shares = NDArray[U]
 Words = NDArray[np.uint16]
-Whole = TypeVar("Whole", Codes, NDArray[np.int8])  # codes, of 8 bits where they fit
 Tables = tuple[Shares, Shares, NDArray[W]]  # of every symbol: its share, where its slots begin, and 1/share
 
 

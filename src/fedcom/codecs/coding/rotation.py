@@ -37,12 +37,12 @@ def unrotate(codes: Tensor, low: int, centres: Tensor, scale: Tensor, layout: La
         centres: what each code from low on means.
         scale: a column.
     """
-    codes = codes.to(torch.int32)
     d, b = layout.size, hadamard.block_size(layout.size)
     if layout.dtype == torch.float32 and cpu.ready(codes, draw):
         x = cpu.unrotate(codes, low, placed(centres, codes.device, torch.float32), scale, d, b, draw)
     elif layout.dtype == torch.float32 and gpu.rotates(scale, draw, b):
-        x = gpu.unrotate(codes, low, placed(centres, codes.device, torch.float32), d, b, draw) * scale
+        wide, table = codes.to(torch.int32), placed(centres, codes.device, torch.float32)
+        x = gpu.unrotate(wide, low, table, d, b, draw) * scale
     else:
         y = image(codes, low, centres, layout.dtype)
         x = hadamard.unrotate(y, d, draw) * scale.to(layout.dtype)
@@ -56,4 +56,4 @@ def image(codes: Tensor, low: int, centres: Tensor, dtype: torch.dtype) -> Tenso
     table = placed(centres, codes.device, dtype)
     if COMPILED and codes.device.type == "cpu" and dtype == torch.float32:
         return cpu.image(codes, low, table)
-    return table[(codes - low).to(torch.int64)]
+    return table[(codes.to(torch.int32) - low).to(torch.int64)]

@@ -6,7 +6,7 @@ from numpy import uint32 as U
 from numpy import uint64 as W
 
 from fedcom import draws
-from fedcom.codecs.kernels.arrays import Codes, Floats, Keys
+from fedcom.codecs.kernels.arrays import Floats, Keys, Whole
 from fedcom.codecs.kernels.jit import bits, jit
 
 _BITS = U(1) << np.arange(32, dtype=U)
@@ -35,7 +35,7 @@ def rotate(x: Floats, keys: Keys, y: Floats, z: Floats) -> None:
 
 @jit
 def unrotate(
-    codes: Codes, low: int, centres: Floats, sizes: Floats, keys: Keys, z: Floats, x: Floats
+    codes: Whole, low: int, centres: Floats, sizes: Floats, keys: Keys, z: Floats, x: Floats
 ) -> None:
     """Fill x with the unrotated centres of codes, times one size per client.
 
@@ -54,7 +54,7 @@ def unrotate(
 
 
 @jit
-def look_up(codes: Codes, low: int, centres: Floats, y: Floats) -> None:
+def look_up(codes: Whole, low: int, centres: Floats, y: Floats) -> None:
     """Fill y with the centres of codes, of which low is the first."""
     last = U(len(centres) - 1)  # no code of a forged message reaches beyond the table
     if len(centres) == 3:  # choices instead of look-ups: several codes at once
