@@ -18,7 +18,7 @@ from fedcom.reproduce.fig9 import _grown
 from fedcom.reproduce.panels import StudyRun, shown
 from fedcom.reproduce.results import FAILS, HOLDS, NOT_RUN, PARTLY, Stat, StudyResults, alike, better
 from fedcom.reproduce.study import experiment_file
-from fedcom.reproduce.study_page import read_verdicts, verdicts_page
+from fedcom.reproduce.study_page import read_verdicts, study_page, verdicts_page
 from fedcom.studies.compare import METHODS
 from fedcom.studies.trial_runs import run_stack
 from tests.data.made import lay, mnist_like, source_of, zip_all
@@ -323,3 +323,37 @@ def test_figure_6_counts_highly_correlated_clients() -> None:
 
     assert [v.outcome for v in STUDIES["fig6"].judge(results(0.4, 0.0))] == [HOLDS, HOLDS]
     assert [v.outcome for v in STUDIES["fig6"].judge(results(-0.1, 0.6))] == [FAILS, FAILS]
+
+
+def test_points_that_are_asked_for_run_alone_and_are_drawn_with_those_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[StudyResults] = []
+    whole = study(lambda results, panel: seen.append(results) or [])  # type: ignore[func-returns-value]
+    one = replace(whole, in_part=True)
+    reproduce(one, Scale(seeds=1, only=("fedcomgate",)), tmp_path, "cpu", True)
+    assert [r["method"] for r in seen[-1].records] == ["fedcomgate"]
+    assert "Not run yet in panel one: FedAvg." in (tmp_path / "README.md").read_text()
+    assert reproduce(whole, Scale(seeds=1, only=("fedavg",)), tmp_path, "cpu", True) == []
+    assert len(seen) == 1  # a study that needs all its points is not judged
+    monkeypatch.setattr(runner, "run_stack", lambda *a: pytest.fail("a run was repeated"))
+    reproduce(one, Scale(seeds=1, only=("one", "fedcomgate")), tmp_path, "cpu", True)
+    reproduce(whole, Scale(seeds=1), tmp_path, "cpu", True)
+    for results in seen[1:]:
+        assert [r["method"] for r in results.records] == ["fedavg", "fedcomgate"]
+    with pytest.raises(ConfigError, match="panel or point of s"):
+        reproduce(one, Scale(seeds=1, only=("fedavq",)), tmp_path, "cpu", True)
+
+
+@pytest.mark.parametrize("name", [name for name, one in STUDIES.items() if one.in_part])
+def test_studies_are_judged_and_drawn_in_part(name: str, tmp_path: Path) -> None:
+    results = made_up(name, lambda run: 0.5)
+    labels = dict.fromkeys(label for p in results.panels for label in p.methods)
+    for some in ([label] for label in labels):
+        panels = [part for p in results.panels if (part := p.part(some)).methods]
+        records = [r for r in results.records if r["method"] in some]
+        part = replace(results, panels=panels, records=records)
+        verdicts = STUDIES[name].judge(part)
+        page = study_page(STUDIES[name], part, verdicts, STUDIES[name].draw(part, tmp_path))
+        assert all(verdict.outcome == HOLDS for verdict in verdicts), page
+        assert "Not run yet" in page

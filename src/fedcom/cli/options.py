@@ -45,6 +45,10 @@ STUDIES = (
     f"{', '.join(_STUDIES)}, all, or rates and what to tune them on: data sets, frontier; then overrides."
 )
 QUICK = "A small version: 20 clients, 30 rounds (CIFAR-10: 10), one seed; tables, theory: fewer cases."
+ONLY = (
+    "A panel or a point of the study, by its label; only those are run or tuned. Give it several times for "
+    "several. What earlier calls ran is drawn with them, if the study can be judged in part."
+)
 REPRODUCED = "runs/reproduce, or runs/reproduce-quick"
 
 

@@ -118,6 +118,7 @@ def reproduce_command(
         Path | None, typer.Option(help="Folder for the results.", show_default=options.REPRODUCED)
     ] = None,
     device: DeviceOption = "auto",
+    only: Annotated[list[str] | None, typer.Option(help=options.ONLY)] = None,
     quiet: Quiet = False,
 ) -> None:
     """Reproduce figures of the paper on real data: a figure, its points and a verdict on each claim.
@@ -130,7 +131,7 @@ def reproduce_command(
     if out is not None:
         crash.results_go_to(out)
     with with_how_to_go_on(shlex.join(["fedcom", *sys.argv[1:]])):
-        command.run(what, small, seeds, out, device, quiet)
+        command.run(what, small, seeds, out, device, quiet, only or ())
 
 
 Saved = Annotated[

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedcom.errors import ConfigError, DataError, unknown
+from fedcom.errors import ConfigError, DataError, flag, unknown
 from fedcom.reproduce import STUDIES, rates, study_page
 from fedcom.reproduce.bounds.theory_runner import reproduce_theory
 from fedcom.reproduce.panels import Scale
@@ -19,7 +19,13 @@ NAMES = (*STUDIES, *SMALL)
 
 
 def run(
-    what: Sequence[str], quick: bool, seeds: int | None, out: Path | None, device: str, quiet: bool
+    what: Sequence[str],
+    quick: bool,
+    seeds: int | None,
+    out: Path | None,
+    device: str,
+    quiet: bool,
+    only: Sequence[str] = (),
 ) -> None:
     """Reproduce studies, or tune rates. If data is missing, the rest is done, and its error is raised last.
 
@@ -30,10 +36,11 @@ def run(
         out: the folder of all results; None for the default under runs/.
         device: "auto", "cpu" or "cuda".
         quiet: show no progress.
+        only: the panels and points of the studies that are run or tuned; empty: all.
     """
     names = [word for word in what if "=" not in word]
     overrides = tuple(word for word in what if "=" in word)
-    scale = Scale(quick, seeds or Scale.usual(quick), overrides)
+    scale = Scale(quick, seeds or Scale.usual(quick), overrides, tuple(only))
     out = out or Path("runs") / ("reproduce-quick" if quick else "reproduce")
     if names[:1] == ["rates"]:
         for name in names[1:] or rates.GRIDS:
@@ -54,9 +61,11 @@ def run(
 def _tune(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> Iterator[Path]:
     """Tune the methods on a data set, or the points of studies; yield the files of rates."""
     if name in rates.GRIDS:
+        if scale.only:
+            raise ConfigError(f"rates on a data set are of all methods; leave out {flag('only')}")
         yield rates.tune(name, scale, out, device, quiet)
         return
-    panels = [p for study in chosen([name]) if study in STUDIES for p in STUDIES[study].plan(scale)]
+    panels = [p for study in chosen([name]) if study in STUDIES for p in STUDIES[study].panels(scale)]
     if not any(p.rates for p in panels):
         raise unknown("data set or study to tune rates for", name, (*rates.GRIDS, "frontier"))
     for p in panels:
@@ -85,6 +94,9 @@ def _run_and_print(name: str, scale: Scale, out: Path, device: str, quiet: bool)
         return error
     for verdict in verdicts:
         print(f"{name}: {verdict.outcome}: {verdict.claim} {verdict.numbers}")
+    if scale.only and not STUDIES[name].in_part:
+        print(f"{name}: the page is written when all points are run; leave out {flag('only')}")
+        return None
     print(f"{name}: figure, points and page in {out / name}")
     missing = [verdict for verdict in verdicts if verdict.outcome == NOT_RUN]
     return DataError(f"{name}: {missing[0].numbers}") if missing else None
@@ -95,4 +107,6 @@ def _run_study(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> 
         return reproduce(STUDIES[name], scale, out, device, quiet)
     if scale.overrides:
         raise ConfigError(f"{name} has no config that {scale.overrides[0]!r} could override; leave it out")
+    if scale.only:
+        raise ConfigError(f"{name} has no points that could be run alone; leave out {flag('only')}")
     return SMALL[name](scale, out, quiet)

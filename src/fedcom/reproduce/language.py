@@ -58,6 +58,8 @@ def table(results: StudyResults, name: str) -> list[dict[str, Any]]:
 
 
 def charts(results: StudyResults, p: Panel) -> list[Chart]:
+    if BASE not in p.methods:
+        return []
     own = {name: [label for label in labels if label in p.methods] for name, labels in LINES.items()}
     points = {name: [_point(results, p.name, label) for label in labels] for name, labels in own.items()}
     hues = dict(zip(LINES, (COLOURS[method] for method in _TOLD["colours"]), strict=True))
@@ -92,4 +94,4 @@ def _level(results: StudyResults, name: str, whole: str, small: str) -> Verdict:
     )
 
 
-STUDY = Study.told("language", plan=plan, judge_panel=judge, charts=charts, table=table)
+STUDY = Study.told("language", plan=plan, judge_panel=judge, charts=charts, table=table, in_part=True)

@@ -103,9 +103,12 @@ def _point(results: StudyResults, name: str, adapter: str, bits: str) -> PlotPoi
 
 def judge(results: StudyResults, p: Panel) -> list[Verdict]:
     """What FedIT gains, what a quarter of a bit costs each adapter, and the exact ones beside FedIT."""
+    if not {label_of(PLAIN), label_of(PLAIN, "0.25")} <= {*p.methods}:
+        return []
     score = partial(perplexity, results, p.name)
     base, plain = before(results, p.name, label_of(PLAIN)), score(label_of(PLAIN))
-    small = {a: score(label_of(a, "0.25")) for a in _TOLD["order"] if label_of(a, "0.25") in p.methods}
+    pairs = {a: (label_of(a), label_of(a, "0.25")) for a in _TOLD["order"]}
+    small = {a: score(pair[1]) for a, pair in pairs.items() if {*pair} <= {*p.methods}}
     whole = {a: score(label_of(a)) for a in small}
     more = {a: f"{100 * _more(small[a], whole[a]):+.2f}%" for a in small}
     level = {a: _more(small[a], whole[a]) <= LEVEL for a in small}
@@ -146,9 +149,10 @@ def _more(a: Stat, b: Stat) -> float:
 
 
 def _study(model: str) -> Study:
-    own = {"plan": partial(plan, model), "judge_panel": judge, "charts": charts, "table": table}
     told, name = MODELS[model], MODELS[model]["study"]
-    return Study.told(name, words="lora", fill={"model": told["title"]}, seeds=told["seeds"], **own)
+    words: dict[str, Any] = {"words": "lora", "fill": {"model": told["title"]}, "seeds": told["seeds"]}
+    own: dict[str, Any] = {"judge_panel": judge, "charts": charts, "table": table, "in_part": True}
+    return Study.told(name, plan=partial(plan, model), **words, **own)
 
 
 STUDIES = tuple(map(_study, MODELS))

@@ -105,7 +105,7 @@ def table(results: StudyResults, name: str) -> list[dict[str, Any]]:
             "perplexity": score.mean if known else str(score),
             "spread": score.spread if known else None,
             "above_%": 100 * (score.mean / base.mean - 1) if known and math.isfinite(base.mean) else None,
-            "bits": 32 * sent / (results.sent(name, BASE, UP).mean or math.inf),
+            "bits": 32 * sent / (results.sent(name, BASE, UP).mean or math.inf) or None,
             "sent_MB": traffic(p.config.data.clients or 1, label) * sent / MB,
         }
         rounds = p.config.run.rounds
@@ -146,10 +146,15 @@ def _chart(
 
 
 def judge(results: StudyResults, p: Panel) -> list[Verdict]:
-    if p.name != MAIN:
-        return [_near(results, p, SMALL, OTHER)]
-    own = [_near(results, p, label, near) for label, near in NEAR.items() if label in p.methods]
-    return [*own, _beside_sparse(results, p), _first(results, p)]
+    if BASE not in p.methods:
+        return []
+    near = NEAR if p.name == MAIN else {SMALL: OTHER}
+    found = [_near(results, p, label, by) for label, by in near.items() if label in p.methods]
+    if p.name == MAIN and SMALLEST in p.methods and {*p.methods} & {*_TOLD["sparse"]}:
+        found.append(_beside_sparse(results, p))
+    if p.name == MAIN and {*p.methods} & {*_TOLD["ours"]}:
+        found.append(_first(results, p))
+    return found
 
 
 def _near(results: StudyResults, p: Panel, label: str, near: float) -> Verdict:
@@ -201,4 +206,4 @@ def _speed(megabits: float) -> str:
     return f"{megabits / 1000:g} Gbit/s" if megabits >= 1000 else f"{megabits:g} Mbit/s"
 
 
-STUDY = Study.told("outer", plan=plan, judge_panel=judge, charts=charts, table=table)
+STUDY = Study.told("outer", plan=plan, judge_panel=judge, charts=charts, table=table, in_part=True)

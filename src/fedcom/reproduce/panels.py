@@ -4,8 +4,8 @@ import copy
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, cast
@@ -86,11 +86,13 @@ class Scale:
         quick: small enough for a laptop, instead of as in the paper.
         seeds: how many seeds per run.
         overrides: texts such as "run.rounds=10", applied to every config.
+        only: the panels and the points, by label, that are asked for; empty: all.
     """
 
     quick: bool = False
     seeds: int = 3
     overrides: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     @staticmethod
     def usual(quick: bool) -> int:
@@ -151,6 +153,7 @@ class Panel:
         seeds: at most so many.
         followers: the labels that run at the rates of another, and are not tuned themselves.
         near: what to tune, as factors of the rates to begin from, by key; None: eta and gamma.
+        left_out: the methods and labels that were not asked for.
     """
 
     name: str
@@ -163,6 +166,13 @@ class Panel:
     seeds: int | None = None
     followers: tuple[str, ...] = ()
     near: Table | None = None
+    left_out: tuple[str, ...] = ()
+
+    def part(self, labels: Collection[str]) -> "Panel":
+        """The panel with some of its methods and labels alone."""
+        kept, left = ([label for label in self.methods if (label in labels) == own] for own in (True, False))
+        untuned = tuple(label for label in self.untuned if label in kept)
+        return replace(self, methods=tuple(kept), untuned=untuned, left_out=tuple(left))
 
     def runs(self, seeds: int) -> list[StudyRun]:
         """Every run of the panel."""

@@ -2,12 +2,12 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.config import Table, dumps
+from fedcom.config import Table, dumps, read
 from fedcom.config.methods import method_keys
 from fedcom.config.tables import toml_key
 from fedcom.errors import ConfigError, unknown
@@ -70,7 +70,7 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
 def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = False) -> Path:
     """Tune every label of a panel that has no rates yet, around its method's; return the file of rates.
 
-    The file is written anew after each label.
+    The file is written anew after each label; what it says of labels that are not asked for is kept.
 
     Args:
         panel: one with `rates`, of which the last names the file; if it says what to tune (`near`), one seed
@@ -80,6 +80,7 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
     *others, name = panel.rates
     data, run, best = str(panel.config.data.name), _runner(out / name, device, quiet), dict[str, Any]()
     path = out / name / f"{name}.toml"
+    best |= _told(path, panel.left_out)
     known = {label for file in others for label in rates_in(file)}
     near, seeds = (NEAR, CONFIRMED) if panel.near is None else (panel.near, 1)
     tunes = dict.fromkeys(panel.methods, tuple(near)) if panel.tunes is None else panel.tunes
@@ -101,6 +102,19 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
         head, tuning = PANEL_HEAD.format(name), facts(data, near, seeds, score)
         path.write_text(text(head, tuning, best), encoding="utf-8")
     return path
+
+
+def _told(path: Path, labels: Collection[str]) -> dict[str, Any]:
+    """What a file of rates says of some labels, as `tune_one` told it."""
+    if not path.is_file():
+        return {}
+    table = read(path)
+    own = {label: rates for label, rates in table["methods"].items() if label in labels}
+    return {
+        label: {"server.rate" if key == "rate" else key: value for key, value in rates.items()}
+        | table["found"][label]
+        for label, rates in own.items()
+    }
 
 
 def _own_rates(method: str) -> dict[str, float]:

@@ -237,7 +237,8 @@ def _setting(panel: Panel, scale: Scale) -> str:
     words = {"classes": classes, "labels": labels, "natural": "by author", "iid": "iid"}
     deal = words.get(data.partition or "", data.partition)
     share = "" if run.participation == 1 else f", {100 * run.participation:g}% per round"
-    seeds = f"{scale.seeds} seed{'s' * (scale.seeds > 1)}"
+    count = min(scale.seeds, panel.seeds or scale.seeds)
+    seeds = f"{count} seed{'s' * (count > 1)}"
     quick = "quick form: " if scale.quick else ""
     rounds = f", {run.rounds} rounds" if run.rounds else ""
     return f"{quick}{data.name}, {clients} {deal}{share}{rounds}, {seeds}"

@@ -34,7 +34,9 @@ def reproduce(
 ) -> list[Verdict]:
     """Run what is not yet in the folder's results.jsonl, then draw, judge and write the study.
 
-    Panels whose data is missing have the verdict "not run"; DataError is raised if all panels are such.
+    Panels whose data is missing have the verdict "not run"; DataError is raised if all panels are such. If
+    some points alone are asked for, a study that can be judged in part is written with all that are there;
+    others are not.
 
     Args:
         out: the folder of the study. Runs of other studies in folders beside it are used again.
@@ -42,12 +44,18 @@ def reproduce(
         quiet: show no progress.
     """
     where = device_name(pick_device(device))  # an unknown device is an error here, before any run
-    panels = study.plan(scale)
+    panels = study.panels(scale)
     runs = [run for panel in panels for run in panel.runs(scale.seeds)]
     with claim(out, used=True):
         write_json(out / TRIALS, {"trials": len(runs)})
         missing: dict[str, DataError] = {}
         records = _records(study, runs, out / "results.jsonl", where, device, quiet, missing)
+        if scale.only and not study.in_part:
+            return []
+        if scale.only:
+            panels, records = _there(study.plan(scale), out / "results.jsonl", scale)
+        if not (records or missing):
+            raise ConfigError(f"{study.name}: no point could be run; the messages above say why")
         results = results_of(panels, records, scale, missing)
         write_csv(_points(results.records), out / "points.csv")
         if study.table is not None:
@@ -57,6 +65,15 @@ def reproduce(
             write_csv(lines, out / "table.csv")
         lost = [_not_run(results, name, missing[name]) for name in missing]
         return publish(study, results, lost, out)
+
+
+def _there(panels: Sequence[Panel], path: Path, scale: Scale) -> tuple[list[Panel], list[sweep.Record]]:
+    """The panels with the points of which a file has all runs, and the records of these."""
+    known = sweep.records_of(path, [run for panel in panels for run in panel.runs(scale.seeds)])
+    lacking = {(run.panel, run.method) for p in panels for run in p.runs(scale.seeds) if run.key not in known}
+    parts = [p.part([label for label in p.methods if (p.name, label) not in lacking]) for p in panels]
+    kept = [p for p in parts if p.methods]
+    return kept, [known[run.key] for p in kept for run in p.runs(scale.seeds)]
 
 
 def publish(study: Study, results: StudyResults, lost: Sequence[Verdict], out: Path) -> list[Verdict]:

@@ -10,7 +10,7 @@ from fedcom.config import Table, read
 from fedcom.config.experiments import PLACES
 from fedcom.data.files import at_hand
 from fedcom.engines.results import Row
-from fedcom.errors import ConfigError
+from fedcom.errors import ConfigError, unknown
 from fedcom.reproduce.drawing import Chart, draw_charts
 from fedcom.reproduce.panels import Panel, Scale, StudyRun, package_data, settings
 from fedcom.reproduce.results import StudyResults, Verdict
@@ -46,6 +46,7 @@ class Study:
         notes: a paragraph of the page on how it was measured.
         table: returns the lines of a panel's table for the page and table.csv; None for the usual table.
         seeds: how many per run in the full form, unless one asks for another number.
+        in_part: whether some of its points can be drawn and judged without the others.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Study:
     notes: str = ""
     table: Callable[[StudyResults, str], list[dict[str, Any]]] | None = None
     seeds: int = Scale.usual(quick=False)
+    in_part: bool = False
 
     @classmethod
     def told(cls, name: str, *, words: str | None = None, fill: Table | None = None, **own: Any) -> "Study":
@@ -75,6 +77,17 @@ class Study:
             return [panel(scale=scale, **entry) for entry in section["panels"]]
 
         return cls(name, title, tuple(section["claims"]), **{"plan": plan, "notes": notes, **own})
+
+    def panels(self, scale: Scale) -> list[Panel]:
+        """The panels to run at a scale, with the points that are asked for alone."""
+        panels, only = self.plan(scale), {*scale.only}
+        names, labels = [p.name for p in panels], dict.fromkeys(m for p in panels for m in p.methods)
+        for name in scale.only:
+            if name not in (*names, *labels):
+                raise unknown(f"panel or point of {self.name}", name, (*names, *labels))
+        panels = [p for p in panels if p.name in only or not only & {*names}]
+        parts = [p.part(only & {*labels} or p.methods) for p in panels]
+        return [p for p in parts if p.methods]
 
     def draw(self, results: StudyResults, out: Path) -> list[str]:
         """Draw the results into a folder; return the names of the images."""

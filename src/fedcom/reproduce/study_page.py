@@ -42,6 +42,7 @@ def study_page(
         "\n".join(f"- {_heading(results, panel.name)}" for panel in results.panels),
         study.notes,
         *_untuned(results),
+        *_left_out(results),
         f"Run on: {', '.join(sorted({r['device'] for r in results.records if 'device' in r}))}.",
         f"`fedcom reproduce {study.name}{' --quick' * scale.quick}{seeds}` repeats it"
         + (f", with {' '.join(scale.overrides)}." if scale.overrides else "."),
@@ -83,6 +84,15 @@ def _untuned(results: StudyResults) -> list[str]:
         f"Not tuned in panel {p.name}, so at the rates of their methods: {'; '.join(map(shown, p.untuned))}."
         for p in results.panels
         if p.untuned
+    ]
+
+
+def _left_out(results: StudyResults) -> list[str]:
+    """One sentence per panel of which some points are not run yet."""
+    return [
+        f"Not run yet in panel {p.name}: {'; '.join(map(shown, p.left_out))}."
+        for p in results.panels
+        if p.left_out
     ]
 
 
