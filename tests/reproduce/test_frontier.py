@@ -167,8 +167,9 @@ def test_outer_is_judged_beside_32_bits_and_by_who_is_first_on_which_link(tmp_pa
     assert [v.outcome for v in STUDIES["outer"].judge(results)][3:] == [FAILS] * 5  # 2% above
     main, *others = results.panels
     assert {len(p.runs(3)) for p in others} == {2}  # one seed
-    run = next(run for run in main.runs(1) if run.method == "DiLoCo ¼ bit")
-    assert run.config.algorithm == replace(run.config.algorithm, eta=1e-3, gamma=7.0, tau=50)
+    base, run = (next(r for r in main.runs(1) if r.method == f"DiLoCo {of}") for of in ("32 bits", "¼ bit"))
+    eta = base.config.algorithm.eta
+    assert run.config.algorithm == replace(run.config.algorithm, eta=eta, gamma=7.0, tau=50)
     # 30 rounds of 50 steps of 0.1 s; then 1 MB to each of 7 others, or twice 7/8 of it, at 8 Mbit/s.
     assert outer.hours(main, "DiLoCo ¼ bit", 30, 1e6, 8) == pytest.approx((150 + 7) / 3600)
     assert outer.hours(main, "DiLoCo 8 bits", 30, 1e6, 8) == pytest.approx((150 + 1.75) / 3600)

@@ -162,8 +162,9 @@ def _near(results: StudyResults, p: Panel, label: str, near: float) -> Verdict:
     base, score = (results.final(p.name, name, KEY) for name in (BASE, label))
     more = score.mean / base.mean - 1 if math.isfinite(base.mean) else math.inf
     sent = [results.sent(p.name, name, UP).mean for name in (BASE, label)]
+    where = "" if p.name == MAIN else f"{p.name}: "
     return Verdict.of(
-        f"{label} ends within {100 * near:g}% of the perplexity of {BASE}.",
+        f"{where}{label} ends within {100 * near:g}% of the perplexity of {BASE}.",
         [more <= near],
         f"{score} against {base}, {100 * more:+.2f}%, with 1/{sent[0] / sent[1]:,.0f} of the bytes.",
     )

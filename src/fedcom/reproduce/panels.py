@@ -176,6 +176,8 @@ class Panel:
 
     def runs(self, seeds: int) -> list[StudyRun]:
         """Every run of the panel."""
+        if not self.methods:
+            return []
         tried = points(self.grid) if self.grid else [()]
         trials = trials_of(self.table, tried, self.methods, min(seeds, self.seeds or seeds))
         return [StudyRun(t.method, t.point, t.seed, cast(Config, t.config), self.name) for t in trials]

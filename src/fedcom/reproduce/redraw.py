@@ -27,9 +27,10 @@ def redraw(study: Study, out: Path) -> list[Verdict]:
     ConfigError if the study as it is now has runs that are not among these points.
     """
     lines = _lines(out)
-    known = dict.fromkeys(line[key] for line in lines for key in ("panel", "method")) if study.in_part else ()
-    scale = Scale(seeds=len({line["seed"] for line in lines}), only=tuple(known))
-    panels = study.panels(scale)
+    scale = Scale(seeds=len({line["seed"] for line in lines}))
+    panels = study.plan(scale)
+    if study.in_part:
+        panels = [p.part({line["method"] for line in lines if line["panel"] == p.name}) for p in panels]
     where = re.search(r"^Run on: (.*)\.$", (out / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     device = {"device": where.group(1)} if where else {}
     records = [

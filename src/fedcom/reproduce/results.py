@@ -134,7 +134,8 @@ class StudyResults:
     Args:
         panels: those that have runs.
         records: one per run; see `runner`.
-        missing: panels without runs, because their data is missing; they are not drawn or judged.
+        missing: panels without runs, as their data is missing or nobody asked for them; they are not drawn or
+            judged.
     """
 
     panels: Sequence[Panel]

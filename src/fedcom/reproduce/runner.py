@@ -72,8 +72,7 @@ def _there(panels: Sequence[Panel], path: Path, scale: Scale) -> tuple[list[Pane
     known = sweep.records_of(path, [run for panel in panels for run in panel.runs(scale.seeds)])
     lacking = {(run.panel, run.method) for p in panels for run in p.runs(scale.seeds) if run.key not in known}
     parts = [p.part([label for label in p.methods if (p.name, label) not in lacking]) for p in panels]
-    kept = [p for p in parts if p.methods]
-    return kept, [known[run.key] for p in kept for run in p.runs(scale.seeds)]
+    return parts, [known[run.key] for p in parts for run in p.runs(scale.seeds)]
 
 
 def publish(study: Study, results: StudyResults, lost: Sequence[Verdict], out: Path) -> list[Verdict]:
@@ -91,7 +90,7 @@ def publish(study: Study, results: StudyResults, lost: Sequence[Verdict], out: P
 def results_of(
     panels: Sequence[Panel], records: Sequence[sweep.Record], scale: Scale, missing: Mapping[str, DataError]
 ) -> StudyResults:
-    """The results without the panels that have no run for want of data."""
+    """The results without the panels that have no run, for want of data or because nobody asked for one."""
     known = {r["panel"] for r in records if r["panel"] not in missing or r["status"] != FAILED}
     if not known:
         raise next(iter(missing.values()))

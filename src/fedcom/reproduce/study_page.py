@@ -91,7 +91,7 @@ def _left_out(results: StudyResults) -> list[str]:
     """One sentence per panel of which some points are not run yet."""
     return [
         f"Not run yet in panel {p.name}: {'; '.join(map(shown, p.left_out))}."
-        for p in results.panels
+        for p in (*results.panels, *results.missing)
         if p.left_out
     ]
 
