@@ -118,7 +118,7 @@ def reproduce_command(
         Path | None, typer.Option(help="Folder for the results.", show_default=options.REPRODUCED)
     ] = None,
     device: DeviceOption = "auto",
-    only: Annotated[list[str] | None, typer.Option(help=options.ONLY)] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="LABEL", help=options.ONLY)] = None,
     quiet: Quiet = False,
 ) -> None:
     """Reproduce figures of the paper on real data: a figure, its points and a verdict on each claim.
