@@ -13,7 +13,7 @@ import torch
 from fedcom.data import from_text, llama2c, load, read_tokens, save_tokens, split
 from fedcom.data.plays import speeches
 from fedcom.data.sources import SOURCES, Source
-from fedcom.data.text import read_text
+from fedcom.data.text import read_text, read_texts
 from fedcom.data.tokens import Tokens
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError
@@ -265,6 +265,14 @@ def llama2c_file(path, joined):
     entries = [struct.pack("<fi", score, len(word)) + word for word, score in words.items()]
     path.write_bytes(struct.pack("<i", 9) + b"".join(entries))
     return path
+
+
+def test_two_files_of_one_stem_are_two_clients(tmp_path):
+    for name in ("a.txt", "a.md", "b.txt"):
+        (tmp_path / name).write_text(name)
+    assert read_texts(tmp_path) == {"a.md": ["a.md"], "a.txt": ["a.txt"], "b.txt": ["b.txt"]}
+    (tmp_path / "a.md").unlink()
+    assert read_texts(tmp_path) == {"a": ["a.txt"], "b": ["b.txt"]}
 
 
 def test_a_tokenizer_of_llama2c_cuts_text_and_the_file_of_its_tokens_needs_none(tmp_path):

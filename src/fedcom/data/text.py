@@ -112,8 +112,9 @@ def _halves(client: str, text: Any, test: float) -> Halves:
 def read_texts(path: str | Path, text: str | None = None, client: str | None = None) -> dict[str, list[str]]:
     """The documents of each client in a folder of files, in a folder of folders, or in a .jsonl file.
 
-    In a folder each file is a client's, and so are all files of each folder in it, by name. In .jsonl each
-    line is an object with a text and a client.
+    In a folder each file is a client's, and so are all files of each folder in it. They are named without the
+    files' suffixes, unless two would then have one name. In .jsonl each line is an object with a text and a
+    client.
 
     Args:
         text: the name of the field with the text; None: text.
@@ -130,12 +131,15 @@ def read_texts(path: str | Path, text: str | None = None, client: str | None = N
             "text, from the current folder or in full"
         )
     found = dict[str, list[str]]()
-    for entry in sorted(each for each in path.iterdir() if not each.name.startswith(".")):
+    entries = sorted(each for each in path.iterdir() if not each.name.startswith("."))
+    names = [entry.stem if entry.is_file() else entry.name for entry in entries]
+    if len({*names}) < len(names):
+        names = [entry.name for entry in entries]
+    for entry, name in zip(entries, names, strict=True):
         files = [entry] if entry.is_file() else sorted(file for file in entry.rglob("*") if file.is_file())
         documents = [_read(file) for file in files if not file.name.startswith(".")]
-        name = entry.stem if entry.is_file() else entry.name
         if documents:
-            found.setdefault(name, []).extend(documents)
+            found[name] = documents
     if not found:
         raise DataError(f"{path} has no files; each file or folder in it is the text of a client")
     return found

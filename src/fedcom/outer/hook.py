@@ -4,7 +4,8 @@
     model.register_comm_hook(fedcom.outer.Gradients(codec="rotated", bits=2), fedcom.outer.hook)
 
 Every process sends its gradient of each bucket to all others and decodes all in the same order, so that all
-have the same mean. Steps of their own between exchanges cost far fewer bytes: see `Outer`.
+have the same mean. DDP must be over all processes, as it is unless it is given a group. Steps of their own
+between exchanges cost far fewer bytes: see `Outer`.
 """
 
 from typing import Any

@@ -7,7 +7,7 @@ from typing import Any
 from fedcom.formats import MB
 from fedcom.reports.looks import COLOURS
 from fedcom.reproduce.drawing import Chart, PlotAxes, PlotPoint, series
-from fedcom.reproduce.panels import Panel, Scale, package_data, shown
+from fedcom.reproduce.panels import Panel, Scale, package_data, settings, shown
 from fedcom.reproduce.results import Stat, StudyResults, Verdict
 from fedcom.reproduce.study import Study, panel
 
@@ -22,8 +22,12 @@ BASE, UP, DOWN = "fedavg", "uplink_bytes", "downlink_bytes"
 def plan(scale: Scale) -> list[Panel]:
     every = dict.fromkeys(label for own in LINES.values() for label in own)
     asked = dict.fromkeys(label for pair in PAIRS.items() for label in pair)
-    labels = tuple(_TOLD["asked"]) if scale.quick else tuple({**every, **asked})
-    return [panel("language/shakespeare.toml", scale, labels, rates=("language",), quick=QUICK)]
+    labels = _TOLD["asked"] if scale.quick else [*{**every, **asked}]
+    follow = {a: {**settings(a), "rates_of": b} for a, b in _TOLD["rates_of"].items() if a in labels}
+    # A label is given its rates after the one that it follows.
+    labels.sort(key=lambda label: label in follow)
+    over = {"methods": follow}
+    return [panel("language/shakespeare.toml", scale, labels, rates=("language",), over=over, quick=QUICK)]
 
 
 def perplexity(results: StudyResults, name: str, label: str) -> Stat:
