@@ -88,7 +88,7 @@ def readme(text: str, study: Path) -> str:
     heads = ["method", "test accuracy %", "up MB per client", "times fewer"]
     table = markdown_table(heads, [_cells(name, found[name]) for name in ROWS if name in found], "lrrr")
     words = (
-        "Every point runs at rates tuned for it, on held-out samples and other seeds. \"0.03 bit\" is the codec "
+        'Every point runs at rates tuned for it, on held-out samples and other seeds. "0.03 bit" is the codec '
         "[peaks](docs/codecs.md) at 0.03 bit per number, and momentum is at the server; SCAFFOLD without it is "
         "as published. Grey points in the figure are other methods and codecs, which "
         "[a page of their own](docs/results/frontier-mnist/README.md) lists; a triangle lies below the range. "

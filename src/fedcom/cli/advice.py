@@ -33,10 +33,11 @@ class By(StrEnum):
 def probe_command(
     settings: Settings = None,
     clients: Annotated[
-        int, typer.Option(min=1, help="How many clients to look at, at most.")
+        int, typer.Option(min=1, help="The largest number of clients to look at.")
     ] = options.CLIENTS,
     samples: Annotated[
-        int, typer.Option(min=1, help="Samples of each for Hessians, drawn at random, at most.")
+        int,
+        typer.Option(min=1, help="The largest number of samples per client for Hessians, drawn at random."),
     ] = options.SAMPLES,
     device: DeviceOption = "auto",
     quiet: Quiet = False,
@@ -45,7 +46,7 @@ def probe_command(
 ) -> None:
     """Estimate a task's constants at its first model: sharpness, noise, dissimilarity, the codec's q.
 
-    Says what they mean for eta, gamma, tau and the codec. To look at a trained model, set
+    Also says what they mean for eta, gamma, tau and the codec. To look at a trained model, set
     run.init=DIR/model.safetensors.
     """
     from rich.table import Table as Grid
@@ -76,7 +77,7 @@ def tune_command(
         float | None,
         typer.Option(
             min=1,
-            help="Whole runs for each method, all counted.",
+            help="Limit for each method, in whole runs, confirming included.",
             show_default="a quarter of the grid's to search, then what confirming takes",
         ),
     ] = None,
@@ -88,12 +89,11 @@ def tune_command(
 ) -> None:
     """Find eta, gamma and the server's momentum of methods on a task, by successive halving.
 
-    Rates are tried around the auto ones, without momentum and with 0.9, unless the settings or the grid say
-    what the server does. Also other settings, if a grid names them: grid.tau=5,10,20
-    grid.uplink.bits=1,2. Scores are on a
-    tenth of the training samples, which is held out, and on seeds of their own (from 10000 on). Writes
+    Tries rates around the auto ones, without momentum and with 0.9 unless the settings or the grid choose the
+    server's optimiser. A grid adds other settings: grid.tau=5,10,20 grid.uplink.bits=1,2. Scores are on a
+    tenth of the training samples, which is held out, and on separate seeds (from 10000 on). Writes
     tuned.toml, a config for fedcom run and fedcom compare. On a GPU, runs that differ only in eta, gamma
-    and seed are computed together; after an interruption, the same command goes on where it stopped.
+    and seed are computed together. After an interruption, the same command continues where it stopped.
     """
     from fedcom.studies import tune
 
@@ -114,23 +114,28 @@ def plan_command(
     accuracy: Annotated[float | None, typer.Option(help="Test accuracy to reach, such as 0.9.")] = None,
     loss: Annotated[float | None, typer.Option(help="Training loss to reach.")] = None,
     megabytes_: Annotated[
-        float | None, typer.Option("--megabytes", help="Budget per client, up and down.")
+        float | None, typer.Option("--megabytes", help="Budget per client, up and down together.")
     ] = None,
     seconds: Annotated[float | None, typer.Option(help="Budget of modelled time; needs a network.")] = None,
     by: Annotated[
         By | None,
-        typer.Option(help="What is to be small.", show_default="seconds with a network, else bytes"),
+        typer.Option(help="What to keep small.", show_default="seconds with a network, else bytes"),
     ] = None,
     taus: Annotated[
-        str | None, typer.Option(help="Local steps to try, with commas.", show_default="the config's")
+        str | None,
+        typer.Option(help="Numbers of local steps to try, separated by commas.", show_default="the config's"),
     ] = None,
     constants: Annotated[
         str | None,
         typer.Option(help="Ask the theorems instead of a task: L=1,mu=0.05,sigma=1,m=100,gap=2."),
     ] = None,
     dim: Annotated[int, typer.Option(min=1, help="Parameters of the model, with --constants.")] = 200_000,
-    alike: Annotated[bool, typer.Option("--alike", help="Clients are alike, with --constants.")] = False,
-    run: Annotated[bool, typer.Option("--run", help="Run what is recommended, and compare.")] = False,
+    alike: Annotated[
+        bool, typer.Option("--alike", help="Assume that clients are alike, with --constants.")
+    ] = False,
+    run: Annotated[
+        bool, typer.Option("--run", help="Run what is recommended, and compare it with the prediction.")
+    ] = False,
     out: Out = None,
     device: DeviceOption = "auto",
     quiet: Quiet = False,
@@ -139,13 +144,13 @@ def plan_command(
 ) -> None:
     """Predict rounds, bytes and modelled time of methods and codecs to a goal, and recommend one.
 
-    The goal is an accuracy or a loss to reach, or a budget of bytes or time to make the most of. Every
-    candidate is piloted at auto rates for an eighth of run.rounds, on held-out samples and seeds of its
-    own, and its curve is continued; the three most promising go on to half of run.rounds. Candidates are
-    the labels in the config's methods section, or a list of its own if there are none, some of them with
-    momentum at the server. Writes plan.toml, a config for fedcom run.
+    The goal is an accuracy or a loss to reach, or a budget of bytes or time to make the most of. Candidates
+    are the labels in the config's methods section, or else twelve built-in ones, four of them with momentum
+    at the server. Each candidate has a pilot run at auto rates for an eighth of run.rounds, on held-out
+    samples and separate seeds, and its curve is extrapolated. The three most promising continue to half of
+    run.rounds. Writes plan.toml, a config for fedcom run.
 
-    With --constants no task is run: the theorems' bounds decide, which are far above what happens.
+    With --constants nothing is run: the theorems' bounds decide, which are far above what happens.
     """
     from fedcom.studies import plan
 

@@ -26,7 +26,9 @@ def codecs_command(
     ] = False,
     vector: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Measure on your own vector, .npy or .safetensors; repeatable."),
+        typer.Option(
+            metavar="FILE", help="Measure on your own vector, .npy or .safetensors; may be repeated."
+        ),
     ] = None,
     bits: Annotated[
         str | None,
@@ -156,13 +158,13 @@ def _facts(entries: "Sequence[Entry[Any] | Broken]") -> dict[str, dict[str, str]
 def cut(
     settings: Settings = None,
     out: Annotated[Path, typer.Option(help="The file to write, .npz.")] = Path("tokens.npz"),
-    force: Force = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False,
     trust: Trust = False,
 ) -> None:
     """Cut clients' text into tokens once, into one file that data.tokens reads.
 
-    Where it is read, neither the text nor a tokenizer is needed. The settings are those of section data, such
-    as data.name=shakespeare data.tokenizer=tokenizer.json.
+    A machine that reads this file needs neither the text nor a tokenizer. The settings are those of section
+    data, such as data.name=shakespeare data.tokenizer=tokenizer.json.
     """
     from fedcom.config import Config
     from fedcom.data import save_tokens

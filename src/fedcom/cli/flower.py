@@ -30,25 +30,29 @@ def flower_forget(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            metavar="DIR", help="The node's folder of state; else FEDCOM_STATE or ~/.fedcom/state."
+            metavar="DIR", help="The node's state folder; by default FEDCOM_STATE or ~/.fedcom/state."
         ),
     ] = None,
     days: Annotated[
-        float, typer.Option(min=0, help="Jobs in which no call was answered for so long.")
+        float, typer.Option(min=0, help="Delete the jobs in which no call was answered for this many days.")
     ] = 30.0,
-    job: Annotated[list[str] | None, typer.Option(help="Only this job; may be given again.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete; else only list what would be deleted.")] = False,
+    job: Annotated[
+        list[str] | None, typer.Option(help="Delete only this job, whatever its age; may be repeated.")
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete. Without it, only list what would be deleted.")
+    ] = False,
 ) -> None:
     """Delete what old jobs left on a client's disk.
 
-    A client whose state is deleted before its job is over has lost it; all clients of that job start anew.
+    If a job is not over, deleting a client's state makes all clients of that job start anew.
     """
     from fedcom.engines.remote.stored import delete, stored, usual_folder
     from fedcom.formats import size
 
     folder = folder or usual_folder()
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; name the node's folder of state")
+        raise ConfigError(f"{folder} is not a folder; name the node's state folder")
     found = stored(folder)
     if missing := set(job or ()) - {one.job for one in found}:
         raise ConfigError(f"{folder} has no state of job {', '.join(sorted(missing))}")

@@ -42,12 +42,13 @@ _STUDIES = (
     ),
 )
 STUDIES = (
-    f"{', '.join(_STUDIES)}, all, or rates and what to tune them on: data sets, frontier; then overrides."
+    f"{', '.join(_STUDIES)} or all; or rates, followed by the data sets or studies to tune them for. "
+    "Then overrides."
 )
 QUICK = "A small version: 20 clients, 30 rounds (CIFAR-10: 10), one seed; tables, theory: fewer cases."
 ONLY = (
-    "A panel or a point of the study, by its label; only those are run or tuned. Give it several times for "
-    "several. What earlier calls ran is drawn with them, if the study can be judged in part."
+    "The label of a panel or a point of the study: run or tune only this one. Repeat the option for several. "
+    "Points of earlier calls are drawn too, if the study can be judged in part."
 )
 REPRODUCED = "runs/reproduce, or runs/reproduce-quick"
 
@@ -82,7 +83,7 @@ Settings = Annotated[
 Methods = Annotated[
     str | None,
     typer.Option(
-        help="Separated by commas; may include labels from the config's methods section.",
+        help="Names separated by commas; labels from the config's methods section are names too.",
         show_default="the config's algorithm.name, or fedcomgate",
     ),
 ]
@@ -112,7 +113,7 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         envvar="FEDCOM_TRUST",
-        help="Import code that a config outside the current folder names. Read both first.",
+        help="Import code that a config outside the current folder names. Read both, config and code, first.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -125,13 +126,13 @@ _PARAGRAPHS = (
     "(features: by client or all), root (folder of its files), clients, partition, classes_per_client (for "
     "partitions classes and labels), alpha (for dirichlet, dirichlet-capped and synthetic), beta (for "
     "synthetic), lazy (draw synthetic's samples when needed), validation (share of the training samples to "
-    "score on in place of the test set), pixels (unit: those of images from 0 to 1), augment (shift and flip "
-    "images at random), of text length (tokens of a sequence), tokenizer (a tokenizer.json, else characters) "
-    "or tokens (a file that fedcom cut wrote, in place of text), and with name=text the path of a folder of "
-    "text, or of a .jsonl with text_column and client_column",
-    "model: name, hidden (widths, such as 64,32; of gru the units), embed and layers (of gru), width, heads, "
-    "layers, positions and tied (of transformer), path (of llama: the folder of its weights) and dtype; of a "
-    "class of yours, its arguments",
+    "score on in place of the test set), pixels (unit: pixels of images from 0 to 1), augment (shift and "
+    "flip images at random); for text also length (tokens of a sequence), tokenizer (a tokenizer.json, else "
+    "characters) and tokens (a file that fedcom cut wrote, in place of text); with name=text, path is a "
+    "folder of text, or a .jsonl with text_column and client_column",
+    "model: name, hidden (widths, such as 64,32; for gru its units), embed and layers (for gru), width, "
+    "heads, layers, positions and tied (for transformer), path and dtype (for llama: the folder of its "
+    "weights), batch_norm (frozen, averaged or own); for a class of yours, its arguments",
     "adapter, low-rank adapters of a frozen model: name (lora, ffa, rolora, fedex, flora or het), rank, "
     "alpha, layers (names or patterns), also (other parameters that are trained), ranks (for het)",
     "algorithm: name, eta and gamma (numbers, or auto: from the sharpness of the task), tau, epochs, batch, "
@@ -141,29 +142,31 @@ _PARAGRAPHS = (
     "server, how the server steps along the mean: name (sgd, momentum, nesterov, adam, yogi or adagrad) and "
     "its own keys, such as momentum or rate",
     "local, how clients step along their gradients: name (sgd, momentum, adamw or muon) and its own keys, "
-    "such as momentum; clip, weight_decay, mu (of FedProx), keep",
-    "uplink, downlink: name and the codec's own keys, such as bits or ratio; memory (of what the codec "
+    "such as momentum; clip, weight_decay, mu (of FedProx), keep (moments between rounds), correction "
+    "(inside or outside of the optimiser)",
+    "uplink, downlink: name and the codec's own keys, such as bits or ratio; memory (for what the codec "
     "drops: none, error-feedback or, for uplink only, decayed-feedback or paper); uplink also clip (largest "
     "norm of what a client sends), budgets (bits for each client) or bandwidths, correlated (spread the "
     "dither of a round over its clients); downlink also first (how the first model travels: dense or seed)",
     "run: rounds, participation (share of clients per round), seed, eval_every, dtype, target_accuracy, init "
     "(a model.safetensors to start from), chunk (clients computed at once), engine (eager, graph or "
     "compiled), tf32 (fast matrix products of less precision on a GPU), store (where clients' state is kept: "
-    "auto, memory or disk), store_dtype (model or bfloat16), store_folder, encode (make the bytes of "
-    "every message instead of counting them), checkpoint_minutes and checkpoint_rounds (between two "
-    "checkpoints; 10 minutes unless told otherwise, 0: none), transport (between the processes of torchrun, "
-    "mpirun or srun: chain, bytes or reduce), on_divergence (stop, or backoff: go back with half the eta if "
-    "the loss blows up; backoff where rates are auto), stop (ends the run, as in 'test_accuracy>=0.9'), "
-    "patience (evaluations without a better model that end the run), best (the figure that tells the best "
-    "model, which is kept as best.safetensors), log (csv, tensorboard, mlflow, wandb; several with "
-    "commas)",
+    "auto, memory or disk), store_dtype (model or bfloat16), store_folder, encode (make the bytes of every "
+    "message instead of counting them), checkpoint_minutes and checkpoint_rounds (between two checkpoints; "
+    "default 10 minutes, 0: none), transport (between the processes of torchrun, mpirun or srun: chain, "
+    "bytes or reduce), on_divergence (stop, or backoff: go back with half the eta if the loss blows up; "
+    "backoff where rates are auto), stop (ends the run, as in 'test_accuracy>=0.9'), patience (evaluations "
+    "without a better model that end the run), best (the figure by which the best model is chosen, which is "
+    "kept as best.safetensors), log (csv, tensorboard, mlflow, wandb; several with commas)",
     "network, for modelled time: preset (3g, lte, broadband or datacenter), uplink and downlink (Mbit/s), "
     "latency (s), spread (of clients' speeds), compute (s per local step)",
     "round, for real clients (fedcom flower): deadline (s), least (share of clients that must reply), clip "
-    "(largest norm that the server hears), restarts (how often a client may lose its state), void (rounds "
-    "without enough replies that end a run), rebind (a client's number may pass to another node's key)",
+    "(largest norm that the server accepts) and clip_times (the same in medians of the round), restarts (how "
+    "often a client may lose its state), offences (bad replies in a row that leave a client out) and rest "
+    "(for how many rounds), void (rounds without enough replies in a row that end a run) and pause (s after "
+    "one), rebind (a client's number may pass to another node's key), metrics_port (for Prometheus)",
     f"Names to choose from: fedcom list {', '.join(LISTS[:-1])} or {LISTS[-1]}. "
-    "To use your own code, write package.module:Name; it is imported, also from the current folder, and run. "
-    "If a config outside the current folder names code, that takes --trust.",
+    "To use your own code, write package.module:Name; it is imported from the current folder or from "
+    "installed packages, and run. A config outside the current folder that names code needs --trust.",
 )
 KEYS = "\n\n".join(_PARAGRAPHS)

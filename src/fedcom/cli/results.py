@@ -34,9 +34,10 @@ def status_command(
 ) -> None:
     """Say how runs stand: running, done, diverged, interrupted, failed, or dead if their process is gone.
 
-    Also their rounds, rounds per second and time left, the last loss and accuracy, and why they ended early.
-    Sweeps and studies have one line each, with the number of trials that are done. Of a job with real
-    clients: who was counted, who has been missing for long, who is left out, and why replies were refused.
+    Also shows their rounds, rounds per second and time left, the last loss and accuracy, and why they ended
+    early. Sweeps and studies have one line each, with the number of trials that are done. For a job with real
+    clients, also shows who was counted, who has been missing for long, who is left out, and why replies were
+    refused.
     """
     from fedcom.runs import status
 
@@ -60,7 +61,7 @@ def report_command(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR...", help="Folders of runs or sweeps, or that contain some at any depth."
+            metavar="DIR...", help="Folders of runs or sweeps, or folders that contain some at any depth."
         ),
     ],
     out: Annotated[
@@ -69,10 +70,11 @@ def report_command(
     ] = None,
     opened: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     live: Annotated[
-        bool, typer.Option("--live", help="Serve the page to this machine, and renew it while runs go on.")
+        bool, typer.Option("--live", help="Serve the page to this machine, and update it while runs go on.")
     ] = False,
     port: Annotated[
-        int | None, typer.Option(help="For --live; 0 for any that is free.", show_default=str(options.PORT))
+        int | None,
+        typer.Option(help="Port for --live; 0 takes any free one.", show_default=str(options.PORT)),
     ] = None,
 ) -> None:
     """Write one HTML page about any runs and sweeps: curves, frontier, results, bytes, codecs, clients."""
@@ -121,7 +123,7 @@ def reproduce_command(
     only: Annotated[list[str] | None, typer.Option(metavar="LABEL", help=options.ONLY)] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Reproduce figures of the paper on real data: a figure, its points and a verdict on each claim.
+    """Reproduce figures and tables of the paper, and studies beyond it, with a verdict on each claim.
 
     Runs that an earlier call finished are not repeated. Panels and studies whose data is missing are named
     and left out.
@@ -138,25 +140,27 @@ Saved = Annotated[
     Path, typer.Argument(metavar="DIR", help="A run folder with config.toml and model.safetensors.")
 ]
 Best = Annotated[
-    bool, typer.Option("--best", help="The best model of the run instead of its last, best.safetensors.")
+    bool, typer.Option("--best", help="Use the run's best model, best.safetensors, instead of its last.")
 ]
 
 
 @app.command()
 def generate(
     folder: Saved,
-    prompt: Annotated[str, typer.Option(help="The text to go on from.")],
-    tokens: Annotated[int, typer.Option(min=1, help="How many are added at most.")] = 64,
+    prompt: Annotated[str, typer.Option(help="The text to continue.")],
+    tokens: Annotated[int, typer.Option(min=1, help="How many tokens are added at most.")] = 64,
     temperature: Annotated[
         float, typer.Option(min=0, help="0 takes the likeliest token; 1 draws by the model's own odds.")
     ] = 0.0,
-    samples: Annotated[int, typer.Option(min=1, help="How many texts; each has draws of its own.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
-    base: Annotated[bool, typer.Option("--base", help="The model as it was before the run.")] = False,
+    samples: Annotated[
+        int, typer.Option(min=1, help="How many texts to write, each with its own draws.")
+    ] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    base: Annotated[bool, typer.Option("--base", help="Use the model from before the run.")] = False,
     best: Best = False,
     trust: Trust = False,
 ) -> None:
-    """Let a run's language model go on with a text."""
+    """Continue a text with a run's language model."""
     from fedcom.runs.prepare import build_task
     from fedcom.tasks.generate import generate as go_on
 
@@ -175,7 +179,7 @@ def export(
     folder: Saved,
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     flat: Annotated[
-        bool, typer.Option("--merged", help="The whole model, adapters added to its weights.")
+        bool, typer.Option("--merged", help="Write the whole model, with the adapters added to its weights.")
     ] = False,
     best: Best = False,
     trust: Trust = False,
@@ -209,7 +213,7 @@ def evaluate(
     ] = None,
     best: Best = False,
     by_client: Annotated[
-        bool, typer.Option("--by-client", help="Each client's scores too, on its own data.")
+        bool, typer.Option("--by-client", help="Also print each client's scores on its own data.")
     ] = False,
     device: DeviceOption = "auto",
     trust: Trust = False,

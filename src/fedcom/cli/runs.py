@@ -22,7 +22,7 @@ def run(
     force: Force = False,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Go on with the run in this folder; run.rounds may be raised."),
+        typer.Option(metavar="DIR", help="Continue the run in this folder; run.rounds may be raised."),
     ] = None,
     device: DeviceOption = "auto",
     quiet: Quiet = False,
@@ -31,10 +31,10 @@ def run(
 ) -> None:
     """Run one method. Without arguments: FedCOM with momentum on digits, two classes per client.
 
-    That is what was found to serve best: momentum at the server, and rates that are set from the data. If
-    fewer than half of the clients take part in a round, it is FedCOMGATE. A method that is named
-    (algorithm.name), or a config file, means the method as it was published; fedcom run paper is FedCOMGATE
-    so, with any overrides.
+    This default did best in our measurements: momentum at the server, and rates that are set from the data.
+    If fewer than half of the clients take part in a round, it is FedCOMGATE instead. If you name a method
+    (algorithm.name) or give a config file, the method runs as it was published. fedcom run paper is
+    FedCOMGATE as published, with any overrides.
     """
     from fedcom.config.methods import alone
     from fedcom.runs.prepare import data_label

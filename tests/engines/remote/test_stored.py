@@ -56,4 +56,4 @@ def test_old_jobs_are_listed_and_deleted_only_with_yes(tmp_path: Path, command: 
     unknown = command("flower", "forget", str(clients), "--job", new, "--yes")
     assert (unknown.code, unknown.out) == (2, "")
     assert f"has no state of job {new}" in unknown.err
-    assert "is no folder" in command("flower", "forget", str(tmp_path / "nowhere")).err
+    assert "is not a folder" in command("flower", "forget", str(tmp_path / "nowhere")).err
