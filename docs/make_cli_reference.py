@@ -42,8 +42,8 @@ EXIT_CODES = """## Exit codes
 | 129, 130, 143 | stopped by SIGHUP (a terminal closed), SIGINT (Ctrl-C) or SIGTERM; a run can be resumed |
 | 141 | the program that reads the output has gone, as with `\| head`; a run can be resumed |
 
-[Going on after an interruption](resume.md) says what is kept. torchrun ends with 1 whenever the code is not 0,
-and prints the code in a list of its own: [exit codes of ranks](cluster.md#exit-codes-of-ranks).
+[Going on after an interruption](resume.md) says what is kept. torchrun ends with 1 whenever the code is not
+0, and prints the code in a list of its own: [exit codes of ranks](cluster.md#exit-codes-of-ranks).
 
 The file of a bug is called `fedcom-error-TIME.txt`. It is in the folder of the results if there is one, else
 in the current folder, else in the system's folder for temporary files. It holds the traceback, the command

@@ -88,11 +88,11 @@ def readme(text: str, study: Path) -> str:
     heads = ["method", "test accuracy %", "up MB per client", "times fewer"]
     table = markdown_table(heads, [_cells(name, found[name]) for name in ROWS if name in found], "lrrr")
     words = (
-        'Every point runs at rates tuned for it, on held-out samples and other seeds. "0.03 bit" is the codec '
-        "[peaks](docs/codecs.md) at 0.03 bit per number, and momentum is at the server; SCAFFOLD without it is "
-        "as published. Grey points in the figure are other methods and codecs, which "
-        "[a page of their own](docs/results/frontier-mnist/README.md) lists; a triangle lies below the range. "
-        "In the lower part, a grey number is a difference within the spread over seeds."
+        'Every point runs at rates tuned for it, on held-out samples and other seeds. "0.03 bit" is the '
+        "codec [peaks](docs/codecs.md) at 0.03 bit per number, and momentum is at the server; SCAFFOLD "
+        "without it is as published. Grey points in the figure are other methods and codecs, which "
+        "[a page of their own](docs/results/frontier-mnist/README.md) lists; a triangle lies below the "
+        "range. In the lower part, a grey number is a difference within the spread over seeds."
     )
     part = rf"\g<1>{setting.replace('mnist', 'MNIST')}. {words}\n\n{table}\n{_both_ways(found)}"
     return re.sub(r"(<!-- frontier:.*?-->\n).*?(?=<!-- end -->)", part, text, flags=re.DOTALL)
