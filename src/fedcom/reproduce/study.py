@@ -33,12 +33,12 @@ MeasureRun = Callable[[StudyRun, str, bool], tuple[str, list[Row]]]
 
 @dataclass(frozen=True)
 class Study:
-    """A figure of the paper as one command.
+    """A figure or table as one command.
 
     Args:
         name: what `fedcom reproduce` calls it, and its folder.
         title: the heading of its page.
-        claims: what the paper says, in our words.
+        claims: what the paper says, in our words; of a study beyond the paper, what it is about.
         plan: returns the panels to run at a scale.
         judge_panel: returns the verdicts on what is claimed of a panel; their settings may be left empty.
         charts: returns the charts of a panel.
@@ -47,6 +47,7 @@ class Study:
         table: returns the lines of a panel's table for the page and table.csv; None for the usual table.
         seeds: how many per run in the full form, unless one asks for another number.
         in_part: whether some of its points can be drawn and judged without the others.
+        beyond: whether it is not in the paper.
     """
 
     name: str
@@ -60,10 +61,11 @@ class Study:
     table: Callable[[StudyResults, str], list[dict[str, Any]]] | None = None
     seeds: int = Scale.usual(quick=False)
     in_part: bool = False
+    beyond: bool = False
 
     @classmethod
     def told(cls, name: str, *, words: str | None = None, fill: Table | None = None, **own: Any) -> "Study":
-        """The study of which studies.toml has the words and, if no `plan` is given, the panels.
+        """The study whose words and, if no `plan` is given, panels are in studies.toml.
 
         Args:
             words: its section there; None for its name.
@@ -76,7 +78,9 @@ class Study:
         def plan(scale: Scale) -> list[Panel]:
             return [panel(scale=scale, **entry) for entry in section["panels"]]
 
-        return cls(name, title, tuple(section["claims"]), **{"plan": plan, "notes": notes, **own})
+        beyond = "about" in section
+        claims = tuple(section["about" if beyond else "claims"])
+        return cls(name, title, claims, **{"plan": plan, "notes": notes, "beyond": beyond, **own})
 
     def panels(self, scale: Scale) -> list[Panel]:
         """The panels to run at a scale, with the points that are asked for alone."""

@@ -36,7 +36,7 @@ def study_page(
     seeds = "" if scale.seeds == Scale.usual(scale.quick) else f" --seeds {scale.seeds}"
     parts = [
         f"# {study.title}",
-        "What the paper says:",
+        "What it is about:" if study.beyond else "What the paper says:",
         "\n".join(f"- {claim}" for claim in study.claims),
         "Settings:",
         "\n".join(f"- {_heading(results, panel.name)}" for panel in results.panels),
