@@ -6,18 +6,18 @@
     answer    the mean goes down, and the server takes its step         server_work
     finish    clients update what they keep, knowing the mean           client_finish
 
-`play` calls the parts in this order; the functions on the right do the work. An engine decides where they
-run: on stacked clients, threads, a GPU, other processes or real devices.
+`play` calls the parts in this order; the functions on the right do the work, and `sending` has how what they
+send travels. An engine decides where they run: on stacked clients, threads, a GPU, other processes or real
+devices.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from fedcom.algorithms.base import Oracle, Round
-from fedcom.codecs import Codec, Identity, compact
 from fedcom.draws import Draw
 from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
@@ -26,15 +26,12 @@ from fedcom.rounds.part import Part
 from fedcom.rounds.products import NAME as PRODUCTS
 from fedcom.rounds.products import Products
 from fedcom.rounds.rules import OWN, Rules, ServerSide
+from fedcom.rounds.sending import UNCOMPRESSED, hear_mean, send_mean, send_number, send_q, send_up, tell
 from fedcom.traffic.channel import SEED_BYTES, Channel, Inbox
-from fedcom.vectors import Layout, Vectors
+from fedcom.vectors import Vectors
 
-_SCALAR = "q"  # the name in the ledger of the measured q, which travels where damping needs it
-_NUMBER = "number "  # in the ledger, before the names of the numbers that a method has clients send
 _FIRST = "first model"  # the name in the ledger of what the clients of the first round begin from
-_UNCOMPRESSED = Identity()
 
-SomeRows = Tensor | slice  # of some clients, among those that are computed at once
 B = TypeVar("B")
 W = TypeVar("W")
 M = TypeVar("M")
@@ -123,15 +120,15 @@ def broadcast(
         channel.send_seed(_FIRST, rules.first_seed, rules.layout, receivers)
         return vectors
     return {
-        name: channel.send(_FIRST if first else name, x, rules.layout, _UNCOMPRESSED, draw, receivers)
+        name: channel.send(_FIRST if first else name, x, rules.layout, UNCOMPRESSED, draw, receivers)
         for name, x in vectors.items()
     }
 
 
 def server_bytes(rules: Rules, server_side: ServerSide) -> tuple[int, int]:
     """The bytes of the first model, and of all that a client which repeats the server's step must have."""
-    fields, algorithm = _UNCOMPRESSED.fields(rules.layout), rules.algorithm
-    vector = _UNCOMPRESSED.format.HEADER + sum(field.nbytes for field in fields)
+    fields, algorithm = UNCOMPRESSED.fields(rules.layout), rules.algorithm
+    vector = UNCOMPRESSED.format.HEADER + sum(field.nbytes for field in fields)
     sent = algorithm.broadcast(server_side.state)
     first = len(sent) * vector if rules.first_seed is None else SEED_BYTES
     base = 0 if rules.products is None else rules.products.base_bytes
@@ -185,16 +182,16 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
         passed = uplink.before(x, remembered, units)
         clipped[name] = passed[0 if rules.links.clip is None else 1]
         key = given.draw.fold("uplink", name)
-        decoded = _send_up(rules, name, given.clients, channel, key, passed[-1])
+        decoded = send_up(rules, name, given.clients, channel, key, passed[-1])
         sent[name], memory[name], out = uplink.after(passed, decoded, remembered, units)
         sent[name] = sent[name] if rules.ranks is None else rules.ranks.spread(sent[name])
         lossless = rules.links.uplink.lossless
         errors.append(x.new_zeros(len(x)) if lossless else rules.measure(out, passed[-1]))
     q = torch.stack(errors).mean(0)
     if rules.sends_q:
-        q = _send_q(rules, next(iter(sent)), given.clients, channel, given.draw, q)
+        q = send_q(rules, next(iter(sent)), given.clients, channel, given.draw, q)
     numbers = returned.measured(algorithm, w, algorithm.measure(clipped, rnd))
-    sent |= {name: _send_number(_NUMBER + name, x, channel, given.draw) for name, x in numbers.items()}
+    sent |= {name: send_number(name, x, channel, given.draw) for name, x in numbers.items()}
     return Work(
         state,
         (memory if rules.uplink.remembers else {})
@@ -237,14 +234,14 @@ def server_hears(rules: Rules, senders: Senders, w: Tensor, inbox: Inbox) -> tup
     clients, rnd = senders.clients, _own_path(rules, senders)
     sent, blank, uplink = {}, w.expand(len(clients), -1), rules.uplink_of(clients)
     for name in rules.algorithm.uploads:
-        decoded = _send_up(rules, name, clients, inbox, senders.draw.fold("uplink", name), blank)
+        decoded = send_up(rules, name, clients, inbox, senders.draw.fold("uplink", name), blank)
         heard = uplink.hear(decoded, rules.units(name, rnd))
         sent[name] = heard if rules.ranks is None else rules.ranks.spread(heard)
     q = w.new_zeros(len(clients))
     if rules.sends_q:
-        q = _send_q(rules, next(iter(sent)), clients, inbox, senders.draw, q)
+        q = send_q(rules, next(iter(sent)), clients, inbox, senders.draw, q)
     for name in rules.algorithm.numbers:
-        sent[name] = _send_number(_NUMBER + name, blank[:, :1], inbox, senders.draw)
+        sent[name] = send_number(name, blank[:, :1], inbox, senders.draw)
     return sent, q
 
 
@@ -265,100 +262,6 @@ def _own_path(rules: Rules, given: "Assignment | Senders") -> Round:
     if steps is None:
         return rnd
     return rnd._replace(path=rnd.rate * rules.algorithm.local.reach(steps.to(rules.layout.dtype)))
-
-
-def _send_up(rules: Rules, name: str, clients: Tensor, channel: Channel, draw: Draw, x: Tensor) -> Tensor:
-    """Send one vector per client to the server, each by the codec of its budget, or cut to its rank."""
-    if rules.ranks is not None:
-        heard = torch.zeros_like(x)
-        for part, rows in rules.ranks.groups(clients):
-            own = channel.send(name, part.of(x[rows]), part.layout, rules.links.uplink, draw[rows], rows=rows)
-            heard[rows] = part.into(heard[rows], own)
-        return heard
-
-    def send(x: Tensor, codec: Codec, draw: Draw, rows: SomeRows) -> Tensor:
-        return _send(rules, channel, name, x, codec, draw, rows=rows)
-
-    return _by_budget(rules, clients, x, draw, send)
-
-
-def _send(
-    rules: Rules,
-    channel: Channel,
-    name: str,
-    x: Tensor,
-    codec: Codec,
-    draw: Draw,
-    receivers: int = 1,
-    rows: SomeRows = slice(None),
-) -> Tensor:
-    """Send a vector through a codec, but BatchNorm's statistics as they are: a noisy variance is no use."""
-    last = 0 if codec.lossless or rules.own is not None else rules.statistics
-    if not last:
-        return channel.send(name, x, rules.layout, codec, draw, receivers, rows)
-    heard = channel.send(name, x[..., :-last], rules.compressed, codec, draw, receivers, rows)
-    exact, layout = x[..., -last:], Layout.vector(last, x.dtype)
-    beside = channel.send(f"{name} statistics", exact, layout, _UNCOMPRESSED, draw, receivers, rows)
-    return torch.cat((heard, beside), -1)
-
-
-def _send_q(rules: Rules, vector: str, clients: Tensor, channel: Channel, draw: Draw, q: Tensor) -> Tensor:
-    """Send the measured q of each client to the server, beside the vector that it just sent."""
-
-    def send(q: Tensor, codec: Codec, draw: Draw, rows: SomeRows) -> Tensor:
-        return _send_scalar(q, vector, codec, channel, draw, rows=rows)
-
-    return _by_budget(rules, clients, q, draw, send)
-
-
-def _by_budget(
-    rules: Rules,
-    clients: Tensor,
-    x: Tensor,
-    draw: Draw,
-    send: Callable[[Tensor, Codec, Draw, SomeRows], Tensor],
-) -> Tensor:
-    """What is heard of the clients' rows, those with the same codec sent at once."""
-    heard = torch.empty_like(x)
-    for codec, rows in rules.links.uplinks(clients):
-        if len(rows) == len(x):
-            return send(x, codec, draw, slice(None))
-        heard[rows] = send(x[rows], codec, draw[rows], rows)
-    return heard
-
-
-def _send_scalar(
-    number: Tensor,
-    vector: str,
-    codec: Codec,
-    channel: Channel,
-    draw: Draw,
-    receivers: int = 1,
-    rows: SomeRows = slice(None),
-) -> Tensor:
-    """Send one number per message: inside a message of a compact codec, else in a message of its own.
-
-    Args:
-        number: one number, or one number per message.
-        vector: the name of the vector that a compact message holds besides.
-        codec: of that vector.
-    """
-    if codec.format is compact:
-        return channel.append(vector, _SCALAR, number, receivers, rows)
-    return _send_number(_SCALAR, number.unsqueeze(-1), channel, draw, receivers, rows).squeeze(-1)
-
-
-def _send_number(
-    name: str,
-    column: Tensor,
-    channel: Channel,
-    draw: Draw,
-    receivers: int = 1,
-    rows: SomeRows = slice(None),
-) -> Tensor:
-    """Send one number per message, in a message of its own."""
-    layout = Layout.vector(1, column.dtype)
-    return channel.send(name, column, layout, _UNCOMPRESSED, draw, receivers, rows)
 
 
 class Mean:
@@ -433,17 +336,14 @@ def server_work(
     receivers = receivers or rules.sampled
     if rules.sends_mean_down:
         reply = algorithm.reply(state, mean, rnd) if rules.corrects_downlink else mean
-        heard, memory = _send_mean(rules, reply, memory, rnd, channel, draw, receivers)
+        heard, memory = send_mean(rules, reply, memory, rnd, channel, draw, receivers)
         if rules.tells_q_down:
             q_down = torch.stack([rules.measure(x, reply[name]) for name, x in heard.items()]).mean(0)
         for name in algorithm.numbers:
-            heard[name] = _send_number(_NUMBER + name, mean[name], channel, draw, receivers)
+            heard[name] = send_number(name, mean[name], channel, draw, receivers)
 
-    def tell(number: Tensor) -> Tensor:
-        return _tell(rules, number, channel, draw, receivers)
-
-    q = tell(q) if rules.sends_q else q
-    q_down = None if q_down is None else tell(q_down)
+    q = tell(rules, q, channel, draw, receivers) if rules.sends_q else q
+    q_down = None if q_down is None else tell(rules, q_down, channel, draw, receivers)
     rnd = rnd._replace(alpha=rules.alpha(q, rnd, q_down), q=q if rules.sends_q else 0.0)
     after = rules.server_step(server_side, heard, rnd)
     if rules.corrects_downlink:
@@ -478,49 +378,12 @@ def client_hears(rules: Rules, rnd: Round, w: Tensor, inbox: Inbox, draw: Draw) 
         w: a model; only its shape and dtype matter.
         draw: that round's key.
     """
-    mean: Vectors = {}
     w = w if rules.part is None else rules.part.of(w)
-    for name in rules.algorithm.uploads if rules.sends_mean_down else ():
-        decoded = _send(rules, inbox, name, w, rules.links.downlink, _mean_key(rules, draw, name))
-        mean[name] = rules.downlink.hear(decoded, rules.units(name, rnd))
-    for name in rules.algorithm.numbers if rules.sends_mean_down else ():
-        mean[name] = _send_number(_NUMBER + name, w[..., :1], inbox, draw)
+    mean = hear_mean(rules, rnd, w, inbox, draw) if rules.sends_mean_down else {}
     number = w.new_zeros(())
-    q = _tell(rules, number, inbox, draw) if rules.sends_q else number
-    q_down = _tell(rules, number, inbox, draw) if rules.tells_q_down else None
+    q = tell(rules, number, inbox, draw) if rules.sends_q else number
+    q_down = tell(rules, number, inbox, draw) if rules.tells_q_down else None
     return mean, rnd._replace(alpha=rules.alpha(q, rnd, q_down), q=q if rules.sends_q else 0.0)
-
-
-def _tell(rules: Rules, number: Tensor, channel: Channel, draw: Draw, receivers: int = 1) -> Tensor:
-    """Send clients a number beside the mean; what they hear of it.
-
-    Args:
-        number: one number, or a column with one per run.
-    """
-    codec = rules.links.downlink if rules.sends_mean_down else _UNCOMPRESSED
-    flat = number.flatten() if number.dim() else number
-    heard = _send_scalar(flat, rules.algorithm.uploads[0], codec, channel, draw, receivers)
-    return heard.reshape(number.shape)
-
-
-def _mean_key(rules: Rules, draw: Draw, name: str) -> Draw:
-    """The key of one vector of the mean."""
-    return draw if rules.links.downlink.lossless else draw.fold("downlink", name)
-
-
-def _send_mean(
-    rules: Rules, mean: Vectors, memory: Vectors, rnd: Round, channel: Channel, draw: Draw, receivers: int
-) -> tuple[Vectors, Vectors]:
-    """The mean as clients hear it, and the server's new memory."""
-    codec, heard, remembered = rules.links.downlink, {}, {}
-    for name in rules.algorithm.uploads:
-        x = mean[name]
-        units, before = rules.units(name, rnd), memory.get(name, x[..., :0])
-        passed = rules.downlink.before(x, before, units)
-        key = _mean_key(rules, draw, name)
-        decoded = _send(rules, channel, name, passed[-1], codec, key, receivers)
-        heard[name], remembered[name], _ = rules.downlink.after(passed, decoded, before, units)
-    return heard, remembered if rules.downlink.remembers else {}
 
 
 def client_finish(rules: Rules, work: Work, answer: Answer, in_place: bool = False) -> tuple[Any, Vectors]:
