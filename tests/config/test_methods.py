@@ -11,7 +11,7 @@ from fedcom.codecs import TopK
 from fedcom.config import Config, RunConfig, RunSettings
 from fedcom.config.methods import check_shared, method_keys, variant
 from fedcom.errors import ConfigError
-from fedcom.rounds.rules import memory_of
+from fedcom.rounds.together import memory_of
 from fedcom.runs.given import Given
 from fedcom.studies.sweep import trials_of
 from fedcom.traffic.links import Links

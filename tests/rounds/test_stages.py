@@ -20,8 +20,9 @@ from fedcom import (
     TopK,
 )
 from fedcom.errors import ConfigError
-from fedcom.rounds.rules import Rules, memory_of
+from fedcom.rounds.rules import Rules
 from fedcom.rounds.stages import Clip, ErrorFeedback, PaperMemory, Pipeline, Units
+from fedcom.rounds.together import memory_of
 from fedcom.vectors import Layout
 from tests.conftest import after, close, mlp_task
 

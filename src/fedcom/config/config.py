@@ -14,7 +14,7 @@ from fedcom.data import DATASETS
 from fedcom.engines.remote.terms import Terms
 from fedcom.plain import build, keys, pick, plain
 from fedcom.registry import Registry
-from fedcom.rounds.rules import default_downlink_memory, takes_no_codec
+from fedcom.rounds.together import default_downlink_memory, takes_no_codec
 from fedcom.tasks.adapters import Adapter
 from fedcom.tasks.model import Model
 from fedcom.tasks.models import MODELS

@@ -22,7 +22,8 @@ from fedcom.engines.simulation import Simulation
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import short_name
 from fedcom.rounds.cohort import sample_size
-from fedcom.rounds.rules import Measure, check, relative_error
+from fedcom.rounds.rules import Measure, relative_error
+from fedcom.rounds.together import check
 from fedcom.tasks.adapters import Adapter, load_kept
 from fedcom.tasks.losses import Loss
 from fedcom.tasks.models import OwnData

@@ -23,7 +23,7 @@ from fedcom.config.tables import toml_key
 from fedcom.engines.arguments import pick_device
 from fedcom.errors import ConfigError, flag
 from fedcom.formats import counted
-from fedcom.rounds.rules import names
+from fedcom.rounds.together import names
 from fedcom.runs.folder import claim
 from fedcom.runs.prepare import build_task
 from fedcom.runs.status import TRIALS

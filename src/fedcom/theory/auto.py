@@ -17,7 +17,7 @@ from fedcom.algorithms.optimisers import PLAIN as PLAIN_SERVER
 from fedcom.algorithms.optimisers import ServerOptimiser
 from fedcom.errors import ConfigError
 from fedcom.rounds.cohort import Cohort
-from fedcom.rounds.rules import memory_of
+from fedcom.rounds.together import memory_of
 from fedcom.tasks.task import Task
 from fedcom.theory.probes import Prober, Sharpness
 from fedcom.traffic.links import Links

@@ -29,8 +29,8 @@ from fedcom.engines.remote.terms import Terms
 from fedcom.errors import ConfigError
 from fedcom.rounds.cohort import mean_weights
 from fedcom.rounds.round import server_work
-from fedcom.rounds.rules import fewest
 from fedcom.rounds.state import RunState
+from fedcom.rounds.together import fewest
 from fedcom.traffic.channel import Mail
 from fedcom.traffic.ledger import Ledger
 from fedcom.vectors import Vectors
