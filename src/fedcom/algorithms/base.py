@@ -210,7 +210,7 @@ class Algorithm:
             )
 
     def local_rate(self, round_index: int) -> float:
-        """eta of a round, but for the factor of `eta_schedule`."""
+        """eta of a round, without the factor of `eta_schedule`."""
         return _settled("eta", self.eta) * self.decay**round_index
 
     @property

@@ -73,5 +73,5 @@ class FedCOMGATEExact(FedCOMGATE):
         if isinstance(q, Tensor) and isinstance(s, Tensor):
             s = s.to(q.dtype)  # as it is in a stack of runs, for the same bits
         beta = 1 / (1 + q * (1 - s) / s)
-        momentum = isinstance(rnd.mu, Tensor) or rnd.mu  # of a stack's runs, others than this may have it
+        momentum = isinstance(rnd.mu, Tensor) or rnd.mu  # other runs of a stack may have momentum
         return smaller(beta, self.fastest_tracking(rnd)) if momentum else beta

@@ -7,7 +7,7 @@ g_j = D_j/tau + c_j - c is the mean gradient of a client's local steps, so g_j -
     server    w -= eta gamma tau (c + mean d),  c += share mean d
 
 The server does not divide d by alpha. At full participation its direction is the new c, on average
-(1 - alpha) c + alpha mean g: a running mean of the gradients, of which each round is one part in 1/alpha.
+(1 - alpha) c + alpha mean g: a running mean of the gradients, in which each round has the weight alpha.
 So the codec's noise is alpha times smaller, and the gradient's too. With c + mean d/alpha the direction would
 be an unbiased estimate of this round's gradient with all of the codec's noise; DIANA does that.
 """

@@ -32,8 +32,8 @@ class TopK(Codec):
         values: how kept values travel: as floats, as integers that are rounded stochastically, or as levels:
             the sign and one of two magnitudes that suit the chunk best, in 2 bits.
         bits: the bits of each kept value where values are integers.
-        chunk: so many neighbouring coordinates at a time are a vector of their own, of which the share is
-            kept; None: the whole vector.
+        chunk: keep the share of each so many neighbouring coordinates, as if they were a vector of their own;
+            None: of the whole vector.
     """
 
     ratio: float = 0.1

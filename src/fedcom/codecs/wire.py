@@ -190,6 +190,6 @@ def check_length(body: memoryview, expected: int) -> None:
 
 
 def check(what: str, got: object, wanted: object) -> None:
-    """Refuse a message of which one number, named by `what`, is not as expected."""
+    """Refuse a message if one of its numbers, named by `what`, is not the expected one."""
     if got != wanted:
         raise WireError(f"wrong {what}: got {got!r}, expected {wanted!r}")

@@ -53,7 +53,7 @@ def alone(path: str | None, overrides: Sequence[str], trust: bool = True) -> Con
 
 
 def _at_its_best(table: Table) -> Table:
-    """FedCOM at auto rates and with momentum, but for what is given; the default method if few take part.
+    """FedCOM at auto rates and with momentum, with the given settings; the default method if few take part.
 
     A config file, and whoever names a method, means that method as it was published
     (docs/decisions/defaults.md). Adapters have FedCOM with a plain server, and rates of their own.

@@ -1,4 +1,4 @@
-"""The two formats of CIFAR-10: binary records, and pickles, of which only arrays are unpickled."""
+"""The two formats of CIFAR-10: binary records, and pickles, from which only arrays are read."""
 
 import io
 import pickle

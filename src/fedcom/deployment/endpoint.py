@@ -22,13 +22,13 @@ _FIGURES = {  # what a row calls it: its name, its kind and what it is
 
 
 class Endpoint:
-    """A callback that shows the last row to a monitor, on this machine alone unless another host is named.
+    """A callback that shows the last row to a monitor on this machine.
 
     Args:
         port: 0: any that is free; see `port`.
     """
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int) -> None:
         page = self
 
         class Figures(Handler):
@@ -39,9 +39,9 @@ class Endpoint:
                 self.answer(200 if found else 404, body, Content_Type=kind)
 
         try:
-            self._server = Server((host, port), Figures)
+            self._server = Server(("127.0.0.1", port), Figures)
         except (OSError, OverflowError) as error:
-            raise ConfigError(f"round.metrics_port={port} cannot be listened on: {error}") from None
+            raise ConfigError(f"round.metrics_port={port} cannot be opened: {error}") from None
         self.port, self.text = int(self._server.server_address[1]), text({})
         threading.Thread(target=self._server.serve_forever, name="fedcom-metrics", daemon=True).start()
 

@@ -39,7 +39,7 @@ class Job:
     """What the server and every client make for themselves from the same files.
 
     Args:
-        config: with data.clients; its other settings of data and model, but for adapters, are not used.
+        config: with data.clients; its other settings of data and model are not used, except adapters.
         parts: the user's module.
     """
 

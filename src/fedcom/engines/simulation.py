@@ -47,6 +47,7 @@ from fedcom.saving.in_memory import InMemory
 from fedcom.saving.series import Series
 from fedcom.settings import at_least, convert
 from fedcom.tasks.adapters import own_base
+from fedcom.tasks.objective import Objective
 from fedcom.tasks.scores import Metric
 from fedcom.tasks.task import Task
 from fedcom.theory import settle
@@ -55,8 +56,8 @@ from fedcom.traffic.links import Links
 from fedcom.traffic.network import Network
 from fedcom.vectors import Vectors
 
-_LOWEST_SHARE = 0.01  # of eta, below which decay is warned of
-_GROWN = 20.0  # times the first loss, of which a run warns
+_LOWEST_SHARE = 0.01  # a run warns if decay leaves less of eta
+_GROWN = 20.0  # a run warns if its loss is so many times the first
 _CHECK_EVERY = 16  # rounds on a GPU between two checks whether the model is finite
 
 
@@ -66,8 +67,8 @@ class Simulation:
     Args:
         task: the clients' data and the objective.
         algorithm: the method, with its hyper-parameters; or its name, with the defaults.
-        links: the codecs; a codec, or its name: that of the uplink; None: the algorithm's default.
-        rounds: how many there are.
+        links: the codecs; or the uplink's codec alone, or its name; None: the algorithm's default.
+        rounds: how many to play.
         participation: the share of clients sampled in each round.
         seed: of all randomness except the initial model, which is the module's.
         eval_every: rounds between two evaluations.
@@ -132,28 +133,10 @@ class Simulation:
         _warn_of_decay(algorithm, rounds)
         self.engine_name, w = engine, self.task.objective.start.clone()
         self.options = Options(chunk, rounds, home or Storage(), tf32, ranks, transport)
-        layout = task.objective.layout
         if transport == "bytes" and ranks.size > 1:
             links = replace(links, encode=True)
         cohort = Cohort.of(algorithm, self.task.sizes, participation)
-        objective = self.task.objective
-        products = None if objective.products is None else Products(layout, *objective.products)
-        ranked = None if objective.ranks is None else ClientRanks.of(layout, *objective.ranks, cohort.weights)
-        rules = Rules(
-            algorithm,
-            links,
-            layout,
-            cohort.clients,
-            cohort.sampled,
-            measure,
-            objective.seed,
-            objective.own,
-            objective.statistics,
-            objective.whole_layout,
-            turns=objective.turns,
-            products=products,
-            ranks=ranked,
-        )
+        rules = _rules_of(algorithm, links, self.task.objective, cohort, measure)
         speeds: Any = Network.preset(network) if isinstance(network, str) else network
         speeds = convert(speeds, Network | None, "network")
         draw, ledger = Draw.seeded(seed), Ledger(cohort.clients)
@@ -205,12 +188,12 @@ class Simulation:
         return Simulation(**{"task": self._given, **self._saved(), **self._others, **changes})
 
     def __repr__(self) -> str:
-        done = self.round if "engine" in vars(self) else 0  # which takes time to make
+        done = self.round
         codec, round = self.rules.links.uplink.name, f"round {done} of {self.rounds}"
         return f"Simulation({self.task.name}, {self.algorithm.name}, {codec}, {round})"
 
     def _repr_html_(self) -> str:
-        """The run as it stands, as a table, for notebooks."""
+        """The run's settings and last figures, as a table, for notebooks."""
         links, a = self.rules.links, self.algorithm
         rows: list[tuple[object, ...]] = [
             ("method", f"{a.name}, eta {a.eta:g}, gamma {a.gamma:g}, {a.epochs or a.tau} "
@@ -260,7 +243,7 @@ class Simulation:
 
     @property
     def round(self) -> int:
-        """How many rounds are done; none before there is an engine, for which memory may not do."""
+        """How many rounds are done; 0 until the engine is made, for which memory may be too small."""
         return self.engine.round if "engine" in vars(self) else 0
 
     @property
@@ -338,7 +321,7 @@ class Simulation:
             self.engine.obey(told)
 
     def row(self) -> Row:
-        """The figures of the model as it stands."""
+        """The figures of the current model."""
         started = time.perf_counter()
         self.check()
         with repeatable(self.options.tf32):
@@ -370,7 +353,7 @@ class Simulation:
         return {"backoffs": len(self.backoffs), "eta": self.state.inputs(self.round).eta}
 
     def clients(self) -> Results:
-        """How good the model as it stands is on the training data of each client, one row per client."""
+        """The scores of the current model on each client's training data, one row per client."""
         with repeatable(self.options.tf32):
             return Results(self.task.evaluate_clients(self.server.w, self.metrics, self.own()), "client")
 
@@ -401,9 +384,9 @@ class Simulation:
         return self.engine.peek(self._index, self._numbers(clients))[1]
 
     def own(self) -> Tensor | None:
-        """What stays with each client on which a model is evaluated, one row per client.
+        """What stays with each evaluated client, one row per client.
 
-        None if nothing does, or if it is not here: what real clients keep is theirs alone.
+        None if nothing stays with clients, or if it is not here: real clients keep it to themselves.
         """
         if self.rules.own is None or self.task.blind:
             return None
@@ -413,17 +396,17 @@ class Simulation:
         return torch.arange(self.rules.clients) if clients is None else clients
 
     def _with_base(self) -> Tensor:
-        """The model as it stands as one vector, with the base behind it if that changes."""
+        """The current model as one vector, with the base behind it if that changes."""
         base = self.state.server_side.base
         return torch.cat((self.server.w, base["weights"])) if base else self.server.w
 
     def module(self, best: bool = False, client: int | None = None) -> nn.Module:
-        """A copy of the task's module with the parameters of the model as it stands.
+        """A copy of the task's module with the parameters of the current model.
 
         Args:
-            best: those of the best model among the evaluated ones instead; `best` says which one that is.
-            client: whose own parameters it has, if some stay with clients; None: the mean of the clients' as
-                they stand.
+            best: take the best of the evaluated models instead; `best` says which one that is.
+            client: take this client's own parameters, if some stay with clients;
+                None: the mean of the clients' own.
         """
         if best and self.best.w is None:
             raise ConfigError("no model has been evaluated yet; play the run first")
@@ -441,13 +424,14 @@ class Simulation:
     def save(
         self, path: str | Path, *, wait: bool = True, notes: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
-        """Write a checkpoint of the run as it stands into a folder, from which `load` goes on.
+        """Write a checkpoint of the run into a folder, from which `load` goes on.
 
         Args:
             path: the folder; the last two checkpoints in it are kept. If this run was saved there before,
                 only those clients' state is written that has changed.
             wait: until it is on the disk; else a thread writes it, and errors are raised by the next call.
-            notes: of the caller's, which JSON can hold; a run that goes on from it has them as `notes`.
+            notes: the caller's own, of a kind that JSON can hold; a run that goes on from here has them as
+                `notes`.
         """
         if len(self.engine.runs) > 1:
             raise ConfigError("a run that is played in step with others cannot be saved by itself")
@@ -459,7 +443,7 @@ class Simulation:
             series.wait()
 
     def keep(self) -> InMemory:
-        """A copy in memory of the run as it stands, for `gone_back`."""
+        """A copy of the run in memory, for `gone_back`."""
         kept = InMemory()
         self.engine.save(kept, {"seconds": self._seconds, "best": self.best})
         return kept
@@ -518,12 +502,12 @@ class Simulation:
 
         Args:
             task: the same as before: its data and its model's layout are compared with the checkpoint's.
-            algorithm: needed if its class is your own and not registered; None: as it was.
-            links: needed if a codec's class is your own and not registered; None: as they were.
+            algorithm: needed if its class is your own and not registered; None: the saved one.
+            links: needed if a codec's class is your own and not registered; None: the saved ones.
             rounds: how many there are in all; None: as many as before.
             metrics: functions cannot be saved, so give them again, as you give the task.
-            stop: None: as it was. A run that it has ended goes on only with another one.
-            patience: None: as it was, likewise.
+            stop: None: the saved one. A run that it has ended goes on only with another one.
+            patience: the same.
         """
         saved = Series(Path(path)).latest()
         if saved is None:
@@ -604,6 +588,28 @@ def _step(runs: Mapping[int, Simulation]) -> dict[int, Diverged]:
     for run in runs.values():
         run._seconds += time.perf_counter() - started
     return ended
+
+
+def _rules_of(
+    algorithm: Algorithm, links: Links, objective: Objective, cohort: Cohort, measure: Measure
+) -> Rules:
+    """The rules of a run: what is sent of the objective's model, and by how many clients."""
+    layout, products, ranks = objective.layout, objective.products, objective.ranks
+    return Rules(
+        algorithm,
+        links,
+        layout,
+        cohort.clients,
+        cohort.sampled,
+        measure,
+        seed=objective.seed,
+        own=objective.own,
+        statistics=objective.statistics,
+        whole=objective.whole_layout,
+        turns=objective.turns,
+        products=None if products is None else Products(layout, *products),
+        ranks=None if ranks is None else ClientRanks.of(layout, *ranks, cohort.weights),
+    )
 
 
 def _warn_of_decay(algorithm: Algorithm, rounds: int) -> None:

@@ -107,7 +107,7 @@ def own_looks() -> dict[str, Look]:
     return _told_apart({method: _wanted(colour, method) for method, colour in COLOURS.items()}, {})
 
 
-def looks(methods: Mapping[str, str], colours: Mapping[str, str] | None = None) -> dict[str, Look]:
+def looks(methods: Mapping[str, str]) -> dict[str, Look]:
     """The look of each label: no two are alike, on a light or a dark page, to any of four kinds of eyes.
 
     A label that is the name of a known method has that method's own look. Other labels of a method have
@@ -115,10 +115,9 @@ def looks(methods: Mapping[str, str], colours: Mapping[str, str] | None = None) 
 
     Args:
         methods: the method of each label.
-        colours: by method; None for the usual ones.
     """
-    known = {} if colours else {x: look for x, look in own_looks().items() if methods.get(x) == x}
-    colours = colours or palette(methods.values())
+    known = {label: look for label, look in own_looks().items() if methods.get(label) == label}
+    colours = palette(methods.values())
     turns = {method: itertools.count(method in methods) for method in methods.values()}
     others = {}
     for label, method in methods.items():

@@ -68,7 +68,7 @@ def reproduce(
 
 
 def _there(panels: Sequence[Panel], path: Path, scale: Scale) -> tuple[list[Panel], list[sweep.Record]]:
-    """The panels with the points of which a file has all runs, and the records of these."""
+    """The panels with the points whose runs a file has all of, and the records of these."""
     known = sweep.records_of(path, [run for panel in panels for run in panel.runs(scale.seeds)])
     lacking = {(run.panel, run.method) for p in panels for run in p.runs(scale.seeds) if run.key not in known}
     parts = [p.part([label for label in p.methods if (p.name, label) not in lacking]) for p in panels]

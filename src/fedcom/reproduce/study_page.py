@@ -88,7 +88,7 @@ def _untuned(results: StudyResults) -> list[str]:
 
 
 def _left_out(results: StudyResults) -> list[str]:
-    """One sentence per panel of which some points are not run yet."""
+    """One sentence per panel with points that are not run yet."""
     return [
         f"Not run yet in panel {p.name}: {'; '.join(map(shown, p.left_out))}."
         for p in (*results.panels, *results.missing)

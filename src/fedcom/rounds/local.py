@@ -27,7 +27,7 @@ class OracleInPieces(Oracle, Protocol):
 
 @runtime_checkable
 class PartedOracle(Oracle, Protocol):
-    """An oracle of several clients that can be had of some of them."""
+    """An oracle of several clients that can be cut to some of them."""
 
     def some(self, rows: Tensor | slice) -> "PartedOracle":
         """The oracle of some of the clients."""

@@ -86,7 +86,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PartOracle:
-    """Gradients of a part of the model; the rest is as it was when the round began."""
+    """Gradients of a part of the model; the rest stays at its value from the round's beginning."""
 
     inner: Any
     part: Part

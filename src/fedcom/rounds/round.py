@@ -359,7 +359,7 @@ def server_work(
 def _with_change(
     products: Products, before: ServerSide, mean: Vectors, answer: Answer, channel: Channel, receivers: int
 ) -> Answer:
-    """The answer with what is added to the base, of which clients are told."""
+    """The answer with the change of the base, whose bytes are counted."""
     moved = answer.rnd.eta * mean["D"]
     change = products.change(before.state.w, moved, answer.rnd.eta**2 * mean[PRODUCTS])
     channel.count("base", "factors", products.nbytes(receivers), receivers)

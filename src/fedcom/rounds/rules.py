@@ -85,7 +85,7 @@ class Rules:
         turns: the names of the tensors that are trained and sent in the first round, the second and so on,
             from the beginning again after the last; empty: all in every round.
         part: what is trained and sent in the round that these rules are for; None: the whole model.
-        repeats: whether clients repeat the server's step; None: as method and links have it.
+        repeats: whether clients repeat the server's step; None: method and links decide.
         products: the adapters that are averaged as products, if any.
         ranks: the ranks of clients' adapters, if they differ.
     """
@@ -292,7 +292,7 @@ class Rules:
         return ServerSide(state, memory, returned.moments(server, server.init(state.w)))
 
     def server_step(self, side: ServerSide, mean: Vectors, rnd: Round) -> ServerSide:
-        """What the server keeps after its step, but for the memory.
+        """What the server keeps after its step, except the memory.
 
         Args:
             mean: of what the server heard, as clients hear it.

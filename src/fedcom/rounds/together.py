@@ -17,7 +17,7 @@ def memory_of(algorithm: Algorithm, links: Links) -> Memory:
 
 
 def default_downlink_memory(algorithm: Algorithm, downlink: Codec) -> DownlinkMemory:
-    """What the server does with what its codec drops, unless told.
+    """What the server does with what its codec drops, unless the links say.
 
     Nothing if the method makes up for it, or if the server has momentum and the codec is unbiased: momentum
     averages its noise away, and would multiply what a memory sends late.

@@ -204,7 +204,7 @@ def opened(
 
 
 def _numbers(row: Row) -> dict[str, float]:
-    """The finite numbers of a row but for the round."""
+    """The finite numbers of a row, except the round."""
     return {key: value for key, value in row.items() if key != "round" and is_number(value)}
 
 

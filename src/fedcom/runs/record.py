@@ -57,7 +57,7 @@ from fedcom.saving.whole import disk_errors, flush, write_json, write_text
 from fedcom.tasks.adapters import kept
 
 _log = logging.getLogger("fedcom")
-MINUTES = 10.0  # between two checkpoints, unless told otherwise
+MINUTES = 10.0  # between two checkpoints, by default
 Start = Literal["new", "over", "resume"]  # in an empty folder, over an earlier run, or where one stopped
 _FREE = {
     "rounds",
@@ -77,8 +77,8 @@ class Outcome:
     """How a run ended.
 
     Args:
-        error: what broke the run off; None for a run that finished.
-        ended: why a run that finished had fewer rounds than it might; None if it had all.
+        error: what stopped the run; None for a run that finished.
+        ended: why a finished run ended early; None if it had all rounds.
     """
 
     curve: Curve
@@ -103,15 +103,15 @@ def record(
 ) -> Outcome:
     """Play a simulation to its end and write a run's folder, as `fedcom run` does.
 
-    A finished run that has no checkpoint is played from its start if it is to have more rounds: in a folder
-    of its own inside `out`, whose files replace the finished ones when all is done.
+    If a finished run without a checkpoint is to have more rounds, it is played again from its start, in a
+    folder inside `out`, whose files replace the finished ones when it is done.
 
     Args:
         out: the folder.
         start: "new": the folder is empty or does not exist; "over": the files of an earlier run in it are
             replaced; "resume": go on where the run in it stopped, from its last checkpoint if there is one.
         label: the run's name in the progress display and in its curve; None: the algorithm's name.
-        target: the test accuracy to which rounds and bytes are told.
+        target: the test accuracy for which rounds and bytes are counted.
         minutes: between two checkpoints; 0: none by time.
         rounds: between two checkpoints; None: none by rounds.
         on_divergence: "stop", or "backoff": if the loss blows up, go back to the last good round with half
@@ -119,7 +119,7 @@ def record(
         quiet: show no progress.
         callbacks: each is called with every row; a list of functions, or one. The run ends if one of them
             returns True.
-        log: where rows go besides: "csv", "tensorboard", "mlflow", "wandb".
+        log: where else rows go: "csv", "tensorboard", "mlflow", "wandb".
         table: the settings for config.toml; None: what the simulation knows.
     """
     if not isinstance(simulation, Simulation):
@@ -159,7 +159,7 @@ def record(
 
 
 def _put_in_place(out: Path) -> None:
-    """Let a longer run that is done, and was played in a folder of its own, take the place of the shorter."""
+    """Replace a finished run by a longer one that was played in a folder inside its own, if that is done."""
     aside = out / LONGER
     if status_of(aside) != "done":
         return
@@ -394,7 +394,7 @@ class _Recorder:
         try:
             write_json(self.out / "summary.json", content)
         except StorageError as full:
-            try:  # the blocks of the file that is there may do
+            try:  # writing into the blocks of the old file needs no free space
                 overwrite(self.out / "summary.json", json.dumps(content))
             except OSError:
                 raise full from None

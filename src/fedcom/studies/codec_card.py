@@ -130,7 +130,7 @@ def report_card(
 
     Args:
         rates: in bits per coordinate.
-        repeat: messages per point, of which the card gives means.
+        repeat: messages per point; the card has their means.
         force: replace an earlier card in the folder.
         quiet: show no progress.
     """

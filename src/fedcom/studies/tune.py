@@ -123,7 +123,7 @@ def tune_one(
         grid: one, or several of the same keys that have no point in common.
         run: runs trials and returns their records.
         budget: whole runs to spend on a first search; see `Rungs`. Widening and confirming come on top.
-        start: points of the grids, of which the best is never dropped unless it diverges.
+        start: points of the grids; the best of them is never dropped unless it diverges.
         limit: whole runs to spend in all; None: no limit. Confirming the best point comes before widening.
     """
     grids = [grid] if isinstance(grid, Mapping) else list(grid)

@@ -58,7 +58,7 @@ class Dense:
         return torch.cat(pieces, -1)
 
     def write(self, gradient: Tensor, factors: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Write the gradients of which `factors` gives the factors into their place."""
+        """Write the gradients whose factors `factors` gives into their place."""
         for (matrix, bias), (inputs, errors) in zip(self.layers(gradient), factors, strict=True):
             torch.bmm(errors.mT, inputs, out=matrix)
             if bias is not None:

@@ -71,7 +71,7 @@ def save_merged(module: nn.Module, folder: str | Path) -> Path:
 
 
 def _check_peft(module: nn.Module, layers: dict[str, Adapted]) -> None:
-    """Refuse modules of which peft's files would hold a part only."""
+    """Refuse modules that peft's files could hold only in part."""
     for name, part in module.named_modules(remove_duplicate=False):
         if name not in layers and any(part is layer for layer in layers.values()):
             raise ConfigError(f"layer {name!r} has another name too, {_NO_PEFT}")

@@ -26,11 +26,11 @@ class Picked(NamedTuple):
     weight: Tensor  # of each in the mean loss
     change: Tensor | None = None  # how its image is changed, if it is
     row: Tensor | None = None  # which of the task's samples each is, if that is found already
-    y: Tensor | None = None  # its target, likewise, if that is one number
+    y: Tensor | None = None  # its target too, if that is one number
     key: Tensor | None = None  # from which the client draws what it drops, if it drops anything
 
     def at(self, place: int | slice | Tensor) -> "Picked":
-        """That of one step, out of several, or of some clients."""
+        """The minibatch of one step out of several, or of some clients."""
         return Picked(*(None if x is None else x[place] for x in self))  # type: ignore[arg-type]
 
 

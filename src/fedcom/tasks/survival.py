@@ -31,9 +31,9 @@ def cox(outputs: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
 
 
 def concordance_index(outputs: Tensor, targets: Tensor) -> float:
-    """The share of pairs, of which it is known who had the event first, with the larger output for that one.
+    """The share of pairs in which the one that had the event first has the larger output.
 
-    Equal outputs count one half. NaN if there is no such pair.
+    Only pairs count in which it is known who had it first. Equal outputs count one half. NaN without pairs.
     """
     time, event = targets.double().unbind(-1)
     risk = outputs.flatten().double()

@@ -38,7 +38,7 @@ from fedcom.tasks.scores import Marks, Metric, Numbers, numbers, shares
 from fedcom.tasks.suitable import check_kind, initialised
 from fedcom.tasks.survival import cox
 
-Scores = dict[str, Any]  # numbers by name; None: not to be had
+Scores = dict[str, Any]  # numbers by name; None: there is none
 Scored = tuple[Numbers, Numbers]  # the loss of each sample, and 1 if it was classified right, else 0
 
 
@@ -215,10 +215,10 @@ class Task:
                 samples and targets as a torch Dataset or DataLoader, as (x, y), as pairs, or as a mapping or
                 table such as {"x": ..., "label": ...}.
             y: whole numbers 0..C-1 are classes, one per sample, or one per token [samples, T] with -100 in
-                padding, of which the module makes outputs [samples, T, C]; floats make it a regression, or
-                with a binary cross-entropy of torch's are answers of yes (1) or no (0). With a loss of your
-                own, whole numbers of any shape and sign; there is an accuracy if the outputs have one score
-                per class.
+                padding; the module then makes outputs [samples, T, C]. Floats make it a regression; with a
+                binary cross-entropy of torch's they are answers of yes (1) or no (0). With a loss of your
+                own, whole numbers may have any shape and sign; there is an accuracy if the outputs have one
+                score per class.
             test_x: test samples, with test_y or in one of the other forms; None: no test set.
             clients: how many; None: one per author or part, if the partition says so.
             partition: "iid", "classes", "labels", "dirichlet", "dirichlet-capped" or "natural"; a function of
@@ -492,16 +492,14 @@ class Task:
 
     def whole_blocks(self, clients: range) -> range:
         """Which blocks of training samples, as `block_of` cuts them, hold samples of these clients alone."""
-        if (
-            self.objective.terms.of_batch
-        ):  # then a client's loss is of all its samples, not of a block of them
+        if self.objective.terms.of_batch:  # a client's loss is of all its samples, not of a block of them
             return range(0)
         ends, size = self.sizes.cumsum(0), scoring.block_of(self.y, self.classes)
         first, last = (int(ends[edge - 1]) if edge else 0 for edge in (clients.start, clients.stop))
         return range(-(-first // size), -(-last // size) if last == ends[-1] else last // size)
 
     def score_block(self, w: Tensor, block: int) -> Scored:
-        """Score one block of training samples, all of which this task holds."""
+        """Score one block of training samples; this task must hold all of it."""
         size = scoring.block_of(self.y, self.classes)
         first = size * block - (0 if self.held is None else int(self.sizes[: self.held.start].sum()))
         return self._score(w, slice(first, first + size))

@@ -4,7 +4,7 @@ On a quadratic with curvature h, tau local steps of size eta leave (1 - eta h)^t
 two numbers say whether a round is stable. `echo` is what tracking's error is multiplied by in every round: it
 is below 1 in size only if eta h < 2. `server_step` is how far the server goes, relative to the minimum along
 that curvature: above 2 the next round is worse. With momentum at the server that limit is higher by its
-`reach`, of which `farther` uses a part. The constants below are what was found to serve on top of that
+`reach`; `farther` uses a part of this. The constants below were found by trial on top of that
 (docs/decisions/auto-rates.md).
 """
 

@@ -20,7 +20,7 @@ First = Literal["dense", "seed"]
 
 
 class DefaultUplink(NamedTuple):
-    """What clients of a method send through unless told otherwise.
+    """What clients of a method send through by default.
 
     Args:
         codec: its name and settings, as in a config.
@@ -103,7 +103,7 @@ class Links:
 
     @classmethod
     def of(cls, algorithm: Algorithm) -> "Links":
-        """The codecs an algorithm uses unless told otherwise."""
+        """The codecs that an algorithm uses by default."""
         return cls(pick(CODECS, DefaultUplink.of(algorithm).codec, "uplink"))
 
 

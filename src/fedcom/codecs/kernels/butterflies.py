@@ -55,7 +55,7 @@ def unrotate(
 
 @jit
 def look_up(codes: Whole, low: int, centres: Floats, y: Floats) -> None:
-    """Fill y with the centres of codes, of which low is the first."""
+    """Fill y with the centres of codes that begin at low."""
     last = U(len(centres) - 1)  # no code of a forged message reaches beyond the table
     if len(centres) == 3:  # choices instead of look-ups: several codes at once
         a, b, c = centres[0], centres[1], centres[2]

@@ -90,7 +90,7 @@ def quantised(y: Tensor, step: Tensor, low: int, high: int, centres: Tensor) -> 
 
 
 def image(codes: Tensor, low: int, centres: Tensor) -> Tensor:
-    """The centres of codes, of which low is the first; a code outside the table has the last centre."""
+    """The centres of codes that begin at low; a code outside the table has the last centre."""
     y = torch.empty(codes.shape)
     butterflies.look_up(_rows(codes).reshape(-1), low, centres.numpy(), _rows(y).reshape(-1))
     return y

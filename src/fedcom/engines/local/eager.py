@@ -85,8 +85,8 @@ class EagerEngine(InOneProcess):
     """
 
     needs_gpu: ClassVar[bool] = False
-    walks = False  # whether kernels may take local steps, with other roundings than step by step
-    leaves: ClassVar[bool] = True  # whether clients that have taken their steps leave the others to it
+    walks = False  # whether kernels may take all local steps at once, which rounds differently
+    leaves: ClassVar[bool] = True  # whether clients that have taken their steps are left out of later ones
     mails = False  # whether messages are kept, to be sent to another process
 
     def __init__(self, runs: Sequence[RunState], task: Task, options: Options) -> None:
@@ -335,7 +335,7 @@ class EagerEngine(InOneProcess):
         return server_work(rules, side, mean, q, begun.rnd, self._downlink(i), begun.draw)
 
     def finish(self, answers: Sequence[Answer]) -> None:
-        """Update what clients keep, then what servers keep, of which clients may hold views until then."""
+        """Update what clients keep, and only then what servers keep: clients may hold views of it."""
 
         def one(waiting: tuple[slice, Waiting]) -> None:
             group, work = waiting[0], waiting[1]()

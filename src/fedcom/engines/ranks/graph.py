@@ -102,7 +102,7 @@ class RankedGraphEngine(RankedEngine):
 
 
 class _Replay:
-    """A round of which two parts are replayed, with the exchange between them."""
+    """A round with two replayed parts and the exchange between them."""
 
     def __init__(self, engine: RankedGraphEngine, recorded: Recorded) -> None:
         self.engine, self.recorded = engine, recorded

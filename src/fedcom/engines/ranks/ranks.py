@@ -91,7 +91,7 @@ class Ranks:
         return _unpacked(data)
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum of a tensor of which every rank has one; it may be written over.
+        """The sum over ranks of a tensor that each rank has; it may be written over.
 
         GPUs add by nccl where each rank has one of its own, else by way of the host.
         """

@@ -38,7 +38,7 @@ class Transport(Protocol):
             calls: clients' numbers and the bytes for each.
             hear: takes a client's number and its reply.
             give_up: takes the number of a client that cannot be reached.
-            missing: returns the clients of which a reply is still awaited.
+            missing: returns the clients whose reply is still awaited.
             deadline: seconds from now.
             admit: takes a client's number and the key of a node that says it is this client, before it is
                 called; whether it may be. A transport whose nodes have no keys does not ask.

@@ -20,7 +20,7 @@ class OpenRound:
         clip: how long a vector may be, in the model's units; None: no limit.
 
     Attributes:
-        turn: of which client the next vector is to be added.
+        turn: the client whose vectors are added next.
         done: clients from which no reply is awaited any more.
         aside: clients whose replies came before their turn.
         lost: clients that say that their state is lost.
@@ -32,7 +32,7 @@ class OpenRound:
         keys: of the nodes that were called.
         norms: of each client's vectors in the model's units.
         hashes: of each client's reply.
-        offended: clients of which a reply was not as it must be.
+        offended: clients that sent a bad reply.
     """
 
     def __init__(self, run: RunState, index: int, called: list[int], clip: float | None) -> None:
@@ -55,7 +55,7 @@ class OpenRound:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The clients of which a reply is still awaited."""
+        """The clients whose reply is still awaited."""
         return tuple(client for client in self.called if client not in self.done)
 
     @property

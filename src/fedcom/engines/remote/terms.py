@@ -11,21 +11,21 @@ _LONGEST_PAUSE = 60.0
 
 @dataclass(frozen=True)
 class Terms:
-    """How long a round waits, for whom, and what it puts up with; a simulation has no use for it.
+    """How long a round waits, for whom, and what it tolerates; a simulation does not use it.
 
     Args:
         deadline: seconds after which a round is closed with the replies that have come.
         least: the share of the called clients that must reply in time; with fewer the round is void.
         clip: the largest norm, in the model's units, of what the server hears of a client; longer vectors are
             scaled down to it, and the client is told. None: no limit.
-        clip_times: the same, where the largest norm is so many times the median of the round's replies, which
+        clip_times: the same with a largest norm of so many times the median of the round's replies, which
             wait on the disk until all have come. None: no such limit.
-        restarts: how often a client may say that its state is lost, for which all others start anew; the next
-            time it is left out of the rest of the job.
-        offences: a client whose reply is not as it must be, or is far longer than the others', so many times
-            in a row is left out for some rounds.
-        rest: how many rounds.
-        void: so many void rounds in a row end the run.
+        restarts: how often a client may say that its state is lost, which makes all others start anew; the
+            next time it is left out of the rest of the job.
+        offences: after so many replies in a row that are malformed, or far longer than the others', a client
+            is left out for `rest` rounds.
+        rest: see `offences`.
+        void: after so many void rounds in a row the run ends.
         pause: seconds to wait after a void round; twice as many after the next one in a row, and so on, up to
             a minute.
         metrics_port: where a monitor on the server's machine finds figures of the job, as Prometheus reads

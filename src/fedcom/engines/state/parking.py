@@ -44,7 +44,7 @@ class HostParking:
         return partial(self._back, rows.start, len(work.q), shape)
 
     def _back(self, start: int, count: int, shape: Work) -> Work:
-        """The work of some rows, as it was."""
+        """The work of some rows, read back."""
         pairs = zip(self._fields, _tensors(shape), strict=True)
         return _like(shape, [self._stack(field, like, start, count) for field, like in pairs])
 

@@ -169,7 +169,7 @@ def _run(folder: Path, notices: list[Notice]) -> SavedRun:
 
 
 def unsaved(curve: Curve, name: str) -> SavedRun:
-    """A run of which there are only the rows.
+    """A run that has only its rows.
 
     Args:
         name: in place of its folder's.

@@ -69,7 +69,7 @@ class Prediction:
         label: of the candidate.
         rounds: to the goal; None: it is not reached. The interval is `low` to `high`.
         error: predicted at those rounds: one minus the accuracy, or the loss.
-        up: bytes per client that go up; `down` likewise.
+        up: bytes per client that go up; `down`: that go down.
         seconds: of modelled time; None without a network.
         how: where the prediction comes from, in words.
     """
