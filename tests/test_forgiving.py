@@ -384,7 +384,7 @@ def test_errors_of_vmap_are_translated(how: str, message: str) -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"y": Y + 1},
-        r"labels go up to 3, but of one sample the module makes \[1, 3\]; it must return",
+        r"labels go up to 3, but for one sample the module returns \[1, 3\]; it must return",
     ),
     ({"y": Y.float()}, r"cross-entropy.*needs classes.*y holds floats; give y.long\(\), or a loss"),
     ({"y": Y + 0.5}, r"y holds floats; give one class per sample, or a loss of your own"),
@@ -427,7 +427,7 @@ def test_data_that_cannot_be_is_refused_with_the_remedy() -> None:
         with pytest.raises(DataError, match="a sampler, a collate_fn or a stream of its own; give its data"):
             task(x=loader, y=None)
     for x, message in [
-        ({"a": X, "b": X[:3]}, r"x has 60, 3 samples; inputs go together"),
+        ({"a": X, "b": X[:3]}, r"x has 60, 3 samples; all inputs need as many"),
         ({"a": X, "b": ["red"] * N}, r"x\['b'\] holds 'red', not numbers"),
         ({}, r"x is empty; give the module's arguments by name"),
         ([["red", "small"]] * N, r"x holds 'red', not numbers; give numbers, as pandas.get_dummies\(x\) for"),

@@ -32,7 +32,7 @@ from fedcom.tasks.models import Mlp
         (Links, {"uplink": Int(), "clip": 0.0}, "clip must be above 0; got 0"),
         (FedCOMGATE, {"damping": "on"}, "damping must be a number or 'auto'; got 'on'"),
         (Mlp, {"hidden": ("a",)}, "hidden must be whole numbers"),
-        (FedAvg, {"tau": 5, "epochs": 2}, "epochs sets the local steps, so tau=5 would be idle"),
+        (FedAvg, {"tau": 5, "epochs": 2}, "epochs sets the local steps, so tau=5 would have no effect"),
         (Storage, {"home": "cloud"}, "home must be 'auto' or 'memory' or 'disk'; got 'cloud'"),
     ],
 )

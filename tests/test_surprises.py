@@ -68,7 +68,7 @@ def test_rows_of_a_diverged_run_are_kept() -> None:
         ("methods.fedavg.eta=1", "methods.fedavg is about fedavg, and this runs fedcomgate"),
         ("rnu.rounds=1", "unknown section 'rnu'; did you mean 'run'?"),
         ("grid.eta=1,2", "[grid] is what `fedcom sweep` tries"),
-        ("algorithm.epochs=2 algorithm.tau=3", "epochs sets the local steps, so tau=3 would be idle"),
+        ("algorithm.epochs=2 algorithm.tau=3", "epochs sets the local steps, so tau=3 would have no effect"),
         ("algorithm.name=fedavg uplink.bits=2", "fedavg"),
     ],
 )

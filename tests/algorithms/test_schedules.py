@@ -65,7 +65,7 @@ def test_factors_by_hand() -> None:
         ({"eta_schedule": "warmup(rounds=0)"}, "rounds must be 1 or more; got 0"),
         ({"eta_schedule": "warmup(rounds=1.5)"}, "rounds must be a whole number"),
         ({"eta_schedule": "step(every=3"}, "a schedule is a name, as in cosine"),
-        ({"eta_schedule": "cosine", "decay": 0.9}, r"decay=0.9 would be idle; .*decay\(rate=0.9\)"),
+        ({"eta_schedule": "cosine", "decay": 0.9}, r"decay=0.9 would have no effect; .*decay\(rate=0.9\)"),
         ({"gamma_schedule": "cosine", "server": "adam"}, "server adam has a rate of its own"),
         ({"gamma_schedule": 3}, "gamma_schedule must be"),
     ],

@@ -336,7 +336,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     for name in ("none", "empty"):
         got = finished(tmp_path, "run", "--resume", name)
         assert (got.code, got.out) == (2, "")
-        assert got.err == f"fedcom: {name} holds no run (no config.toml), so none can go on there\n"
+        assert got.err == f"fedcom: {name} holds no run to resume: it has no config.toml\n"
     assert not (tmp_path / "none").exists()
 
 

@@ -206,7 +206,10 @@ def test_other_things_that_cannot_be_are_refused(found: fedcom.Comparison) -> No
         (lambda: fedcom.sweep(mlp_task(), {"uplink.bit": [1]}, **QUIET), "did you mean 'bits'?"),
         (lambda: fedcom.sweep(mlp_task(), {"data.clients": [1]}, **QUIET), "a grid on a task is of"),
         (lambda: fedcom.compare({}, [FedAvg()], **QUIET), "with a config, methods are names"),
-        (lambda: fedcom.compare({}, ["fedavg"], metrics={"hits": hits}, **QUIET), "metrics goes with a task"),
+        (
+            lambda: fedcom.compare({}, ["fedavg"], metrics={"hits": hits}, **QUIET),
+            "metrics can be given with a task only",
+        ),
         (lambda: fedcom.compare(lambda seed: 3, ["fedavg"], **QUIET), "the function must make a fedcom.Task"),  # type: ignore[arg-type,return-value]
         (lambda: fedcom.compare(mlp_task(), ["fedavg"], seeds=0, **QUIET), "seeds must be 1 or more"),
         (lambda: fedcom.compare(mlp_task(), ["fedavg"], rounds=-1, **QUIET), "rounds must be 0 or more"),

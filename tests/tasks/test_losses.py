@@ -178,7 +178,7 @@ def test_weights_inside_a_function_would_cancel_and_are_warned_of() -> None:
 
 
 def test_labels_beyond_the_outputs_are_refused_before_the_first_round() -> None:
-    with pytest.raises(ConfigError, match="labels go up to 3, but of one sample the module makes"):
+    with pytest.raises(ConfigError, match="labels go up to 3, but for one sample the module returns"):
         Task.from_arrays(module(), X, Y + 1, clients=4, loss=nn.CrossEntropyLoss())
 
 

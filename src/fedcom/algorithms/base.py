@@ -169,7 +169,9 @@ class Algorithm:
             if getattr(self, key) != value:
                 raise ConfigError(f"{self.name} fixes {key} at {value}; got {getattr(self, key)}")
         if self.epochs is not None and self.tau != type(self).tau:
-            raise ConfigError(f"epochs sets the local steps, so tau={self.tau} would be idle; leave one out")
+            raise ConfigError(
+                f"epochs sets the local steps, so tau={self.tau} would have no effect; leave one out"
+            )
         taus = (self.tau,) if isinstance(self.tau, int) else self.tau
         checks = {
             "eta": self.eta == "auto" or self.eta > 0,
@@ -198,8 +200,8 @@ class Algorithm:
         if self.eta_schedule is not None:
             if self.decay not in (type(self).decay, 1.0):
                 raise ConfigError(
-                    f"eta_schedule takes the place of decay, so decay={self.decay} would be idle; leave one "
-                    f"out, or write eta_schedule=decay(rate={self.decay})"
+                    f"eta_schedule takes the place of decay, so decay={self.decay} would have no effect; "
+                    f"leave one out, or write eta_schedule=decay(rate={self.decay})"
                 )
             object.__setattr__(self, "decay", 1.0)
         if self.gamma_schedule is not None and "gamma" in self.fixed:

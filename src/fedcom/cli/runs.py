@@ -78,7 +78,7 @@ def _print_config(config: "Config", device: str, title: str = "") -> None:
 def _resumed(folder: Path, settings: list[str] | None) -> list[str]:
     """The settings of the run in a folder, if no config is given, with the overrides that are."""
     if not (folder / "config.toml").is_file():
-        raise ConfigError(f"{folder} holds no run (no config.toml), so none can go on there")
+        raise ConfigError(f"{folder} holds no run to resume: it has no config.toml")
     given = list(settings or [])
     return given if given and not shared.is_override(given[0]) else [str(folder / "config.toml"), *given]
 

@@ -59,7 +59,9 @@ class Rotated(EntropyCoded):
         super().__post_init__()
         self.check_rate(self.bits)
         if self.tier == "fixed" and self.bits not in lloyd_max.BITS:
-            raise ConfigError(f"tier fixed has 1, 2, 3 or 4 bits; got {self.bits!r}: tier fast has any rate")
+            raise ConfigError(
+                f"tier fixed takes 1, 2, 3 or 4 bits; got {self.bits!r}: tier fast has any rate"
+            )
 
     def has_rate(self, bits: float) -> bool:
         return bits in lloyd_max.BITS if self.tier == "fixed" else super().has_rate(bits)

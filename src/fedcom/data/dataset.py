@@ -229,7 +229,9 @@ def _joined(x: Any, y: Any, name: str) -> tuple[Any, Inputs | None]:
     if not tensors:
         raise DataError(f"{name} is empty; give the module's arguments by name")
     if len({len(tensor) for tensor in tensors}) > 1:
-        raise DataError(f"{name} has {', '.join(str(len(t)) for t in tensors)} samples; inputs go together")
+        raise DataError(
+            f"{name} has {', '.join(str(len(t)) for t in tensors)} samples; all inputs need as many"
+        )
     inputs = Inputs.of(tensors, found[1])
     return inputs.table(tensors), inputs
 
@@ -308,7 +310,10 @@ def _groups(groups: Any, n: int) -> Tensor:
 def _test_groups(groups: Any, test_groups: Any, n: int) -> Tensor:
     """The numbers of the test samples' groups, as the training samples' are numbered."""
     if groups is None:
-        raise DataError("test_groups says whose the test samples are; say by groups whose the others are")
+        raise DataError(
+            "test_groups gives the author of each test sample; give groups too, the author of each training "
+            "sample"
+        )
     ids, own = (np.asarray(g.cpu() if isinstance(g, Tensor) else g) for g in (groups, test_groups))
     known = list(np.unique(ids.astype(str) if ids.dtype.kind in _NAMES else ids))
     _groups(own, n)  # refuses what is no group

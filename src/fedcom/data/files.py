@@ -63,8 +63,8 @@ def refuse_too_large(path: Path, nbytes: int) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if nbytes > memory:
         raise DataError(
-            f"{path} holds {nbytes:,} bytes once it is unpacked, and this machine has {memory:,}; is it what "
-            "it says?"
+            f"{path} holds {nbytes:,} bytes once it is unpacked, and this machine has {memory:,}; it may "
+            "not be what it claims to be"
         )
 
 

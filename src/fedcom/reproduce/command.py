@@ -62,7 +62,9 @@ def _tune(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> Itera
     """Tune the methods on a data set, or the points of studies; yield the files of rates."""
     if name in rates.GRIDS:
         if scale.only:
-            raise ConfigError(f"rates on a data set are of all methods; leave out {flag('only')}")
+            raise ConfigError(
+                f"rates of a data set are tuned for all methods at once; leave out {flag('only')}"
+            )
         yield rates.tune(name, scale, out, device, quiet)
         return
     panels = [p for study in chosen([name]) if study in STUDIES for p in STUDIES[study].panels(scale)]
@@ -108,5 +110,5 @@ def _run_study(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> 
     if scale.overrides:
         raise ConfigError(f"{name} has no config that {scale.overrides[0]!r} could override; leave it out")
     if scale.only:
-        raise ConfigError(f"{name} has no points that could be run alone; leave out {flag('only')}")
+        raise ConfigError(f"{name} has no points that can be run alone; leave out {flag('only')}")
     return SMALL[name](scale, out, quiet)

@@ -89,7 +89,8 @@ def check_products(algorithm: Algorithm, remembers: bool, restarts: bool) -> Non
     a = algorithm
     if "D" not in a.uploads:
         raise ConfigError(
-            f"{a.name} does not send how far clients went, so adapters fedex and flora cannot be"
+            f"{a.name} does not send how far clients went, so adapters fedex and flora have nothing to "
+            "average; use fedavg or fedcom"
         )
     keeps = a.needs_mean or a.tracks or remembers or a.local.keep or bool(a.server.init(torch.zeros(1)))
     if restarts and keeps:

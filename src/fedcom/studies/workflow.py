@@ -176,7 +176,9 @@ def _table(config: str | Path | Table, asked: Mapping[str, Any], idle: Mapping[s
     """The table of a config with some settings under [run] replaced; refuse what only a task takes."""
     for name, value in idle.items():
         if value is not None:
-            raise ConfigError(f"{name} goes with a task; a config has a section for it, or none")
+            raise ConfigError(
+                f"{name} can be given with a task only; with a config, set it there if that is possible"
+            )
     table = dict(config) if isinstance(config, Mapping) else read(config)
     check_sections(table, ("methods",))
     given = {key: value for key, value in asked.items() if value is not None}

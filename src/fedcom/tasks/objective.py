@@ -288,8 +288,9 @@ class Objective:
         scores = self._scores(outputs, y[:1], classes)
         if (self.loss is None or self.terms.each) and not scores >= classes:
             raise ConfigError(
-                f"labels go up to {classes - 1}, but of one sample the module makes {list(outputs.shape)}; "
-                f"it must return [1, {classes}], one score per class; mend its last layer, or the labels"
+                f"labels go up to {classes - 1}, but for one sample the module returns "
+                f"{list(outputs.shape)}; it must return [1, {classes}], one score per class; mend its last "
+                "layer, or the labels"
             )
         try:
             weight = outputs.new_ones(1, 1)
@@ -317,7 +318,7 @@ class Objective:
         if outputs.shape[:-1] != y.shape or outputs.shape[-1] < classes:
             shape = [*y.shape, classes]
             raise ConfigError(
-                f"y has one class per token, up to {classes - 1}, but of one sample the module makes "
+                f"y has one class per token, up to {classes - 1}, but for one sample the module returns "
                 f"{list(outputs.shape)}; it must return {shape}, one score per token and class, as "
                 "model.name=gru does; if a sample has one class, give y of shape [samples]"
             )

@@ -138,7 +138,7 @@ def budgets_from(bandwidths: Sequence[float], codec: Codec) -> tuple[float, ...]
     bits = getattr(codec, "bits", None)
     if bits is None or codec.at(bits) != codec:  # topk's bits are per value kept, not per coordinate
         raise ConfigError(
-            f"bandwidths share out the codec's bits per coordinate, and {codec.name} is not set to any; "
+            f"bandwidths lower the codec's bits for slower clients, and {codec.name} is not set to any; "
             "set uplink.bits (auto, peaks, rotated, dithered, int), or give uplink.budgets instead"
         )
     if min(bandwidths, default=0) <= 0:

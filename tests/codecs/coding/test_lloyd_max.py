@@ -60,7 +60,7 @@ def test_codes_by_hand() -> None:
 
 @pytest.mark.parametrize("bits", [0.5, 1.5, 5, 8])
 def test_other_bits_are_refused(bits: float) -> None:
-    with pytest.raises(ConfigError, match=f"tier fixed has 1, 2, 3 or 4 bits; got {bits}"):
+    with pytest.raises(ConfigError, match=f"tier fixed takes 1, 2, 3 or 4 bits; got {bits}"):
         Rotated(bits, "fixed")
 
 
