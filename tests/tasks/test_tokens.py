@@ -107,7 +107,7 @@ def test_another_number_may_stand_for_padding(padding: int) -> None:
 
 
 def test_data_that_no_model_of_tokens_fits_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"makes \[1, 2\]; it must return \[1, 3, 3\].*one class, give y"):
+    with pytest.raises(ConfigError, match=r"returns \[1, 2\]; it must return \[1, 3, 3\].*one class, give y"):
         Task.from_arrays(nn.Linear(3, 2), X.float(), Y, groups=OWNERS)
     with pytest.raises(ConfigError, match="gru is for text"):
         Gru().module((1, 8, 8), 10)

@@ -31,6 +31,7 @@ from fedcom.runs.files import CHECKPOINTS, FAULTS
 from fedcom.runs.prepare import objective_of
 from fedcom.runs.record import Outcome, record
 from fedcom.tasks.losses import Loss, Terms
+from fedcom.tasks.rehearsal import rehearse
 from fedcom.tasks.task import Task
 
 
@@ -143,7 +144,7 @@ class Job:
         held = range(0) if client is None else range(client, client + 1)
         train, test = ((x[:0], y[:0]), (x, y)) if client is None else ((x, y), (x[:0], y[:0]))
         if client is None and len(y):
-            classes = objective.rehearse(x, y, classes)
+            classes = rehearse(objective, x, y, classes)
         if client is not None:
             objective.look_for_dropout(x[:1])
         return Task(objective, *train, sizes, *test, classes, self._name, held=held)

@@ -1,9 +1,7 @@
 """A module and its loss as functions of one flat vector of parameters."""
 
 import copy
-import re
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -20,13 +18,11 @@ from fedcom.tasks.dropout import Masks, has_dropout
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
 from fedcom.tasks.norms import STATISTICS, Choice, check_norms, converted, counting, norms, write
 from fedcom.tasks.pooled import Pooled
-from fedcom.tasks.suitable import check_module, copied, dtype_of, embeds, inputs, sharing, told
+from fedcom.tasks.suitable import check_module, copied, dtype_of, embeds, inputs, sharing, translated
 from fedcom.tasks.survival import cox
 from fedcom.vectors import Layout, Piece
 
 _AFFINE = ("weight", "bias")
-# What torch raises on tensors that do not fit; any other error is a bug of the module's or the loss's own.
-_MISFITS = (RuntimeError, ValueError, TypeError, IndexError)
 
 # Attention on a CPU is computed client by client, which costs little; nobody can do anything about it.
 if hasattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled"):
@@ -263,67 +259,6 @@ class Objective:
         else:
             yield from self.dense.pieces(w, x, y, weight)
 
-    def rehearse(self, x: Tensor, y: Tensor, classes: int) -> int:
-        """Try the module and the loss on the first sample; refuse data that does not suit them.
-
-        Args:
-            x: training samples.
-            y: their targets.
-            classes: how many there are; 0: regression.
-
-        Returns:
-            How many classes there are; 0 if the outputs have no score for each.
-        """
-        if self.loss is None:
-            _check_classes(x, y, classes)
-        try:
-            first = self.look_for_dropout(x[:1])
-            outputs = self.outputs(self.start, x[:1])
-        except _MISFITS as error:
-            swapped = "; are x and y swapped?" if x.dim() == 1 < y.dim() else ""
-            raise ConfigError(
-                f"the module cannot take one sample of {_shape(x, self.several)}: {told(error)}; change the "
-                f"module or the shape of x{swapped}"
-            ) from error
-        scores = self._scores(outputs, y[:1], classes)
-        if (self.loss is None or self.terms.each) and not scores >= classes:
-            raise ConfigError(
-                f"labels go up to {classes - 1}, but for one sample the module returns "
-                f"{list(outputs.shape)}; it must return [1, {classes}], one score per class; mend its last "
-                "layer, or the labels"
-            )
-        try:
-            weight = outputs.new_ones(1, 1)
-            self.gradients(self.start.unsqueeze(0), x[:1].unsqueeze(0), y[:1].unsqueeze(0), weight)
-        except _MISFITS as error:
-            raise ConfigError(
-                f"the loss of one sample, of outputs {list(outputs.shape)} and targets {list(y[:1].shape)}, "
-                f"cannot be computed: {told(error)}; it must be one number"
-            ) from error
-        evaluated_alike = not self.drops and self.batch_norm is None
-        if evaluated_alike and not torch.allclose(first, outputs, 1e-3, 1e-6, equal_nan=True):
-            raise ConfigError(
-                "the module gives one sample other outputs when it is called again: it counts its calls, or "
-                "draws numbers that are not torch's, so no run could be repeated; leave that out, or use "
-                "torch's dropout, whose masks are drawn from the run's seed"
-            )
-        if not y.is_floating_point():
-            self._check_mean(x[:8], y[:8])
-        return classes if scores >= classes and self.terms.threshold is None else 0
-
-    def _scores(self, outputs: Tensor, y: Tensor, classes: int) -> int:
-        """How many classes a module's outputs have scores for; 0 if they are no scores of classes."""
-        if not self.terms.tokens:
-            return outputs.shape[1] if outputs.dim() == 2 else 0
-        if outputs.shape[:-1] != y.shape or outputs.shape[-1] < classes:
-            shape = [*y.shape, classes]
-            raise ConfigError(
-                f"y has one class per token, up to {classes - 1}, but for one sample the module returns "
-                f"{list(outputs.shape)}; it must return {shape}, one score per token and class, as "
-                "model.name=gru does; if a sample has one class, give y of shape [samples]"
-            )
-        return outputs.shape[-1]
-
     def look_for_dropout(self, x: Tensor) -> Tensor:
         """Set `drops` by a call of the module on some samples, and return its outputs.
 
@@ -343,25 +278,6 @@ class Objective:
                     "so in training alone"
                 )
         return outputs
-
-    @torch.no_grad()
-    def _check_mean(self, x: Tensor, y: Tensor) -> None:
-        """Warn if the loss of some samples is not the mean of their losses: class weights would cancel."""
-        if self.loss is None or self.terms.each is not None or self.terms.of_batch:
-            return
-        outputs = self.outputs(self.start, x)
-        try:
-            whole = float(self.loss(outputs, y).mean())
-        except Exception:  # it may be a function of one sample
-            return
-        mean = float(self.losses(outputs, y).mean())
-        if abs(whole - mean) > 1e-3 * max(abs(whole), abs(mean)):
-            warnings.warn(
-                f"the loss of the first {len(y)} samples is {whole:.4g}, but the mean of their losses, which "
-                f"is what clients descend, is {mean:.4g}; write it as a mean over samples; class weights and "
-                "ignored targets are understood in torch.nn.CrossEntropyLoss(weight=..., ignore_index=...)",
-                stacklevel=5,
-            )
 
     def curvatures(
         self, w: Tensor, v: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None
@@ -449,27 +365,6 @@ def _inside(layers: Mapping[str, nn.Module], names: Sequence[str]) -> list[str]:
     return [f"{layer}.{name}".removeprefix(".") for layer in layers for name in names]
 
 
-def _shape(x: Tensor, several: Inputs | None) -> str:
-    """The shape of a sample, for errors."""
-    return f"shape {list(x.shape[1:])}" if several is None else f"the inputs {several}"
-
-
-def _check_classes(x: Tensor, y: Tensor, classes: int) -> None:
-    """Refuse targets that are no classes: cross-entropy, the default, needs them."""
-    if classes:
-        return
-    if x.dim() == 1 < y.dim():
-        raise ConfigError(
-            f"x has shape {list(x.shape)} and y {list(y.shape)}: they look swapped; the order is module, x, y"
-        )
-    kind = "floats" if y.is_floating_point() else f"whole numbers of shape {list(y.shape)}"
-    remedy = "y.long()" if y.is_floating_point() and bool((y == y.round()).all()) else "one class per sample"
-    raise ConfigError(
-        f"cross-entropy, the default loss, needs classes 0, 1, 2, ..., and y holds {kind}; give {remedy}, "
-        "or a loss of your own, as in loss=torch.nn.functional.mse_loss"
-    )
-
-
 def _tensor_of(outputs: Any) -> Tensor:
     """The tensor that a module means by what it returns."""
     found = outputs
@@ -487,32 +382,3 @@ def _tensor_of(outputs: Any) -> Tensor:
             'an object with "logits" or one value only, or a tuple that begins with a tensor'
         )
     return found
-
-
-_VALUES = "reads the value of a tensor, as `if x.sum() > 0` and .item() do; use torch.where(condition, a, b)"
-_IN_PLACE = "writes into a tensor, as `x += y` and `x[0] = y` do; write x = x + y, or use torch.where"
-_VMAP = {  # how torch's own messages begin or what only they say, and what is meant
-    r"vmap: .*data-dependent control flow": _VALUES,
-    r"vmap: .*calling \.item\(\)": _VALUES,
-    r"vmap: .*\(self, \*extra_args\) is not possible": _IN_PLACE,
-    r"output with shape \[.*\] doesn't match the broadcast shape \[": _IN_PLACE,
-    r"vmap: (called random operation|.*rrelu_with_noise)": "draws random numbers, so no run could be "
-    "repeated; leave them out, or use torch's dropout, whose masks are drawn from the run's seed",
-    r"vmap: .*dynamic shape": "makes tensors whose shape depends on values, as nonzero and x[mask] do; use "
-    "torch.where",
-}
-_OTHER_VMAP = r"vmap: |Batching rule not implemented for |NYI: .* inside (of )?vmap"
-
-
-def translated(error: RuntimeError) -> ConfigError | None:
-    """An error of torch's vmap in terms of the user's module; None if it is another error."""
-    text = str(error)
-    if type(error) is not RuntimeError:
-        return None
-    what = next((words for said, words in _VMAP.items() if re.match(said, text, re.DOTALL)), None)
-    if what is None and not re.match(_OTHER_VMAP, text):
-        return None
-    return ConfigError(
-        "clients are computed side by side (torch.vmap), and the module or its loss "
-        + (what or f"fails there: {told(error)}")
-    )

@@ -1,6 +1,7 @@
 """Which modules can be a model, and how one is made ready: copied, initialised and in the model's dtype."""
 
 import copy
+import re
 from typing import Any, TypeVar
 
 import numpy as np
@@ -144,3 +145,32 @@ def told(error: Exception) -> str:
 
 def _lazy(module: nn.Module) -> bool:
     return any(is_lazy(x) for x in (*module.parameters(), *module.buffers()))
+
+
+_VALUES = "reads the value of a tensor, as `if x.sum() > 0` and .item() do; use torch.where(condition, a, b)"
+_IN_PLACE = "writes into a tensor, as `x += y` and `x[0] = y` do; write x = x + y, or use torch.where"
+_VMAP = {  # how torch's own messages begin or what only they say, and what is meant
+    r"vmap: .*data-dependent control flow": _VALUES,
+    r"vmap: .*calling \.item\(\)": _VALUES,
+    r"vmap: .*\(self, \*extra_args\) is not possible": _IN_PLACE,
+    r"output with shape \[.*\] doesn't match the broadcast shape \[": _IN_PLACE,
+    r"vmap: (called random operation|.*rrelu_with_noise)": "draws random numbers, so no run could be "
+    "repeated; leave them out, or use torch's dropout, whose masks are drawn from the run's seed",
+    r"vmap: .*dynamic shape": "makes tensors whose shape depends on values, as nonzero and x[mask] do; use "
+    "torch.where",
+}
+_OTHER_VMAP = r"vmap: |Batching rule not implemented for |NYI: .* inside (of )?vmap"
+
+
+def translated(error: RuntimeError) -> ConfigError | None:
+    """An error of torch's vmap in terms of the user's module; None if it is another error."""
+    text = str(error)
+    if type(error) is not RuntimeError:
+        return None
+    what = next((words for said, words in _VMAP.items() if re.match(said, text, re.DOTALL)), None)
+    if what is None and not re.match(_OTHER_VMAP, text):
+        return None
+    return ConfigError(
+        "clients are computed side by side (torch.vmap), and the module or its loss "
+        + (what or f"fails there: {told(error)}")
+    )

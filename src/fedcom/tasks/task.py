@@ -34,6 +34,7 @@ from fedcom.tasks.losses import Loss, Terms, token_cross_entropy
 from fedcom.tasks.model import Model
 from fedcom.tasks.norms import Choice
 from fedcom.tasks.objective import Objective
+from fedcom.tasks.rehearsal import rehearse
 from fedcom.tasks.scores import Marks, Metric, Numbers, numbers, shares
 from fedcom.tasks.suitable import check_kind, initialised
 from fedcom.tasks.survival import cox
@@ -143,7 +144,7 @@ class Task:
         order, objective = torch.cat(parts), objective.taking(data.inputs).to(data.x.device)
         x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
-        classes = objective.rehearse(x, y, data.classes)
+        classes = rehearse(objective, x, y, data.classes)
         task = cls(objective, x, y, sizes, test_x, test_y, classes, data.name, tokens=data.tokens)
         return task._with_own_tests(data, parts)
 
@@ -179,7 +180,7 @@ class Task:
             sizes=population.sizes,
             test_x=objective.inputs(data.test_x),
             test_y=objective.targets(data.test_y),
-            classes=objective.rehearse(x, y, data.classes),
+            classes=rehearse(objective, x, y, data.classes),
             name=data.name,
             source=population.samples,
             shown=population.shown,

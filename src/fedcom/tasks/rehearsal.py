@@ -1,0 +1,118 @@
+"""A module, its loss and its data tried on the first sample, before a run: what does not fit is refused."""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from fedcom.data.inputs import Inputs
+from fedcom.errors import ConfigError
+from fedcom.tasks.objective import Objective
+from fedcom.tasks.suitable import told
+
+# What torch raises on tensors that do not fit; any other error is a bug of the module's or the loss's own.
+_MISFITS = (RuntimeError, ValueError, TypeError, IndexError)
+
+
+def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
+    """Try a module and its loss on the first sample; refuse data that does not suit them.
+
+    Args:
+        x: training samples.
+        y: their targets.
+        classes: how many there are; 0: regression.
+
+    Returns:
+        How many classes there are; 0 if the outputs have no score for each.
+    """
+    if objective.loss is None:
+        _check_classes(x, y, classes)
+    try:
+        first = objective.look_for_dropout(x[:1])
+        outputs = objective.outputs(objective.start, x[:1])
+    except _MISFITS as error:
+        swapped = "; are x and y swapped?" if x.dim() == 1 < y.dim() else ""
+        raise ConfigError(
+            f"the module cannot take one sample of {_shape(x, objective.several)}: {told(error)}; change the "
+            f"module or the shape of x{swapped}"
+        ) from error
+    scores = _scores(objective, outputs, y[:1], classes)
+    if (objective.loss is None or objective.terms.each) and not scores >= classes:
+        raise ConfigError(
+            f"labels go up to {classes - 1}, but for one sample the module returns "
+            f"{list(outputs.shape)}; it must return [1, {classes}], one score per class; mend its last "
+            "layer, or the labels"
+        )
+    try:
+        weight = outputs.new_ones(1, 1)
+        objective.gradients(objective.start.unsqueeze(0), x[:1].unsqueeze(0), y[:1].unsqueeze(0), weight)
+    except _MISFITS as error:
+        raise ConfigError(
+            f"the loss of one sample, of outputs {list(outputs.shape)} and targets {list(y[:1].shape)}, "
+            f"cannot be computed: {told(error)}; it must be one number"
+        ) from error
+    evaluated_alike = not objective.drops and objective.batch_norm is None
+    if evaluated_alike and not torch.allclose(first, outputs, 1e-3, 1e-6, equal_nan=True):
+        raise ConfigError(
+            "the module gives one sample other outputs when it is called again: it counts its calls, or "
+            "draws numbers that are not torch's, so no run could be repeated; leave that out, or use "
+            "torch's dropout, whose masks are drawn from the run's seed"
+        )
+    if not y.is_floating_point():
+        _check_mean(objective, x[:8], y[:8])
+    return classes if scores >= classes and objective.terms.threshold is None else 0
+
+
+def _scores(objective: Objective, outputs: Tensor, y: Tensor, classes: int) -> int:
+    """How many classes a module's outputs have scores for; 0 if they are no scores of classes."""
+    if not objective.terms.tokens:
+        return outputs.shape[1] if outputs.dim() == 2 else 0
+    if outputs.shape[:-1] != y.shape or outputs.shape[-1] < classes:
+        shape = [*y.shape, classes]
+        raise ConfigError(
+            f"y has one class per token, up to {classes - 1}, but for one sample the module returns "
+            f"{list(outputs.shape)}; it must return {shape}, one score per token and class, as "
+            "model.name=gru does; if a sample has one class, give y of shape [samples]"
+        )
+    return outputs.shape[-1]
+
+
+@torch.no_grad()
+def _check_mean(objective: Objective, x: Tensor, y: Tensor) -> None:
+    """Warn if the loss of some samples is not the mean of their losses: class weights would cancel."""
+    if objective.loss is None or objective.terms.each is not None or objective.terms.of_batch:
+        return
+    outputs = objective.outputs(objective.start, x)
+    try:
+        whole = float(objective.loss(outputs, y).mean())
+    except Exception:  # it may be a function of one sample
+        return
+    mean = float(objective.losses(outputs, y).mean())
+    if abs(whole - mean) > 1e-3 * max(abs(whole), abs(mean)):
+        warnings.warn(
+            f"the loss of the first {len(y)} samples is {whole:.4g}, but the mean of their losses, which "
+            f"is what clients descend, is {mean:.4g}; write it as a mean over samples; class weights and "
+            "ignored targets are understood in torch.nn.CrossEntropyLoss(weight=..., ignore_index=...)",
+            stacklevel=5,
+        )
+
+
+def _shape(x: Tensor, several: Inputs | None) -> str:
+    """The shape of a sample, for errors."""
+    return f"shape {list(x.shape[1:])}" if several is None else f"the inputs {several}"
+
+
+def _check_classes(x: Tensor, y: Tensor, classes: int) -> None:
+    """Refuse targets that are no classes: cross-entropy, the default, needs them."""
+    if classes:
+        return
+    if x.dim() == 1 < y.dim():
+        raise ConfigError(
+            f"x has shape {list(x.shape)} and y {list(y.shape)}: they look swapped; the order is module, x, y"
+        )
+    kind = "floats" if y.is_floating_point() else f"whole numbers of shape {list(y.shape)}"
+    remedy = "y.long()" if y.is_floating_point() and bool((y == y.round()).all()) else "one class per sample"
+    raise ConfigError(
+        f"cross-entropy, the default loss, needs classes 0, 1, 2, ..., and y holds {kind}; give {remedy}, "
+        "or a loss of your own, as in loss=torch.nn.functional.mse_loss"
+    )
