@@ -52,7 +52,7 @@ def _kept(study: Study, folder: Path) -> tuple[list[Panel], list[Record], Scale]
     page = (folder / "README.md").read_text(encoding="utf-8")
     where = re.search(r"^Run on: (.*)\.$", page, re.MULTILINE)
     device = {"device": where.group(1)} if where else {}
-    records = [
+    records: list[Record] = [
         {**record, **device}
         for panel in panels
         if (own := [line for line in lines if line["panel"] == panel.name])
