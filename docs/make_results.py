@@ -1,6 +1,7 @@
 """Take what `fedcom reproduce` left into the docs: python docs/make_results.py runs/reproduce.
 
-Without a folder, everything is drawn and judged anew from the points that the docs keep, without a run.
+Without a folder, everything is drawn and judged anew from the points that the docs keep, without a run. With
+--into runs/reproduce these points are written there, and `fedcom reproduce` runs only what is missing.
 """
 
 import csv
@@ -8,7 +9,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedcom.errors import ConfigError
@@ -18,7 +19,8 @@ from fedcom.reproduce import STUDIES
 from fedcom.reproduce.bounds.theory_runner import redraw_theory
 from fedcom.reproduce.command import NAMES
 from fedcom.reproduce.frontier import POINTS
-from fedcom.reproduce.redraw import redraw, redraw_tables
+from fedcom.reproduce.redraw import redraw, redraw_tables, take_up
+from fedcom.reproduce.study import Study
 from fedcom.reproduce.study_page import read_verdicts, verdicts_page
 
 ROOT = Path(__file__).parent.parent
@@ -45,14 +47,33 @@ def keep(runs: Path) -> None:
         shutil.copy(file, ROOT / "experiments" / "rates" / file.name)
 
 
-def redraw_all() -> None:
-    """Draw and judge every study that the docs keep from its points."""
+def each_study(act: Callable[[Study, Path], object]) -> None:
+    """Do something with every study whose points the docs keep; those that have changed since are named."""
     for name in NAMES:
         if name in STUDIES and (KEPT / name / "points.csv").is_file():
             try:
-                redraw(STUDIES[name], KEPT / name)
+                act(STUDIES[name], KEPT / name)
             except ConfigError as error:
                 print(f"{name} stays as it is: {error}", file=sys.stderr)
+
+
+def take_up_all(runs: Path) -> None:
+    """Write the points and rates that the docs keep to a folder of `fedcom reproduce`, where it has none."""
+
+    def unless_there(study: Study, kept: Path) -> None:
+        if not (runs / study.name / "results.jsonl").exists():
+            take_up(study, kept, runs / study.name)
+
+    each_study(unless_there)
+    for file in (ROOT / "experiments" / "rates").glob("*.toml"):
+        if not (path := runs / "rates" / file.stem / file.name).exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, path)
+
+
+def redraw_all() -> None:
+    """Draw and judge every study that the docs keep from its points."""
+    each_study(redraw)
     redraw_tables(KEPT / "tables")
     redraw_theory(KEPT / "theory")
 
@@ -123,8 +144,12 @@ def _accuracy(line: Mapping[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        keep(Path(sys.argv[1]))
-    else:
-        redraw_all()
-    publish()
+    match sys.argv[1:]:
+        case ["--into", runs]:
+            take_up_all(Path(runs))
+        case [runs]:
+            keep(Path(runs))
+            publish()
+        case _:
+            redraw_all()
+            publish()

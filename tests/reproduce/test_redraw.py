@@ -12,8 +12,10 @@ from fedcom.errors import ConfigError
 from fedcom.reports.figures import blank
 from fedcom.reproduce import STUDIES
 from fedcom.reproduce.drawing import CHART, PlotAxes, series
-from fedcom.reproduce.redraw import redraw, redraw_tables
+from fedcom.reproduce.panels import Scale
+from fedcom.reproduce.redraw import redraw, redraw_tables, take_up
 from fedcom.reproduce.results import FAILS, HOLDS
+from fedcom.reproduce.runner import reproduce
 from fedcom.reproduce.study_page import verdicts_page
 
 KEPT = Path(__file__).parents[2] / "docs" / "results"
@@ -37,6 +39,15 @@ def test_committed_points_give_the_committed_verdicts_and_page(name: str, tmp_pa
     for path in tmp_path.glob("*.png"):
         with Image.open(path) as image:
             assert image.width >= 1200
+
+
+def test_a_study_goes_on_from_the_points_that_the_docs_keep(tmp_path: Path) -> None:
+    study, kept = STUDIES["language"], KEPT / "language"
+    take_up(study, kept, tmp_path)
+    verdicts = reproduce(study, Scale(seeds=3, only=("fedavg",)), tmp_path, device="cpu", quiet=True)
+    assert [verdict.table() for verdict in verdicts] == json.loads((kept / "verdicts.json").read_text())
+    for file in ("README.md", "table.csv"):  # nothing was run: the device is that of the points
+        assert (tmp_path / file).read_text() == (kept / file).read_text()
 
 
 @pytest.mark.thorough

@@ -149,7 +149,8 @@ _PARAGRAPHS = (
     "norm of what a client sends), budgets (bits for each client) or bandwidths, correlated (spread the "
     "dither of a round over its clients); downlink also first (how the first model travels: dense or seed)",
     "run: rounds, participation (share of clients per round), seed, eval_every, dtype, target_accuracy, init "
-    "(a model.safetensors to start from), chunk (clients computed at once), engine (eager, graph or "
+    "(a model.safetensors to start from), chunk (clients computed at once), microbatch (samples of a client "
+    "computed at once, whose gradients are added up), engine (eager, graph or "
     "compiled), tf32 (fast matrix products of less precision on a GPU), store (where clients' state is kept: "
     "auto, memory or disk), store_dtype (model or bfloat16), store_folder, encode (make the bytes of every "
     "message instead of counting them), checkpoint_minutes and checkpoint_rounds (between two checkpoints; "

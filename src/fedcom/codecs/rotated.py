@@ -28,6 +28,8 @@ from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
 
 _SCALE = Field("scale", 1, 32, floating=True)
+_BESIDE = wire.HEADER + _SCALE.nbytes + STATES + 3  # bytes beside the codes; 3 are lost in the last word
+_LEAST = 0.02  # bits that the codes need per rotated coordinate; of fewer a message may have none but zeros
 _REACH = 16  # more than twice as much as any quantiser's largest centre
 
 Quantiser = Uniform | Trellis | LloydMax
@@ -37,9 +39,9 @@ Quantiser = Uniform | Trellis | LloydMax
 class Rotated(EntropyCoded):
     """Rotated, quantised and entropy-coded to any rate from 0.05 to 8 bits per coordinate, header included.
 
-    Unbiased, and of the variance it promises, as far as the rotations make a vector Gaussian and a message
-    has codes beside zeros: from about a thousand coordinates on, below half a bit from some four thousand
-    on. For shorter vectors use another codec, such as peaks.
+    Unbiased, and of the variance it promises, as far as the rotations make a vector Gaussian: from about a
+    thousand coordinates on. Of a model so small that the header leaves no room for codes it promises no
+    variance: most messages would be zeros.
 
     Args:
         bits: the bits per coordinate; in tier fixed 1, 2, 3 or 4, to which header and padding are added.
@@ -71,6 +73,12 @@ class Rotated(EntropyCoded):
         return self.tier == "fixed"
 
     def variance(self, layout: Layout) -> float:
+        if self.tier != "fixed" and self.bits < least_bits(layout):
+            raise ConfigError(
+                f"rotated needs {least_bits(layout):g} bits for each of this model's {layout.size} "
+                f"coordinates, {_BESIDE} bytes of header and scale among them; got {self.bits:g}: raise "
+                "bits, or use peaks"
+            )
         return self.quantiser(layout).q
 
     def quantiser(self, layout: Layout) -> Quantiser:
@@ -78,8 +86,7 @@ class Rotated(EntropyCoded):
         if self.tier == "fixed":
             return lloyd_max.for_bits(int(self.bits))
         n = hadamard.padded(layout.size)
-        overhead = 8 * (wire.HEADER + _SCALE.nbytes + STATES + 3)  # 3 are lost in the last word and byte
-        bits = max((self.bits * layout.size - overhead) / n, 0.02)
+        bits = max((self.bits * layout.size - 8 * _BESIDE) / n, _LEAST)
         served = self.tier == "trellis" and trellis.RATES[0] <= bits <= trellis.RATES[1]
         return trellis.for_rate(bits) if served else uniform.for_rate(bits)
 
@@ -126,6 +133,11 @@ class Rotated(EntropyCoded):
         codes = self.quantiser(layout).coder.nbytes(parts["codes"], exact)
         sent = parts["scale"].squeeze(-1) > 0  # of a vector of zeros only the scale travels
         return {"header": wire.HEADER, "scale": _SCALE.nbytes, "codes": torch.where(sent, codes, 0)}
+
+
+def least_bits(layout: Layout) -> float:
+    """The lowest rate for a model."""
+    return (8 * _BESIDE + _LEAST * hadamard.padded(layout.size)) / layout.size
 
 
 def _codes(x: Tensor, quantiser: Quantiser, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,6 +18,7 @@ _LEAST = {  # of the settings under [run]
     "eval_every": 1,
     "seed": 0,
     "chunk": 1,
+    "microbatch": 1,
     "checkpoint_minutes": 0,
     "checkpoint_rounds": 1,
     "patience": 1,
@@ -125,6 +126,7 @@ class RunConfig:
     target_accuracy: float = 0.9
     init: str | None = None
     chunk: int | None = None
+    microbatch: int | None = None
     engine: str = AUTO
     tf32: bool = False
     store: Literal["auto", "memory", "disk"] = "auto"

@@ -74,6 +74,8 @@ class Simulation:
         eval_every: rounds between two evaluations.
         device: "cpu", "cuda", "cuda:1" or "auto".
         chunk: clients computed at once; None: as many as fit in memory and suit the processor.
+        microbatch: samples of a client computed at once, whose gradients are added up; None: as the task does
+            it, which is all of a minibatch unless it was told otherwise.
         engine: "eager"; "graph": rounds are replayed as one CUDA graph; "compiled": the graph has fewer and
             larger kernels, which pays from some thousand rounds on; "auto": graph on a GPU, else eager.
         tf32: matrix products on a GPU at ten bits of precision.
@@ -102,6 +104,7 @@ class Simulation:
         eval_every: int = 1,
         device: str = "auto",
         chunk: int | None = None,
+        microbatch: int | None = None,
         engine: str = "auto",
         tf32: bool = False,
         storage: Storage | str | None = None,
@@ -124,6 +127,9 @@ class Simulation:
         links = links_of(links, algorithm)
         home: Any = Storage(storage) if isinstance(storage, str) else storage  # type: ignore[arg-type]
         home = convert(home, Storage | None, "storage")
+        if microbatch is not None:
+            parts = task.objective.in_parts(at_least("microbatch", microbatch, 1))
+            task = replace(task, objective=parts)
         self._given = self.task = task.to(pick_device(device))
         if task.objective.products is not None:
             self.task = replace(self._given, objective=self._given.objective.with_own_base())

@@ -16,6 +16,7 @@ from fedcom.reproduce.tables.cells import CHECKS
 from fedcom.reproduce.tables.measured import MeasuredRounds
 from fedcom.reproduce.tables.tables_runner import publish as publish_tables
 from fedcom.reproduce.tables.tables_runner import work_of
+from fedcom.runs.files import append, open_log
 from fedcom.studies.sweep import Record
 
 Line = Mapping[str, str]  # of points.csv
@@ -26,20 +27,38 @@ def redraw(study: Study, out: Path) -> list[Verdict]:
 
     ConfigError if the study as it is now has runs that are not among these points.
     """
-    lines = _lines(out)
+    return publish(study, results_of(*_kept(study, out), {}), [], out)
+
+
+def take_up(study: Study, kept: Path, out: Path) -> None:
+    """Write the runs of the points that a study's folder keeps to the results.jsonl of another folder.
+
+    `reproduce` then goes on from there.
+    """
+    _, records, _ = _kept(study, kept)
+    out.mkdir(parents=True, exist_ok=True)
+    with open_log(out / "results.jsonl") as log:
+        for record in records:
+            append(log, {**record, "simulated": study.measure is None})
+
+
+def _kept(study: Study, folder: Path) -> tuple[list[Panel], list[Record], Scale]:
+    """The panels of which a folder keeps points, the records of their runs, and their scale."""
+    lines = _lines(folder)
     scale = Scale(seeds=len({line["seed"] for line in lines}))
     panels = study.plan(scale)
     if study.in_part:
         panels = [p.part({line["method"] for line in lines if line["panel"] == p.name}) for p in panels]
-    where = re.search(r"^Run on: (.*)\.$", (out / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    where = re.search(r"^Run on: (.*)\.$", page, re.MULTILINE)
     device = {"device": where.group(1)} if where else {}
-    records = [
+    records: list[Record] = [
         {**record, **device}
         for panel in panels
         if (own := [line for line in lines if line["panel"] == panel.name])
         for record in _records(panel, scale, own)
     ]
-    return publish(study, results_of(panels, records, scale, {}), [], out)
+    return panels, records, scale
 
 
 def redraw_tables(out: Path) -> list[Verdict]:

@@ -32,7 +32,7 @@ def study_page(
     Args:
         images: names of the image files beside the page.
     """
-    scale = results.scale
+    scale, devices = results.scale, {d for r in results.records for d in r.get("device", "").split(", ") if d}
     seeds = "" if scale.seeds == Scale.usual(scale.quick) else f" --seeds {scale.seeds}"
     parts = [
         f"# {study.title}",
@@ -43,7 +43,7 @@ def study_page(
         study.notes,
         *_untuned(results),
         *_left_out(results),
-        f"Run on: {', '.join(sorted({r['device'] for r in results.records if 'device' in r}))}.",
+        f"Run on: {', '.join(sorted(devices))}.",
         f"`fedcom reproduce {study.name}{' --quick' * scale.quick}{seeds}` repeats it"
         + (f", with {' '.join(scale.overrides)}." if scale.overrides else "."),
         *(f"![{study.title}]({image})" for image in images),

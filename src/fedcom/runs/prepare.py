@@ -79,6 +79,7 @@ def simulation_of(
         eval_every=run.eval_every,
         device=device,
         chunk=run.chunk,
+        microbatch=run.microbatch,
         engine=run.engine,
         tf32=run.tf32,
         storage=run.storage,
@@ -279,10 +280,10 @@ def objective_of(
         module = make()
     dtype: torch.dtype = getattr(torch, run.dtype)
     if run.init is None:
-        return Objective(module, loss, dtype, run.seed, batch_norm)
+        return Objective(module, loss, dtype, run.seed, batch_norm).in_parts(run.microbatch)
     module = copied(module, dtype)
     _load(module, Path(run.init))
-    return Objective(module, loss, dtype, batch_norm=batch_norm)
+    return Objective(module, loss, dtype, batch_norm=batch_norm).in_parts(run.microbatch)
 
 
 def _load(module: torch.nn.Module, path: Path) -> None:

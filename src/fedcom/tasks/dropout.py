@@ -41,14 +41,17 @@ class Masks(TorchFunctionMode):
 
     Args:
         key: one whole number, int64; None: nothing is dropped.
+        first: how many samples of the minibatch come before those of these calls: where samples are the first
+            axis, or the slowest part of it, masks do not depend on which of them are computed at once.
+        samples: how many these are.
 
     Attributes:
         calls: how many calls would have dropped something so far.
     """
 
-    def __init__(self, key: Tensor | None) -> None:
+    def __init__(self, key: Tensor | None, first: int = 0, samples: int = 1) -> None:
         super().__init__()
-        self.key, self.calls = key, 0
+        self.key, self.first, self.samples, self.calls = key, first, samples, 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -69,7 +72,9 @@ class Masks(TorchFunctionMode):
         if self.key is None:
             return None
         n = torch.Size(shape).numel()
-        bits = Draw(mix(self.key, salt(self.calls))).bits(n)
+        begin = self.first * n // self.samples
+        places = torch.arange(begin, begin + n, dtype=torch.int32, device=self.key.device) if begin else n
+        bits = Draw(mix(self.key, salt(self.calls))).bits(places)
         uniform = (bits >> 8).bitwise_and(_UNIT - 1)
         return (uniform >= round(p * _UNIT)).to(like.dtype).reshape(tuple(shape))
 

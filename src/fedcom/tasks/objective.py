@@ -1,8 +1,10 @@
 """A module and its loss as functions of one flat vector of parameters."""
 
 import copy
+import functools
+import operator
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -23,6 +25,7 @@ from fedcom.tasks.survival import cox
 from fedcom.vectors import Layout, Piece
 
 _AFFINE = ("weight", "bias")
+_DROPPING = (0, 0, 0, 0, 0, None)  # all that a loss is given is of one client, but for the last
 
 # Attention on a CPU is computed client by client, which costs little; nobody can do anything about it.
 if hasattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled"):
@@ -64,6 +67,7 @@ class Objective:
         pooled: the same as a convolutional network with max-pooling, which a GPU computes by matrix products.
         drops: whether it drops something in training; found by `rehearse` if only its forward says so.
         several: how the inputs of the module lie in the rows of x, if it takes several.
+        microbatch: of how many samples per client a gradient is computed at once, at most; None: of all.
         same_in_any_stack: whether, on a CPU, a client's gradient has the same bits in any stack of clients.
     """
 
@@ -94,8 +98,9 @@ class Objective:
         self.dense = Dense.of(module, self.layout) if loss is None else None
         self.pooled = Pooled.of(module, self.layout) if loss is None else None
         self.drops, self.several = has_dropout(self.module), cast(Inputs | None, None)
-        self._embeds = embeds(self.module)
+        self._embeds, self.microbatch = embeds(self.module), cast(int | None, None)
         self._gradients = self.dense.gradients if self.dense else vmap(grad(self._weighted_loss))
+        self._gradients_dropping = vmap(grad(self._weighted_loss), in_dims=_DROPPING)
         self.same_in_any_stack = self.dense is not None
 
     def _lay_out(self, dtype: torch.dtype) -> None:
@@ -169,6 +174,24 @@ class Objective:
         twin.several = several
         return twin
 
+    def in_parts(self, microbatch: int | None) -> "Objective":
+        """The same objective, for gradients whose samples do not fit into memory at once: they are added up.
+
+        Args:
+            microbatch: of how many samples per client a gradient is computed at once; None: of all.
+        """
+        if microbatch == self.microbatch:
+            return self
+        whole = "the loss" if self.terms.of_batch else "BatchNorm's statistics" if self.statistics else ""
+        if microbatch is not None and whole:
+            raise ConfigError(
+                f"microbatch={microbatch} takes minibatches apart, but {whole} must see whole ones; leave it "
+                "out, or lower chunk or batch"
+            )
+        twin = copy.copy(self)
+        twin.microbatch = microbatch
+        return twin
+
     def targets(self, y: Tensor) -> Tensor:
         """Floating-point targets, and answers of yes or no, in the model's dtype; classes as they are."""
         y = y.to(self.layout.dtype) if y.is_floating_point() or self.terms.threshold is not None else y
@@ -222,7 +245,9 @@ class Objective:
             share = (weight * mass.to(weight.dtype)).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
         return weight / torch.where(share > 0, share, 1.0)
 
-    def gradients(self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None) -> Tensor:
+    def gradients(
+        self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None, first: int = 0
+    ) -> Tensor:
         """The gradient of each client's weighted sum of losses, one row per client.
 
         Args:
@@ -232,16 +257,20 @@ class Objective:
             y: their targets [clients, samples, ...].
             weight: of each sample [clients, samples].
             key: of each client, from which it draws what it drops [clients]; None: nothing is dropped.
+            first: how many samples of the minibatch come before these.
         """
-        more = () if key is None else (key,)
         if self._lacks and w.shape[-1] == self._sent:
             return self.gradients(self.complete(w), x, y, weight, key)[..., : self._sent]
+        if parts := self._parts(x):
+            return _total(self.gradients(w, x[:, p], y[:, p], weight[:, p], key, p.start) for p in parts)
+        gradients = self._gradients if key is None else self._gradients_dropping
+        more = () if key is None else (key, first)
         if torch.compiler.is_compiling():
-            return cast(Tensor, self._gradients(w, x, y, weight, *more))
+            return cast(Tensor, gradients(w, x, y, weight, *more))
         if self.pooled is not None and w.is_cuda:
             return self.pooled.gradients(w, x, y, weight)
         try:
-            return cast(Tensor, self._gradients(w, x, y, weight, *more))
+            return cast(Tensor, gradients(w, x, y, weight, *more))
         except RuntimeError as error:
             if said := translated(error):
                 raise said from error
@@ -254,10 +283,15 @@ class Objective:
 
         They do not depend on what is written to w meanwhile.
         """
-        if self.dense is None:
+        if self.dense is None or self._parts(x):
             yield Piece(slice(None), slice(None), self.gradients(w, x, y, weight, key))
         else:
             yield from self.dense.pieces(w, x, y, weight)
+
+    def _parts(self, x: Tensor) -> list[slice]:
+        """Which of each client's samples are computed at once, if not all are."""
+        samples, size = x.shape[1], self.microbatch or x.shape[1]
+        return [slice(i, i + size) for i in range(0, samples, size)] if size < samples else []
 
     def look_for_dropout(self, x: Tensor) -> Tensor:
         """Set `drops` by a call of the module on some samples, and return its outputs.
@@ -280,7 +314,14 @@ class Objective:
         return outputs
 
     def curvatures(
-        self, w: Tensor, v: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None
+        self,
+        w: Tensor,
+        v: Tensor,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        key: Tensor | None = None,
+        first: int = 0,
     ) -> Tensor:
         """The Hessian of each client's weighted sum of losses times a vector, one row per client.
 
@@ -290,10 +331,12 @@ class Objective:
         if self._lacks and w.shape[-1] == self._sent:
             v = torch.nn.functional.pad(v, (0, self._lacks))
             return self.curvatures(self.complete(w), v, x, y, weight, key)[..., : self._sent]
+        if parts := self._parts(x):
+            return _total(self.curvatures(w, v, x[:, p], y[:, p], weight[:, p], key, p.start) for p in parts)
         with torch.enable_grad():  # torch.func.grad would do, but it imports the compiler: two seconds
             w = w.detach().requires_grad_()
-            more = () if key is None else (key,)
-            loss = vmap(self._weighted_loss)(w, x, y, weight, *more).sum()
+            losses = vmap(self._weighted_loss, in_dims=_DROPPING[: 4 if key is None else None])
+            loss = losses(w, x, y, weight, *(() if key is None else (key, first))).sum()
             (g,) = torch.autograd.grad(loss, w, create_graph=True)
             if not g.requires_grad:  # the loss is linear
                 return torch.zeros_like(g)
@@ -301,25 +344,25 @@ class Objective:
         return product
 
     def _weighted_loss(
-        self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None
+        self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None, first: int = 0
     ) -> Tensor:
         module = self._unfolded if torch.compiler.is_compiling() else self._module_of_this_thread()
         if self.statistics:
             with counting(module, weight) as gaps:
-                outputs = self._trained(module, w, x, key)
+                outputs = self._trained(module, w, x, key, first)
         else:
-            outputs, gaps = self._trained(module, w, x, key), []
+            outputs, gaps = self._trained(module, w, x, key, first), []
         if self.terms.of_batch:
             loss = self.whole(outputs, y, weight)
         else:
             loss = (self.losses(outputs, y) * weight).sum()
         return sum(gaps, loss)
 
-    def _trained(self, module: nn.Module, w: Tensor, x: Tensor, key: Tensor | None) -> Tensor:
+    def _trained(self, module: nn.Module, w: Tensor, x: Tensor, key: Tensor | None, first: int) -> Tensor:
         """The outputs of a step of training."""
         if not self.drops:
             return self._call(module, w, x)
-        with Masks(key):
+        with Masks(key, first, len(x)):
             return self._call(module, w, x)
 
     def with_own_base(self) -> "Objective":
@@ -340,8 +383,8 @@ class Objective:
         )
 
     def _found(self) -> dict[str, Any]:
-        """What was found out about the module with the data."""
-        return {"drops": self.drops, "several": self.several}
+        """What was found out about the module with the data, and how it is to compute."""
+        return {"drops": self.drops, "several": self.several, "microbatch": self.microbatch}
 
     def to(self, device: torch.device) -> "Objective":
         """The same objective with all its tensors on a device."""
@@ -358,6 +401,11 @@ def _finite(x: Tensor) -> Tensor:
     if not torch.isfinite(x).all():
         raise DataError(f"the data holds NaN, infinity or a number beyond {x.dtype}; scale it")
     return x
+
+
+def _total(parts: Iterable[Tensor]) -> Tensor:
+    """The sum of some tensors, of which no more are kept."""
+    return functools.reduce(operator.add, parts)
 
 
 def _inside(layers: Mapping[str, nn.Module], names: Sequence[str]) -> list[str]:

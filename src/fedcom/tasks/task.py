@@ -137,7 +137,7 @@ class Task:
         if objective.loss is None and data.classes and data.y.dim() == 2:
             made: Any = objective.__reduce__()  # the same with another loss
             module, _, *others = made[1]
-            objective = Objective(module, token_cross_entropy, *others)
+            objective = Objective(module, token_cross_entropy, *others).in_parts(objective.microbatch)
         parts = indices(parts, len(data.y))
         check_parts(parts, len(data.y))
         sizes = torch.tensor([len(part) for part in parts])

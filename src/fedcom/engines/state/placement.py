@@ -53,6 +53,7 @@ def clients_that_fit(task: Task, algorithm: Algorithm, w: Tensor) -> int:
         w: the model, on the device that computes.
     """
     batch = task.longest if algorithm.batch == "full" else algorithm.batch
+    batch = min(batch, task.objective.microbatch or batch)
     per_sample = task.x[0].numel() + _activations(task)
     copies = _COPIES + len(algorithm.local.init(w[:1]))
     per_client = w.element_size() * (copies * w.numel() + 3 * batch * per_sample)
