@@ -1,5 +1,6 @@
 """Outer steps of one process: Nesterov by hand, fragments and pieces, states, damaged messages."""
 
+import contextlib
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 
 from fedcom import ConfigError, Simulation, SparseLoCo, Task, TopK
 from fedcom.algorithms.optimisers import ServerOptimiser
+from fedcom.codecs import CODECS
+from fedcom.codecs.coding import trellis, uniform
 from fedcom.errors import Diverged, StorageError, WireError
 from fedcom.outer import Outer, messages, restore, save, shards, store
 from fedcom.outer.messages import Header
@@ -417,3 +420,26 @@ def test_messages(noise: bytes, at: int, count: int) -> None:
                 messages.unpack(memoryview(broken), 1, 7, count)
     with pytest.raises(WireError, match="outer step 7"):
         messages.unpack(memoryview(message), 1, 8, count)
+
+
+@pytest.mark.parametrize("codec", [*CODECS, {"name": "rotated", "bits": 1.0, "tier": "trellis"}])
+def test_torch_s_default_dtype_and_device_are_the_training_s_alone(codec: Any) -> None:
+    """Of nothing that is computed here; "meta" stands for a GPU."""
+
+    def end() -> Tensor:
+        net = [nn.Parameter(torch.linspace(0, 1, 6000, dtype=torch.float32, device="cpu"))]
+        outer = Outer(net, codec, every=1, leader=True)
+        with torch.no_grad():
+            net[0].mul_(1.1)
+        outer.step()
+        return net[0].detach()
+
+    asked = end()
+    for caches in (uniform.for_rate, uniform._numbered, trellis.for_rate):
+        caches.cache_clear()  # tables too
+    with contextlib.ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.bfloat16)
+        stack.enter_context(torch.device("meta"))
+        found = end()
+    assert torch.equal(found, asked)

@@ -74,7 +74,8 @@ class Gradients:
 
     def _key(self, bucket: int, number: int, g: Tensor) -> Draw:
         """The random numbers of a process's message."""
-        key = self._draw.fold(self.steps).fold(torch.tensor([number])).fold("gradient").fold(bucket)
+        one = torch.tensor([number], device="cpu")
+        key = self._draw.fold(self.steps).fold(one).fold("gradient").fold(bucket)
         return Draw(key.key[0].to(g.device))
 
 

@@ -115,7 +115,7 @@ class Links:
         """What all sites say yes to, of as many questions as there are sites."""
         if self.sites == 1:
             return list(good)
-        own = torch.tensor(good, dtype=torch.uint8)
+        own = torch.tensor(good, dtype=torch.uint8, device="cpu")
         if self.leads:
             boxes = {i: torch.empty_like(own) for i in self._others}
             self._swap(own, self._others, boxes)
@@ -127,7 +127,7 @@ class Links:
         """A whole number of every site: the least that one of its processes gives."""
         if self.sites == 1:
             return [word]
-        least = torch.tensor([word])
+        least = torch.tensor([word], device="cpu")
         found = [torch.zeros_like(least) for _ in range(self.sites)]
         with _blaming("another worker"):
             if self._site is not None:
@@ -157,9 +157,9 @@ class Links:
 
     def _swapped(self, message: bytes, to: Sequence[int], heard: Sequence[int]) -> dict[int, memoryview]:
         """Send a message to some sites, and hear others'; by site, this one's own among them."""
-        told = {i: torch.zeros(1, dtype=torch.int64) for i in heard}
-        self._swap(torch.tensor([len(message)]), to, told)
-        boxes = {i: torch.empty(int(n), dtype=torch.uint8) for i, n in told.items()}
+        told = {i: torch.zeros(1, dtype=torch.int64, device="cpu") for i in heard}
+        self._swap(torch.tensor([len(message)], device="cpu"), to, told)
+        boxes = {i: torch.empty(int(n), dtype=torch.uint8, device="cpu") for i, n in told.items()}
         own = torch.frombuffer(bytearray(message or b"-"), dtype=torch.uint8)[: len(message)]
         self._swap(own, to, boxes)
         return {i: _bytes(box) for i, box in {**boxes, self.number: own}.items()}
@@ -186,8 +186,9 @@ class Links:
         if self._site is None:
             return found
         with _blaming("another process of this site"):
-            lengths = self._told(torch.tensor([len(m) for m in found] if self.leads else [0] * count))
-            whole = torch.empty(int(lengths.sum()), dtype=torch.uint8)
+            counts = [len(m) for m in found] if self.leads else [0] * count
+            lengths = self._told(torch.tensor(counts, device="cpu"))
+            whole = torch.empty(int(lengths.sum()), dtype=torch.uint8, device="cpu")
             if self.leads:
                 whole = torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8)
             return [_bytes(part) for part in torch.split(self._told(whole), lengths.tolist())]

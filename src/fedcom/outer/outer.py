@@ -233,7 +233,7 @@ class Outer:
             missing: whether this worker misses it. It then begins at the outer parameters.
         """
         for fragment in self._fragments:
-            counts = torch.tensor([fragment.turn, fragment.at])
+            counts = torch.tensor([fragment.turn, fragment.at], device="cpu")
             moments = [x for own in fragment.moments for x in own.values()]
             found = [x.clone() for x in (counts, *fragment.w, *moments)]
             self._links.hand(found, source)
@@ -533,7 +533,7 @@ class Outer:
     def _key(self, fragment: "Fragment", piece: int, worker: int | None = None) -> Draw:
         """The random numbers with which a worker's message of a piece, or the leader's, is made and read."""
         way = "downlink" if worker is None else "uplink"
-        key = self._draw.fold(fragment.turn).fold(torch.tensor([worker or 0])).fold(way, "D")
+        key = self._draw.fold(fragment.turn).fold(torch.tensor([worker or 0], device="cpu")).fold(way, "D")
         several = len(self._fragments) > 1 or len(fragment.pieces) > 1
         key = key.fold(fragment.number, piece) if several else key
         return Draw(key.key[0].to(fragment.w[piece].device))
