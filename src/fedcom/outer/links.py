@@ -56,9 +56,11 @@ class Links:
         per_site: processes of a site, which have consecutive ranks.
         sharded: whether each of them holds shards.
         timeout: seconds that a message may take.
+        ranks: of the processes of the run, this one's among them, where others have runs of their own; all
+            processes tell theirs at once. None: all processes are of one run.
 
     Attributes:
-        process: the number of this process among all.
+        process: the number of this process among those of the run.
         number: of its site.
         leads: whether this process exchanges messages with other sites.
         sites: how many there are.
@@ -66,12 +68,17 @@ class Links:
         received: bytes it has received from them.
     """
 
-    def __init__(self, per_site: int, sharded: bool, timeout: float) -> None:
+    def __init__(
+        self, per_site: int, sharded: bool, timeout: float, ranks: Sequence[int] | None = None
+    ) -> None:
         self.sent = self.received = 0
+        self._ranks = ranks
         self._peers: dist.ProcessGroup | None = None
         self._site: dist.ProcessGroup | None = None
         alone = not (dist.is_available() and dist.is_initialized())
-        rank, size = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
+        everyone = [0] if alone else list(range(dist.get_world_size()))
+        own = everyone if ranks is None else list(ranks)
+        rank, size = 0 if alone else own.index(dist.get_rank()), len(own)
         if per_site < 1 or size % per_site:
             raise ConfigError(f"per_site must divide the {size} processes; got {per_site}")
         self.process = rank
@@ -81,12 +88,13 @@ class Links:
         if alone:
             return
         wait = timedelta(seconds=timeout)
-        for i in range(per_site if sharded else 1):  # groups are made by all processes together
-            group = dist.new_group(list(range(i, size, per_site)), timeout=wait, backend="gloo")
-            self._peers = group if self.leads and self._inside == i else self._peers
-        for first in range(0, size, per_site) if per_site > 1 and not sharded else ():
-            group = dist.new_group(list(range(first, first + per_site)), timeout=wait, backend="gloo")
-            self._site = group if self.number == first // per_site else self._site
+        for run in [everyone] if ranks is None else _told_by_all(own, wait):
+            for i in range(per_site if sharded else 1):  # groups are made by all processes together
+                group = dist.new_group(run[i::per_site], timeout=wait, backend="gloo")
+                self._peers = group if run == own and self.leads and self._inside == i else self._peers
+            for first in range(0, len(run), per_site) if per_site > 1 and not sharded else ():
+                group = dist.new_group(run[first : first + per_site], timeout=wait, backend="gloo")
+                self._site = group if run == own and self.number == first // per_site else self._site
 
     def exchange(self, message: bytes) -> list[memoryview]:
         """The messages of all sites in order, this one's own among them."""
@@ -155,6 +163,10 @@ class Links:
     def _others(self) -> list[int]:
         return [i for i in range(self.sites) if i != self.number]
 
+    def _who(self, i: int) -> str:
+        """What an error calls a site."""
+        return f"worker {i}" if self._ranks is None else f"process {self._ranks[i]}"
+
     def _swapped(self, message: bytes, to: Sequence[int], heard: Sequence[int]) -> dict[int, memoryview]:
         """Send a message to some sites, and hear others'; by site, this one's own among them."""
         told = {i: torch.zeros(1, dtype=torch.int64, device="cpu") for i in heard}
@@ -169,14 +181,15 @@ class Links:
         peers, work = self._peers, list[tuple[int, Any]]()
         assert peers is not None
         for i, box in boxes.items():
-            with _blaming(f"worker {i}"):
+            with _blaming(self._who(i)):
                 work.append((i, dist.irecv(box, dist.get_global_rank(peers, i), peers)))
         for i in to:
-            with _blaming(f"worker {i}"):
+            with _blaming(self._who(i)):
                 work.append((i, dist.isend(own, dist.get_global_rank(peers, i), peers)))
         with _telling() as awaited:
-            for awaited[0], each in work:
-                with _blaming(f"worker {awaited[0]}"):
+            for i, each in work:
+                awaited[0] = self._who(i)
+                with _blaming(awaited[0]):
                     each.wait()
         self.sent += len(to) * own.nbytes
         self.received += sum(box.nbytes for box in boxes.values())
@@ -194,14 +207,34 @@ class Links:
             return [_bytes(part) for part in torch.split(self._told(whole), lengths.tolist())]
 
 
+def _told_by_all(own: list[int], wait: timedelta) -> list[list[int]]:
+    """All runs, as ranks, when each process tells its own; on all processes in the same order."""
+    group = dist.new_group(timeout=wait, backend="gloo")
+    mask = torch.zeros(dist.get_world_size(), dtype=torch.uint8, device="cpu")
+    mask[own] = 1
+    masks = [torch.empty_like(mask) for _ in mask]
+    with _blaming("another process"):
+        dist.all_gather(masks, mask, group)
+    dist.destroy_process_group(group)
+    told = [x.nonzero().flatten().tolist() for x in masks]
+    for rank, run in enumerate(told):
+        for other in run:
+            if told[other] != run:
+                raise ConfigError(
+                    f"process {rank} is to exchange with {run}, process {other} with {told[other]}; give all "
+                    "processes of a group this group"
+                )
+    return sorted(run for rank, run in enumerate(told) if rank == run[0])
+
+
 @contextmanager
-def _telling() -> Iterator[list[int]]:
-    """Inside, a warning comes after a minute, with the worker whose number is in the list."""
-    awaited = [-1]
+def _telling() -> Iterator[list[str]]:
+    """Inside, a warning comes after a minute, with the worker whose name is in the list."""
+    awaited = [""]
 
     def tell() -> None:
         warnings.warn(
-            f"worker {awaited[0]} has not answered for {QUIET} seconds; has it ended without finish()?",
+            f"{awaited[0]} has not answered for {QUIET} seconds; has it ended without finish()?",
             stacklevel=2,
         )
 
