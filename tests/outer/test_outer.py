@@ -203,6 +203,26 @@ def test_pieces_and_fragments_change_nothing_but_the_draws(monkeypatch: pytest.M
     assert [sum(piece.layout.size for piece in pieces) for pieces in found] == [20, 5, 10, 2]
 
 
+def test_a_rest_of_few_numbers_is_no_piece_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a quarter of a bit nothing would be heard of it, in any outer step."""
+    monkeypatch.setattr(shards, "MOST", 1 << 14)  # a rest is few below 16
+
+    def sizes(*numbers: int) -> list[int]:
+        parameters = [nn.Parameter(torch.zeros(d)) for d in numbers]
+        return [piece.layout.size for piece in Outer(parameters, "identity")._fragments[0].pieces]
+
+    assert sizes(16_384) == sizes(16_380, 4) == sizes(16_384, 0) == [16_384]
+    assert sizes(16_399) == sizes(16_384, 15) == [16_399]
+    assert sizes(16_400) == sizes(16_384, 16) == [16_384, 16]
+    assert sizes(2 * 16_384 + 15) == sizes(16_384, 16_384, 15) == [16_384, 16_399]
+    net = [nn.Parameter(torch.zeros(1 << 14)), nn.Parameter(torch.zeros(10))]
+    outer = Outer(net, "rotated", 0.25, every=1)
+    with torch.no_grad():
+        net[1].add_(1.0)
+    outer.step()
+    assert net[1].abs().sum() > 0
+
+
 def test_only_what_is_trained_is_exchanged() -> None:
     """Frozen and tied parameters, half precision, and tensors that lie in memory in another order."""
     net = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(3, 3), nn.Linear(3, 3))

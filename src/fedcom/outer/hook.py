@@ -45,7 +45,7 @@ class Gradients:
         codec: str | dict[str, Any] | Codec = "rotated",
         bits: float | None = 2.0,
         *,
-        group: "dist.ProcessGroup | None" = None,
+        group: "dist.ProcessGroup | int | None" = None,
         seed: int = 0,
         timeout: float = 1800.0,
     ) -> None:
@@ -98,13 +98,13 @@ class Gradients:
         return Draw(key.key[0].to(g.device))
 
 
-def _members(group: "dist.ProcessGroup | None") -> list[int]:
-    """The ranks of a group's processes, this one's among them."""
+def _members(group: "dist.ProcessGroup | int | None") -> list[int]:
+    """The ranks of a group's processes, this one's among them; an int is what new_group gives to others."""
     if not (dist.is_available() and dist.is_initialized()):
         return [0]
     if group is None:
         return list(range(dist.get_world_size()))
-    if group == dist.GroupMember.NON_GROUP_MEMBER:
+    if isinstance(group, int):
         return [dist.get_rank()]  # alone, but it takes part where groups are made
     return sorted(dist.get_process_group_ranks(group))
 
