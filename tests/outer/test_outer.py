@@ -18,8 +18,9 @@ from fedcom import ConfigError, Simulation, SparseLoCo, Task, TopK
 from fedcom.algorithms.optimisers import ServerOptimiser
 from fedcom.codecs import CODECS
 from fedcom.codecs.coding import trellis, uniform
-from fedcom.errors import Diverged, StorageError, WireError
+from fedcom.errors import Diverged, RankLost, StorageError, WireError
 from fedcom.outer import Outer, messages, restore, save, shards, store
+from fedcom.outer.links import Links
 from fedcom.outer.messages import Header
 from fedcom.vectors import Vectors
 from tests.conftest import close
@@ -252,6 +253,50 @@ def test_parameters_that_are_given_other_memory() -> None:
         outer.step()
 
 
+@pytest.mark.parametrize(
+    "change", [lambda net: net.to(memory_format=torch.channels_last), lambda net: net.bfloat16()]
+)
+def test_parameters_that_lie_otherwise_or_are_of_another_dtype(change: Any) -> None:
+    """Their numbers would be taken for others', or what is lost of them forgotten."""
+    net = nn.Sequential(nn.Conv2d(2, 3, 2))
+    outer = Outer(net, "identity", every=1)
+    outer.step()
+    change(net)
+    for late in (outer.step, outer.finish):
+        with pytest.raises(ConfigError, match=r"'0\.(weight|bias)' has another dtype, shape or order"):
+            late()
+
+
+def test_what_goes_wrong_in_flight_leaves_the_model_s_own_parameters() -> None:
+    net, outer, optimizer = pair(delay=1, fragments=2, every=2)
+    exchange, calls = outer._links.exchange, []
+
+    def lost(message: bytes) -> list[memoryview]:
+        calls.append(message)
+        if len(calls) == 3:
+            raise RankLost("as a test has it")
+        return exchange(message)
+
+    outer._links.exchange = lost  # type: ignore[method-assign]
+    before = train(net, outer, optimizer, 3)
+    with pytest.raises(RankLost, match="as a test has it"), outer.averaged():
+        pass
+    assert torch.equal(flat(net), before)
+
+
+def test_who_loses_the_leader_is_told_to_look_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    links = Links(1, False, 1.0)
+    links.number, links.sites = 1, 3
+
+    def lost(*given: Any) -> None:
+        raise RankLost("worker 0 ended")
+
+    monkeypatch.setattr(links, "_swapped", lost)
+    for do in (links.collect, links.spread):
+        with pytest.raises(RankLost, match="worker 0 ended; it is the leader, and says if it has lost"):
+            do(b"")
+
+
 def test_parameters_that_are_frozen_or_trained_later() -> None:
     net = model()
     net[0].weight.requires_grad_(False)
@@ -420,6 +465,7 @@ def test_adapters_autocast_accumulation_and_compiled_modules() -> None:
         ({"optimiser": "adamw"}, "adam"),
         ({"per_site": 2}, "per_site must divide the 1 processes"),
         ({"down": "identity"}, "set leader=True"),
+        ({"codec": "peaks"}, "peaks needs"),
     ],
 )
 def test_what_cannot_be_is_refused(more: dict[str, Any], words: str) -> None:

@@ -80,6 +80,7 @@ def check_four(ends: list[Any]) -> None:
         assert "outer step 1: the message of worker 2 is left out" in damaged
         assert all("workers differ in" in said for said in found["differ"])
         assert all(found["together"])
+        assert found["least of shards"] == [10, 5]  # whatever their peers have
     for rank, found in enumerate(ends):
         (late, turns, early, none), led = found["ended"][:4], found["ended"][4:]
         for said, own in ((late, (3, 5)), (turns, (6, 7)), (led[0], (3, 5)), (led[1], (6, 7))):

@@ -160,6 +160,8 @@ def outcomes(rank: int) -> dict[str, Any]:
         raised(ConfigError, lambda given=given: Outer(model(), **given))
         for given in ({"seed": int(rank == 3)}, {"rate": 0.7 if rank else 0.6})
     ]
+    shards = links.Links(2, True, 60)
+    found["least of shards"] = shards.gather(shards.least(10 - 5 * (rank == 3)))
     found["ended"], found["together"] = endings(rank)
     net = model()
     outer = Outer(net, every=1)

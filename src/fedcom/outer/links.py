@@ -74,7 +74,8 @@ class Links:
         self.sent = self.received = 0
         self._ranks = ranks
         self._peers: dist.ProcessGroup | None = None
-        self._site: dist.ProcessGroup | None = None
+        self._site: dist.ProcessGroup | None = None  # where one process exchanges messages for all
+        self._whole_site: dist.ProcessGroup | None = None
         alone = not (dist.is_available() and dist.is_initialized())
         everyone = [0] if alone else list(range(dist.get_world_size()))
         own = everyone if ranks is None else list(ranks)
@@ -92,9 +93,11 @@ class Links:
             for i in range(per_site if sharded else 1):  # groups are made by all processes together
                 group = dist.new_group(run[i::per_site], timeout=wait, backend="gloo")
                 self._peers = group if run == own and self.leads and self._inside == i else self._peers
-            for first in range(0, len(run), per_site) if per_site > 1 and not sharded else ():
+            for first in range(0, len(run), per_site) if per_site > 1 else ():
                 group = dist.new_group(run[first : first + per_site], timeout=wait, backend="gloo")
-                self._site = group if run == own and self.number == first // per_site else self._site
+                here = run == own and self.number == first // per_site
+                self._whole_site = group if here else self._whole_site
+        self._site = None if sharded else self._whole_site
 
     def exchange(self, message: bytes) -> list[memoryview]:
         """The messages of all sites in order, this one's own among them."""
@@ -107,7 +110,8 @@ class Links:
         """Send the message to the first site; there, the messages of all sites in order, else none."""
         if self.sites == 1 or not self.leads:
             return [memoryview(message)] if self.leads else []
-        found = self._swapped(message, *(((), self._others) if self.number == 0 else ((0,), ())))
+        with self._by_leader():
+            found = self._swapped(message, *(((), self._others) if self.number == 0 else ((0,), ())))
         return [found[i] for i in sorted(found)] if self.number == 0 else []
 
     def spread(self, message: bytes) -> memoryview:
@@ -116,7 +120,8 @@ class Links:
             return memoryview(message)
         first, found = self.number == 0, dict[int, memoryview]()
         if self.leads:
-            found = self._swapped(message, *((self._others, ()) if first else ((), (0,))))
+            with self._by_leader():
+                found = self._swapped(message, *((self._others, ()) if first else ((), (0,))))
         return self._inside_site([found[0]] if self.leads else [], 1)[0]
 
     def agree(self, good: Sequence[bool]) -> list[bool]:
@@ -130,6 +135,14 @@ class Links:
             own = torch.stack([own, *boxes.values()]).amin(0)
         with _blaming("another process of this site"):
             return [bool(x) for x in self._told(own)]
+
+    def least(self, word: int) -> int:
+        """The least of the whole numbers that this site's processes give."""
+        least = torch.tensor([word], device="cpu")
+        if self._whole_site is not None:
+            with _blaming("another process of this site"):
+                dist.all_reduce(least, dist.ReduceOp.MIN, self._whole_site)
+        return int(least)
 
     def gather(self, word: int) -> list[int]:
         """A whole number of every site: the least that one of its processes gives."""
@@ -162,6 +175,16 @@ class Links:
     @property
     def _others(self) -> list[int]:
         return [i for i in range(self.sites) if i != self.number]
+
+    @contextmanager
+    def _by_leader(self) -> Iterator[None]:
+        """Inside, a worker that loses the leader is told that this need not be the one to blame."""
+        try:
+            yield
+        except RankLost as error:
+            if self.number == 0:
+                raise
+            raise RankLost(f"{error}; it is the leader, and says if it has lost another worker") from error
 
     def _who(self, i: int) -> str:
         """What an error calls a site."""

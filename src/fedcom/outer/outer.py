@@ -34,7 +34,7 @@ from fedcom.outer import coders, messages
 from fedcom.outer.coders import Coders
 from fedcom.outer.links import Links
 from fedcom.outer.messages import Header
-from fedcom.outer.shards import Model, Piece, divided, is_sharded, let_go, named, trainable
+from fedcom.outer.shards import Model, Piece, divided, form, is_sharded, let_go, named, trainable
 from fedcom.plain import pick
 from fedcom.vectors import Vectors, overwrite
 
@@ -97,6 +97,7 @@ class Outer:
         self._model: Model = model if isinstance(model, nn.Module) else list[Any](model)
         let_go(model)
         self._trained = parameters = trainable(self._model)
+        self._forms = [form(p) for _, p in parameters]
         if is_sharded(parameters) and not isinstance(model, nn.Module):
             raise ConfigError("under FSDP give the module, not its parameters")
         self.codec, self.optimiser = codec_of(codec, bits), ServerOptimiser.of_plain(optimiser)
@@ -116,6 +117,7 @@ class Outer:
         self._coders = Coders(coders.threads(whole))
         self.steps, self.size = 0, sum(fragment.size for fragment in self._fragments)
         self._pool = ThreadPoolExecutor(1, "fedcom-outer") if delay else None
+        self._streams: dict[torch.device, Any] = {}  # of that thread, by GPU
         facts, gather = self._facts(), self._links.gather
         if len({*gather(facts), *(~most for most in gather(~facts))}) > 1:  # of a site: least and most
             raise ConfigError(
@@ -187,8 +189,9 @@ class Outer:
         own = [[piece.read() for piece in fragment.pieces] for fragment in self._fragments]
         for fragment in self._fragments:
             fragment.wait()
-            fragment.show(fragment.w)
         try:
+            for fragment in self._fragments:
+                fragment.show(fragment.w)
             yield
         finally:
             let_go(self._model)
@@ -247,8 +250,8 @@ class Outer:
         self.steps = steps
 
     def gather(self, word: int) -> list[int]:
-        """A whole number of every worker; all call this at once."""
-        return self._links.gather(word)
+        """A whole number of every worker, the least that its processes give; all call this at once."""
+        return self._links.gather(self._links.least(word))
 
     def _look(self) -> None:
         """See to it that the parameters are those that are exchanged."""
@@ -259,6 +262,12 @@ class Outer:
             raise ConfigError(
                 f"parameter {new[0]!r} is new or trainable only since the Outer was made, so it would not be "
                 "exchanged; make another Outer, on all workers"
+            )
+        pairs = zip(self._trained, self._forms, strict=True)
+        if other := [name for (name, p), its in pairs if form(p) != its]:
+            raise ConfigError(
+                f"parameter {other[0]!r} has another dtype, shape or order in memory than when the Outer was "
+                "made; change the model before, or make another Outer, on all workers"
             )
         if frozen := [name for p, name in before.items() if p not in now]:
             warnings.warn(
@@ -313,6 +322,7 @@ class Outer:
         found = crc32(repr((self.optimiser, self._gamma)).encode())
         for fragment in self._fragments:
             for piece in fragment.pieces:
+                self.codec.variance(piece.layout)  # refuses a rate for which there are too few parameters
                 found = mix(found, self.codec.fingerprint(piece.layout))
                 found = mix(found, self.down.fingerprint(piece.layout) if self.leader else 0)
             found = mix(found, fragment.checksum())
@@ -343,12 +353,13 @@ class Outer:
 
     def _turn_aside(self, fragment: "Fragment", ready: Mapping[torch.device, Any]) -> None:
         """`_turn` in another thread; a GPU does it on a stream of its own, beside the worker's steps."""
-        streams = {device: torch.cuda.Stream(device) for device in ready}  # type: ignore[no-untyped-call]
-        for device, stream in streams.items():
-            stream.wait_event(ready[device])
-        with _on(streams):
+        for device, event in ready.items():
+            if device not in self._streams:  # always the same one: torch keeps memory for each
+                self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._streams[device].wait_event(event)
+        with _on(self._streams):
             self._turn(fragment)
-        for stream in streams.values():
+        for stream in self._streams.values():
             stream.synchronize()
 
     @torch.no_grad()

@@ -152,13 +152,23 @@ def _local(p: Tensor) -> Tensor:
     return p.to_local() if hasattr(p, "to_local") else p
 
 
+def form(p: Tensor) -> tuple[object, ...]:
+    """What must stay the same of a parameter: its dtype, and which numbers its flat view has where."""
+    x = _local(p)
+    return p.dtype, tuple(x.shape), [axis for axis in _order(x) if x.shape[axis] > 1]
+
+
+def _order(x: Tensor) -> list[int]:
+    """The axes in the order in which they lie in memory."""
+    return sorted(range(x.dim()), key=lambda axis: -x.stride(axis))
+
+
 def _flat(name: str, p: Tensor) -> Tensor:
     """All numbers of a parameter as a flat view, in the order in which they lie in memory."""
     x = _local(p).detach()
     if x.numel() == 0:
         return x.reshape(-1)
-    strides = x.stride()
-    x = x.permute(sorted(range(x.dim()), key=lambda axis: -strides[axis]))
+    x = x.permute(_order(x))
     try:
         return x.view(-1)
     except RuntimeError:
