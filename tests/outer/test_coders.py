@@ -216,3 +216,14 @@ def test_what_is_heard_of_codes_of_eight_bits(bits: float, dtype: torch.dtype) -
     message = codec.pack_message(codec.on_host(parts, where), where)
     assert message == codec.encode(x, where, draw) == codec.pack_message(parts, where)
     assert torch.equal(codec.decode(message, where, draw), codec.quantise(x, where, draw))
+
+
+@pytest.mark.gpu
+def test_exchanges_beside_the_steps_hold_no_more_memory_with_time() -> None:
+    """torch keeps memory for each stream, and has 32 that take turns."""
+    outer, held = Outer(nn.Linear(1000, 1000, device="cuda"), every=1, delay=1), list[int]()
+    for _ in range(40):
+        outer.step()
+        held.append(torch.cuda.memory_reserved())
+    outer.finish()
+    assert held[-1] == held[4]
