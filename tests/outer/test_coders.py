@@ -177,6 +177,14 @@ def test_a_codec_with_its_own_encode_and_decode() -> None:
     assert all(map(torch.equal, heard, (x for x, _, _ in some(3))))
 
 
+def test_an_outer_step_with_such_a_codec(threaded: Callable[[int], None]) -> None:
+    ends = []
+    for codec, count in (("identity", 0), (Framed(), 0), (Framed(), 2)):
+        threaded(count)
+        ends.append(run(codec=codec, bits=None)[1])
+    assert all(torch.equal(end, ends[0]) for end in ends)
+
+
 def test_threads_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = shards.divided(shards.trainable(nn.Linear(2, 2)), 1)[0]
     assert coders.threads(pieces) == 0

@@ -515,7 +515,8 @@ class Outer:
                 if header.empty:
                     raise WireError(_NOT_FINITE)
                 for piece, part in zip(fragment.pieces, parts, strict=True):
-                    codec.format.unframe(codec.id, codec.fingerprint(piece.layout), part)
+                    if type(codec).decode is Codec.decode:  # else it alone knows what its messages are like
+                        codec.format.unframe(codec.id, codec.fingerprint(piece.layout), part)
             except WireError as error:
                 self._left_out(fragment, number, error)
                 continue
