@@ -232,13 +232,12 @@ class Links:
 
 def _told_by_all(own: list[int], wait: timedelta) -> list[list[int]]:
     """All runs, as ranks, when each process tells its own; on all processes in the same order."""
-    group = dist.new_group(timeout=wait, backend="gloo")
+    group = dist.new_group(timeout=wait, backend="gloo")  # it stays: others may still need this process in it
     mask = torch.zeros(dist.get_world_size(), dtype=torch.uint8, device="cpu")
     mask[own] = 1
     masks = [torch.empty_like(mask) for _ in mask]
     with _blaming("another process"):
         dist.all_gather(masks, mask, group)
-    dist.destroy_process_group(group)
     told = [x.nonzero().flatten().tolist() for x in masks]
     for rank, run in enumerate(told):
         for other in run:
