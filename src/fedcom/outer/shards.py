@@ -160,7 +160,8 @@ def form(p: Tensor) -> tuple[object, ...]:
 
 def _order(x: Tensor) -> list[int]:
     """The axes in the order in which they lie in memory."""
-    return sorted(range(x.dim()), key=lambda axis: -x.stride(axis))
+    strides = x.stride()
+    return sorted(range(x.dim()), key=lambda axis: -strides[axis])
 
 
 def _flat(name: str, p: Tensor) -> Tensor:
