@@ -224,6 +224,15 @@ def test_a_rest_of_few_numbers_is_no_piece_of_its_own(monkeypatch: pytest.Monkey
     assert net[1].abs().sum() > 0
 
 
+def test_a_fragment_that_is_too_small_for_its_codec() -> None:
+    """A bias after a large layer moved in no outer step."""
+    with pytest.warns(
+        UserWarning, match="fragment 1 has 10 of 4010 numbers: codec rotated needs some thousand"
+    ):
+        Outer(nn.Linear(400, 10), every=2, fragments=2)
+    Outer(nn.Linear(400, 10), "int", every=2, fragments=2)
+
+
 def test_only_what_is_trained_is_exchanged() -> None:
     """Frozen and tied parameters, half precision, and tensors that lie in memory in another order."""
     net = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(3, 3), nn.Linear(3, 3))
