@@ -16,9 +16,10 @@ So every gain is sent once, and applied one interval late.
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -32,6 +33,7 @@ from fedcom.draws import Draw, mix
 from fedcom.errors import ConfigError, Diverged, NotFinite, RankLost, WireError
 from fedcom.formats import MB
 from fedcom.outer import coders, messages
+from fedcom.outer.aside import Aside
 from fedcom.outer.coders import Coders
 from fedcom.outer.links import Links
 from fedcom.outer.messages import Header
@@ -119,7 +121,7 @@ class Outer:
         self._coders = Coders(coders.threads(whole))
         self.steps, self.size = 0, sum(fragment.size for fragment in self._fragments)
         self._warn_of_few()
-        self._pool = ThreadPoolExecutor(1, "fedcom-outer") if delay else None
+        self._aside = Aside("fedcom-outer") if delay else None
         self._streams: dict[torch.device, Any] = {}  # of that thread, by GPU
         facts, gather = self._facts(), self._links.gather
         if len({*gather(facts), *(~most for most in gather(~facts))}) > 1:  # of a site: least and most
@@ -346,11 +348,11 @@ class Outer:
         """Send the change of a fragment, and take the outer step when all messages are here."""
         fragment.at = self.steps
         fragment.before = [piece.read() for piece in fragment.pieces] if self.delay else None
-        if self._pool is None:
+        if self._aside is None:
             self._turn(fragment)
         else:
             ready = _recorded(fragment)
-            fragment.flight = self._pool.submit(self._turn_aside, fragment, ready)
+            fragment.flight = self._aside.submit(partial(self._turn_aside, fragment, ready))
 
     def _land(self, fragment: "Fragment") -> None:
         """Give the worker the outer parameters after the last step, with what it has gained meanwhile."""
