@@ -87,7 +87,7 @@ class Draw:
             elif key.dim() or key.device.type != "cpu":
                 key = mix(key, salt(part))
             else:  # for one number Python is quicker than torch
-                key = torch.tensor(_signed(mix(int(key), salt(part))))
+                key = torch.tensor(_signed(mix(int(key), salt(part))), device="cpu")
         return Draw(key, self.strata and self.strata.fold(*parts))
 
     def __getitem__(self, rows: int | slice | Tensor) -> "Draw":

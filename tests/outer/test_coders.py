@@ -177,6 +177,14 @@ def test_a_codec_with_its_own_encode_and_decode() -> None:
     assert all(map(torch.equal, heard, (x for x, _, _ in some(3))))
 
 
+def test_an_outer_step_with_such_a_codec(threaded: Callable[[int], None]) -> None:
+    ends = []
+    for codec, count in (("identity", 0), (Framed(), 0), (Framed(), 2)):
+        threaded(count)
+        ends.append(run(codec=codec, bits=None)[1])
+    assert all(torch.equal(end, ends[0]) for end in ends)
+
+
 def test_threads_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = shards.divided(shards.trainable(nn.Linear(2, 2)), 1)[0]
     assert coders.threads(pieces) == 0
@@ -216,3 +224,14 @@ def test_what_is_heard_of_codes_of_eight_bits(bits: float, dtype: torch.dtype) -
     message = codec.pack_message(codec.on_host(parts, where), where)
     assert message == codec.encode(x, where, draw) == codec.pack_message(parts, where)
     assert torch.equal(codec.decode(message, where, draw), codec.quantise(x, where, draw))
+
+
+@pytest.mark.gpu
+def test_exchanges_beside_the_steps_hold_no_more_memory_with_time() -> None:
+    """torch keeps memory for each stream, and has 32 that take turns."""
+    outer, held = Outer(nn.Linear(1000, 1000, device="cuda"), every=1, delay=1), list[int]()
+    for _ in range(40):
+        outer.step()
+        held.append(torch.cuda.memory_reserved())
+    outer.finish()
+    assert held[-1] == held[4]

@@ -1,5 +1,6 @@
 """Outer steps of one process: Nesterov by hand, fragments and pieces, states, damaged messages."""
 
+import contextlib
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,8 +16,11 @@ from torch import Tensor, nn
 
 from fedcom import ConfigError, Simulation, SparseLoCo, Task, TopK
 from fedcom.algorithms.optimisers import ServerOptimiser
-from fedcom.errors import Diverged, StorageError, WireError
+from fedcom.codecs import CODECS
+from fedcom.codecs.coding import trellis, uniform
+from fedcom.errors import Diverged, RankLost, StorageError, WireError
 from fedcom.outer import Outer, messages, restore, save, shards, store
+from fedcom.outer.links import Links
 from fedcom.outer.messages import Header
 from fedcom.vectors import Vectors
 from tests.conftest import close
@@ -200,6 +204,35 @@ def test_pieces_and_fragments_change_nothing_but_the_draws(monkeypatch: pytest.M
     assert [sum(piece.layout.size for piece in pieces) for pieces in found] == [20, 5, 10, 2]
 
 
+def test_a_rest_of_few_numbers_is_no_piece_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a quarter of a bit nothing would be heard of it, in any outer step."""
+    monkeypatch.setattr(shards, "MOST", 1 << 14)  # a rest is few below 16
+
+    def sizes(*numbers: int) -> list[int]:
+        parameters = [nn.Parameter(torch.zeros(d)) for d in numbers]
+        return [piece.layout.size for piece in Outer(parameters, "identity")._fragments[0].pieces]
+
+    assert sizes(16_384) == sizes(16_380, 4) == sizes(16_384, 0) == [16_384]
+    assert sizes(16_399) == sizes(16_384, 15) == [16_399]
+    assert sizes(16_400) == sizes(16_384, 16) == [16_384, 16]
+    assert sizes(2 * 16_384 + 15) == sizes(16_384, 16_384, 15) == [16_384, 16_399]
+    net = [nn.Parameter(torch.zeros(1 << 14)), nn.Parameter(torch.zeros(10))]
+    outer = Outer(net, "rotated", 0.25, every=1)
+    with torch.no_grad():
+        net[1].add_(1.0)
+    outer.step()
+    assert net[1].abs().sum() > 0
+
+
+def test_a_fragment_that_is_too_small_for_its_codec() -> None:
+    """A bias after a large layer moved in no outer step."""
+    with pytest.warns(
+        UserWarning, match="fragment 1 has 10 of 4010 numbers: codec rotated needs some thousand"
+    ):
+        Outer(nn.Linear(400, 10), every=2, fragments=2)
+    Outer(nn.Linear(400, 10), "int", every=2, fragments=2)
+
+
 def test_only_what_is_trained_is_exchanged() -> None:
     """Frozen and tied parameters, half precision, and tensors that lie in memory in another order."""
     net = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(3, 3), nn.Linear(3, 3))
@@ -227,6 +260,50 @@ def test_parameters_that_are_given_other_memory() -> None:
     net.load_state_dict({name: x + 1 for name, x in net.state_dict().items()}, assign=True)
     with pytest.raises(ConfigError, match=r"parameter '0\.weight' is new"):
         outer.step()
+
+
+@pytest.mark.parametrize(
+    "change", [lambda net: net.to(memory_format=torch.channels_last), lambda net: net.bfloat16()]
+)
+def test_parameters_that_lie_otherwise_or_are_of_another_dtype(change: Any) -> None:
+    """Their numbers would be taken for others', or what is lost of them forgotten."""
+    net = nn.Sequential(nn.Conv2d(2, 3, 2))
+    outer = Outer(net, "identity", every=1)
+    outer.step()
+    change(net)
+    for late in (outer.step, outer.finish):
+        with pytest.raises(ConfigError, match=r"'0\.(weight|bias)' has another dtype, shape or order"):
+            late()
+
+
+def test_what_goes_wrong_in_flight_leaves_the_model_s_own_parameters() -> None:
+    net, outer, optimizer = pair(delay=1, fragments=2, every=2)
+    exchange, calls = outer._links.exchange, []
+
+    def lost(message: bytes) -> list[memoryview]:
+        calls.append(message)
+        if len(calls) == 3:
+            raise RankLost("as a test has it")
+        return exchange(message)
+
+    outer._links.exchange = lost  # type: ignore[method-assign]
+    before = train(net, outer, optimizer, 3)
+    with pytest.raises(RankLost, match="as a test has it"), outer.averaged():
+        pass
+    assert torch.equal(flat(net), before)
+
+
+def test_who_loses_the_leader_is_told_to_look_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    links = Links(1, False, 1.0)
+    links.number, links.sites = 1, 3
+
+    def lost(*given: Any) -> None:
+        raise RankLost("worker 0 ended")
+
+    monkeypatch.setattr(links, "_swapped", lost)
+    for do in (links.collect, links.spread):
+        with pytest.raises(RankLost, match="worker 0 ended; it is the leader, and says if it has lost"):
+            do(b"")
 
 
 def test_parameters_that_are_frozen_or_trained_later() -> None:
@@ -397,6 +474,7 @@ def test_adapters_autocast_accumulation_and_compiled_modules() -> None:
         ({"optimiser": "adamw"}, "adam"),
         ({"per_site": 2}, "per_site must divide the 1 processes"),
         ({"down": "identity"}, "set leader=True"),
+        ({"codec": "peaks"}, "peaks needs"),
     ],
 )
 def test_what_cannot_be_is_refused(more: dict[str, Any], words: str) -> None:
@@ -417,3 +495,26 @@ def test_messages(noise: bytes, at: int, count: int) -> None:
                 messages.unpack(memoryview(broken), 1, 7, count)
     with pytest.raises(WireError, match="outer step 7"):
         messages.unpack(memoryview(message), 1, 8, count)
+
+
+@pytest.mark.parametrize("codec", [*CODECS, {"name": "rotated", "bits": 1.0, "tier": "trellis"}])
+def test_torch_s_default_dtype_and_device_are_the_training_s_alone(codec: Any) -> None:
+    """Of nothing that is computed here; "meta" stands for a GPU."""
+
+    def end() -> Tensor:
+        net = [nn.Parameter(torch.linspace(0, 1, 6000, dtype=torch.float32, device="cpu"))]
+        outer = Outer(net, codec, every=1, leader=True)
+        with torch.no_grad():
+            net[0].mul_(1.1)
+        outer.step()
+        return net[0].detach()
+
+    asked = end()
+    for caches in (uniform.for_rate, uniform._numbered, trellis.for_rate):
+        caches.cache_clear()  # tables too
+    with contextlib.ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.bfloat16)
+        stack.enter_context(torch.device("meta"))
+        found = end()
+    assert torch.equal(found, asked)

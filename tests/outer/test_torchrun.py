@@ -80,6 +80,7 @@ def check_four(ends: list[Any]) -> None:
         assert "outer step 1: the message of worker 2 is left out" in damaged
         assert all("workers differ in" in said for said in found["differ"])
         assert all(found["together"])
+        assert found["least of shards"] == [10, 5]  # whatever their peers have
     for rank, found in enumerate(ends):
         (late, turns, early, none), led = found["ended"][:4], found["ended"][4:]
         for said, own in ((late, (3, 5)), (turns, (6, 7)), (led[0], (3, 5)), (led[1], (6, 7))):
@@ -110,6 +111,14 @@ def check_four(ends: list[Any]) -> None:
         assert (steps, received) == (2, counted)
         assert found["gradient nan"].isnan().all()
     assert close(first["gradient 1.0"], whole, 1e-4)
+    for rank, found in enumerate(ends):
+        asked = torch.full((20, 600), 2.0 + rank % 2)  # the mean of 1 and 3, or of 2 and 4
+        assert close(found["gradient of two"], asked, 1e-4)
+        assert found["bytes of two"][0] == found["bytes of two"][1] > 2 * 12_020
+        assert (
+            f"gradient of process {rank % 2} cannot be read: a message of 9 bytes" in found["hook's damage"]
+        )
+        assert "process 0 is to exchange with [0, 1, 2, 3], process 1 with [1, 3]" in found["hook's groups"]
     # Weights 1, 2 and 4 of changes 1, 2 and 4, and a step of 0.7 (1 + 0.9).
     assert close(first["without it"], torch.tensor(1.33 * 21 / 7, dtype=torch.float64), 0.05)
     assert close(first["of two"], torch.tensor(1.5, dtype=torch.float64), 0.05)  # changes 1 and 2

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from fedcom.errors import ConfigError, RankLost
+from fedcom.errors import ConfigError, RankLost, WireError
 from fedcom.outer import Gradients, Outer, hook, links, restore, save, start
 
 torch.set_num_threads(1)
@@ -154,16 +154,37 @@ def outcomes(rank: int) -> dict[str, Any]:
         )
     found["same"] &= all_same(found["gradient 1.0"])
     found["hook"] = (state.steps, state.received, sum(heard))
+    found |= grouped(rank)
 
     found["differ"] = [
         raised(ConfigError, lambda given=given: Outer(model(), **given))
         for given in ({"seed": int(rank == 3)}, {"rate": 0.7 if rank else 0.6})
     ]
+    shards = links.Links(2, True, 60)
+    found["least of shards"] = shards.gather(shards.least(10 - 5 * (rank == 3)))
     found["ended"], found["together"] = endings(rank)
     net = model()
     outer = Outer(net, every=1)
     outer._fragments[0].w[0].add_(float(rank == 1))  # as if a worker computed something else
     found["drifted"] = raised(RankLost, outer.step)
+    return found
+
+
+def grouped(rank: int) -> dict[str, Any]:
+    """The hook where DDP is over processes 0 and 2, or 1 and 3, and some processes have groups besides."""
+    dist.new_group([0, 3])
+    groups = [dist.new_group([i, i + 2]) for i in range(2)]
+    net = nn.parallel.DistributedDataParallel(nn.Linear(600, 20), process_group=groups[rank % 2])
+    state = Gradients("int", 16, group=net.process_group)
+    net.register_comm_hook(state, hook)
+    net(torch.full((1, 600), 1.0 + rank)).sum().backward()
+    (weight, _), found = net.parameters(), dict[str, Any]()
+    assert weight.grad is not None
+    found["gradient of two"], found["bytes of two"] = weight.grad.clone(), (state.sent, state.received)
+    state._links.exchange = lambda message: [memoryview(message)[: 9 * i] for i in (1, 2)]
+    found["hook's damage"] = raised(WireError, lambda: state.mean(torch.ones(9), 0))
+    given = groups[rank % 2] if rank else None
+    found["hook's groups"] = raised(ConfigError, lambda: Gradients(group=given))
     return found
 
 

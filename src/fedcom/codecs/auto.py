@@ -167,7 +167,7 @@ class Auto(EntropyCoded):
         if len(body) < 1 or body[0] >= len(codecs):
             raise WireError(f"an auto message names one of {len(codecs)} codecs; got {bytes(body[:1])!r}")
         chosen = {name: part.unsqueeze(0) for name, part in codecs[body[0]].unpack(body[1:], layout).items()}
-        return nested(body[0], chosen) | {"choice": torch.tensor([body[0]])}
+        return nested(body[0], chosen) | {"choice": torch.tensor([body[0]], device="cpu")}
 
     def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:
         choice = parts["choice"].squeeze(-1)

@@ -129,7 +129,7 @@ class Dithered(EntropyCoded):
         for i in range(_PASSES):
             counted = integer_stream.counted_bytes(*_tally(x, (sigma * step).to(torch.float32), draw))
             size = wire.HEADER + _STEP.nbytes + 4 + counted.reshape(sigma.shape)
-            excess = (8 * size + _SLACK * math.sqrt(d)) / d - (self.bits or 0.0)
+            excess = (8 * size.to(torch.float32) + _SLACK * math.sqrt(d)) / d - (self.bits or 0.0)
             fine, coarse = torch.where(excess > 0, step, fine), torch.where(excess > 0, coarse, step)
             done = (excess <= 0) & ((excess > -_NEAR * rate) | (step <= _FINEST))
             if not x.is_cuda and done.all():  # on a GPU a wait takes longer, and none can be recorded

@@ -29,7 +29,7 @@ _SCALE = Field("scale", 1, short_scale.BITS)
 _BARE = compact.HEADER + _SCALE.nbytes  # the bytes of a message beside its peaks
 _HIGHEST = 64.0  # bits per coordinate; those of a single coordinate are 48
 _GRID = 1 / 64  # of the integrals that give a peak's mean and variance
-_SIGNS = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
+_SIGNS = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True)

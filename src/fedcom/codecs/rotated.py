@@ -126,7 +126,7 @@ class Rotated(EntropyCoded):
         scale, stream = self.first_number(_SCALE, body)
         n = hadamard.padded(layout.size)
         if not scale.any() and not stream:
-            return {"scale": scale, "codes": torch.zeros(n, dtype=torch.int32)}
+            return {"scale": scale, "codes": torch.zeros(n, dtype=torch.int32, device="cpu")}
         return {"scale": scale, "codes": self.quantiser(layout).coder.unpack(stream, n)}
 
     def itemise(self, parts: Parts, layout: Layout, exact: bool = True) -> Sizes:

@@ -17,7 +17,7 @@ from fedcom.errors import WireError
 from fedcom.vectors import Layout
 
 # Five numbers of 0..2 in each byte, the first most significant: bytes from 0 to 242.
-_WEIGHTS = torch.tensor([81, 27, 9, 3, 1])
+_WEIGHTS = torch.tensor([81, 27, 9, 3, 1], device="cpu")
 
 
 @dataclass(frozen=True)

@@ -56,9 +56,11 @@ class Links:
         per_site: processes of a site, which have consecutive ranks.
         sharded: whether each of them holds shards.
         timeout: seconds that a message may take.
+        ranks: of the processes of the run, this one's among them, where others have runs of their own; all
+            processes tell theirs at once. None: all processes are of one run.
 
     Attributes:
-        process: the number of this process among all.
+        process: the number of this process among those of the run.
         number: of its site.
         leads: whether this process exchanges messages with other sites.
         sites: how many there are.
@@ -66,12 +68,18 @@ class Links:
         received: bytes it has received from them.
     """
 
-    def __init__(self, per_site: int, sharded: bool, timeout: float) -> None:
+    def __init__(
+        self, per_site: int, sharded: bool, timeout: float, ranks: Sequence[int] | None = None
+    ) -> None:
         self.sent = self.received = 0
+        self._ranks = ranks
         self._peers: dist.ProcessGroup | None = None
-        self._site: dist.ProcessGroup | None = None
+        self._site: dist.ProcessGroup | None = None  # where one process exchanges messages for all
+        self._whole_site: dist.ProcessGroup | None = None
         alone = not (dist.is_available() and dist.is_initialized())
-        rank, size = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
+        everyone = [0] if alone else list(range(dist.get_world_size()))
+        own = everyone if ranks is None else list(ranks)
+        rank, size = 0 if alone else own.index(dist.get_rank()), len(own)
         if per_site < 1 or size % per_site:
             raise ConfigError(f"per_site must divide the {size} processes; got {per_site}")
         self.process = rank
@@ -81,12 +89,15 @@ class Links:
         if alone:
             return
         wait = timedelta(seconds=timeout)
-        for i in range(per_site if sharded else 1):  # groups are made by all processes together
-            group = dist.new_group(list(range(i, size, per_site)), timeout=wait, backend="gloo")
-            self._peers = group if self.leads and self._inside == i else self._peers
-        for first in range(0, size, per_site) if per_site > 1 and not sharded else ():
-            group = dist.new_group(list(range(first, first + per_site)), timeout=wait, backend="gloo")
-            self._site = group if self.number == first // per_site else self._site
+        for run in [everyone] if ranks is None else _told_by_all(own, wait):
+            for i in range(per_site if sharded else 1):  # groups are made by all processes together
+                group = dist.new_group(run[i::per_site], timeout=wait, backend="gloo")
+                self._peers = group if run == own and self.leads and self._inside == i else self._peers
+            for first in range(0, len(run), per_site) if per_site > 1 else ():
+                group = dist.new_group(run[first : first + per_site], timeout=wait, backend="gloo")
+                here = run == own and self.number == first // per_site
+                self._whole_site = group if here else self._whole_site
+        self._site = None if sharded else self._whole_site
 
     def exchange(self, message: bytes) -> list[memoryview]:
         """The messages of all sites in order, this one's own among them."""
@@ -99,7 +110,8 @@ class Links:
         """Send the message to the first site; there, the messages of all sites in order, else none."""
         if self.sites == 1 or not self.leads:
             return [memoryview(message)] if self.leads else []
-        found = self._swapped(message, *(((), self._others) if self.number == 0 else ((0,), ())))
+        with self._by_leader():
+            found = self._swapped(message, *(((), self._others) if self.number == 0 else ((0,), ())))
         return [found[i] for i in sorted(found)] if self.number == 0 else []
 
     def spread(self, message: bytes) -> memoryview:
@@ -108,14 +120,15 @@ class Links:
             return memoryview(message)
         first, found = self.number == 0, dict[int, memoryview]()
         if self.leads:
-            found = self._swapped(message, *((self._others, ()) if first else ((), (0,))))
+            with self._by_leader():
+                found = self._swapped(message, *((self._others, ()) if first else ((), (0,))))
         return self._inside_site([found[0]] if self.leads else [], 1)[0]
 
     def agree(self, good: Sequence[bool]) -> list[bool]:
         """What all sites say yes to, of as many questions as there are sites."""
         if self.sites == 1:
             return list(good)
-        own = torch.tensor(good, dtype=torch.uint8)
+        own = torch.tensor(good, dtype=torch.uint8, device="cpu")
         if self.leads:
             boxes = {i: torch.empty_like(own) for i in self._others}
             self._swap(own, self._others, boxes)
@@ -123,11 +136,19 @@ class Links:
         with _blaming("another process of this site"):
             return [bool(x) for x in self._told(own)]
 
+    def least(self, word: int) -> int:
+        """The least of the whole numbers that this site's processes give."""
+        least = torch.tensor([word], device="cpu")
+        if self._whole_site is not None:
+            with _blaming("another process of this site"):
+                dist.all_reduce(least, dist.ReduceOp.MIN, self._whole_site)
+        return int(least)
+
     def gather(self, word: int) -> list[int]:
         """A whole number of every site: the least that one of its processes gives."""
         if self.sites == 1:
             return [word]
-        least = torch.tensor([word])
+        least = torch.tensor([word], device="cpu")
         found = [torch.zeros_like(least) for _ in range(self.sites)]
         with _blaming("another worker"):
             if self._site is not None:
@@ -155,11 +176,25 @@ class Links:
     def _others(self) -> list[int]:
         return [i for i in range(self.sites) if i != self.number]
 
+    @contextmanager
+    def _by_leader(self) -> Iterator[None]:
+        """Inside, a worker that loses the leader is told that this need not be the one to blame."""
+        try:
+            yield
+        except RankLost as error:
+            if self.number == 0:
+                raise
+            raise RankLost(f"{error}; it is the leader, and says if it has lost another worker") from error
+
+    def _who(self, i: int) -> str:
+        """What an error calls a site."""
+        return f"worker {i}" if self._ranks is None else f"process {self._ranks[i]}"
+
     def _swapped(self, message: bytes, to: Sequence[int], heard: Sequence[int]) -> dict[int, memoryview]:
         """Send a message to some sites, and hear others'; by site, this one's own among them."""
-        told = {i: torch.zeros(1, dtype=torch.int64) for i in heard}
-        self._swap(torch.tensor([len(message)]), to, told)
-        boxes = {i: torch.empty(int(n), dtype=torch.uint8) for i, n in told.items()}
+        told = {i: torch.zeros(1, dtype=torch.int64, device="cpu") for i in heard}
+        self._swap(torch.tensor([len(message)], device="cpu"), to, told)
+        boxes = {i: torch.empty(int(n), dtype=torch.uint8, device="cpu") for i, n in told.items()}
         own = torch.frombuffer(bytearray(message or b"-"), dtype=torch.uint8)[: len(message)]
         self._swap(own, to, boxes)
         return {i: _bytes(box) for i, box in {**boxes, self.number: own}.items()}
@@ -169,14 +204,15 @@ class Links:
         peers, work = self._peers, list[tuple[int, Any]]()
         assert peers is not None
         for i, box in boxes.items():
-            with _blaming(f"worker {i}"):
+            with _blaming(self._who(i)):
                 work.append((i, dist.irecv(box, dist.get_global_rank(peers, i), peers)))
         for i in to:
-            with _blaming(f"worker {i}"):
+            with _blaming(self._who(i)):
                 work.append((i, dist.isend(own, dist.get_global_rank(peers, i), peers)))
         with _telling() as awaited:
-            for awaited[0], each in work:
-                with _blaming(f"worker {awaited[0]}"):
+            for i, each in work:
+                awaited[0] = self._who(i)
+                with _blaming(awaited[0]):
                     each.wait()
         self.sent += len(to) * own.nbytes
         self.received += sum(box.nbytes for box in boxes.values())
@@ -186,21 +222,41 @@ class Links:
         if self._site is None:
             return found
         with _blaming("another process of this site"):
-            lengths = self._told(torch.tensor([len(m) for m in found] if self.leads else [0] * count))
-            whole = torch.empty(int(lengths.sum()), dtype=torch.uint8)
+            counts = [len(m) for m in found] if self.leads else [0] * count
+            lengths = self._told(torch.tensor(counts, device="cpu"))
+            whole = torch.empty(int(lengths.sum()), dtype=torch.uint8, device="cpu")
             if self.leads:
                 whole = torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8)
             return [_bytes(part) for part in torch.split(self._told(whole), lengths.tolist())]
 
 
+def _told_by_all(own: list[int], wait: timedelta) -> list[list[int]]:
+    """All runs, as ranks, when each process tells its own; on all processes in the same order."""
+    group = dist.new_group(timeout=wait, backend="gloo")  # it stays: others may still need this process in it
+    mask = torch.zeros(dist.get_world_size(), dtype=torch.uint8, device="cpu")
+    mask[own] = 1
+    masks = [torch.empty_like(mask) for _ in mask]
+    with _blaming("another process"):
+        dist.all_gather(masks, mask, group)
+    told = [x.nonzero().flatten().tolist() for x in masks]
+    for rank, run in enumerate(told):
+        for other in run:
+            if told[other] != run:
+                raise ConfigError(
+                    f"process {rank} is to exchange with {run}, process {other} with {told[other]}; give all "
+                    "processes of a group this group"
+                )
+    return sorted(run for rank, run in enumerate(told) if rank == run[0])
+
+
 @contextmanager
-def _telling() -> Iterator[list[int]]:
-    """Inside, a warning comes after a minute, with the worker whose number is in the list."""
-    awaited = [-1]
+def _telling() -> Iterator[list[str]]:
+    """Inside, a warning comes after a minute, with the worker whose name is in the list."""
+    awaited = [""]
 
     def tell() -> None:
         warnings.warn(
-            f"worker {awaited[0]} has not answered for {QUIET} seconds; has it ended without finish()?",
+            f"{awaited[0]} has not answered for {QUIET} seconds; has it ended without finish()?",
             stacklevel=2,
         )
 

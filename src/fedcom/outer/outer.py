@@ -16,9 +16,10 @@ So every gain is sent once, and applied one interval late.
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -27,20 +28,23 @@ from torch import Tensor, nn
 
 from fedcom.algorithms.optimisers import ServerOptimiser
 from fedcom.codecs import CODECS, Codec
+from fedcom.codecs.entropy_coded import EntropyCoded
 from fedcom.draws import Draw, mix
 from fedcom.errors import ConfigError, Diverged, NotFinite, RankLost, WireError
 from fedcom.formats import MB
 from fedcom.outer import coders, messages
+from fedcom.outer.aside import Aside
 from fedcom.outer.coders import Coders
 from fedcom.outer.links import Links
 from fedcom.outer.messages import Header
-from fedcom.outer.shards import Model, Piece, divided, is_sharded, let_go, named, trainable
+from fedcom.outer.shards import Model, Piece, divided, form, is_sharded, let_go, named, trainable
 from fedcom.plain import pick
 from fedcom.vectors import Vectors, overwrite
 
 Heard = dict[int, tuple[Header, list[memoryview]]]  # messages by worker
 _NOT_FINITE = "its change is not finite"
 _ODD = 0x9E3779B97F4A7C1
+_FEW = 1000  # numbers of a fragment
 
 
 class Outer:
@@ -97,6 +101,7 @@ class Outer:
         self._model: Model = model if isinstance(model, nn.Module) else list[Any](model)
         let_go(model)
         self._trained = parameters = trainable(self._model)
+        self._forms = [form(p) for _, p in parameters]
         if is_sharded(parameters) and not isinstance(model, nn.Module):
             raise ConfigError("under FSDP give the module, not its parameters")
         self.codec, self.optimiser = codec_of(codec, bits), ServerOptimiser.of_plain(optimiser)
@@ -115,13 +120,26 @@ class Outer:
         whole = [piece for fragment in self._fragments for piece in fragment.pieces]
         self._coders = Coders(coders.threads(whole))
         self.steps, self.size = 0, sum(fragment.size for fragment in self._fragments)
-        self._pool = ThreadPoolExecutor(1, "fedcom-outer") if delay else None
+        self._warn_of_few()
+        self._aside = Aside("fedcom-outer") if delay else None
+        self._streams: dict[torch.device, Any] = {}  # of that thread, by GPU
         facts, gather = self._facts(), self._links.gather
         if len({*gather(facts), *(~most for most in gather(~facts))}) > 1:  # of a site: least and most
             raise ConfigError(
                 "workers differ in model, codec, optimiser, rate, every, fragments, seed or starting "
                 "parameters; give all the same, and set the same torch.manual_seed before the model is made"
             )
+
+    def _warn_of_few(self) -> None:
+        """Say so if a fragment is too small for its codec, where the model is not."""
+        for fragment in self._fragments:
+            if 0 < fragment.size < _FEW <= self.size and isinstance(self.codec, EntropyCoded):
+                warnings.warn(
+                    f"fragment {fragment.number} has {fragment.size} of {self.size} numbers: "
+                    f"codec {self.codec.name} needs some thousand, and may send nothing of it; "
+                    "give fewer fragments",
+                    stacklevel=3,
+                )
 
     @property
     def workers(self) -> int:
@@ -187,8 +205,9 @@ class Outer:
         own = [[piece.read() for piece in fragment.pieces] for fragment in self._fragments]
         for fragment in self._fragments:
             fragment.wait()
-            fragment.show(fragment.w)
         try:
+            for fragment in self._fragments:
+                fragment.show(fragment.w)
             yield
         finally:
             let_go(self._model)
@@ -233,7 +252,7 @@ class Outer:
             missing: whether this worker misses it. It then begins at the outer parameters.
         """
         for fragment in self._fragments:
-            counts = torch.tensor([fragment.turn, fragment.at])
+            counts = torch.tensor([fragment.turn, fragment.at], device="cpu")
             moments = [x for own in fragment.moments for x in own.values()]
             found = [x.clone() for x in (counts, *fragment.w, *moments)]
             self._links.hand(found, source)
@@ -247,8 +266,8 @@ class Outer:
         self.steps = steps
 
     def gather(self, word: int) -> list[int]:
-        """A whole number of every worker; all call this at once."""
-        return self._links.gather(word)
+        """A whole number of every worker, the least that its processes give; all call this at once."""
+        return self._links.gather(self._links.least(word))
 
     def _look(self) -> None:
         """See to it that the parameters are those that are exchanged."""
@@ -259,6 +278,12 @@ class Outer:
             raise ConfigError(
                 f"parameter {new[0]!r} is new or trainable only since the Outer was made, so it would not be "
                 "exchanged; make another Outer, on all workers"
+            )
+        pairs = zip(self._trained, self._forms, strict=True)
+        if other := [name for (name, p), its in pairs if form(p) != its]:
+            raise ConfigError(
+                f"parameter {other[0]!r} has another dtype, shape or order in memory than when the Outer was "
+                "made; change the model before, or make another Outer, on all workers"
             )
         if frozen := [name for p, name in before.items() if p not in now]:
             warnings.warn(
@@ -313,6 +338,7 @@ class Outer:
         found = crc32(repr((self.optimiser, self._gamma)).encode())
         for fragment in self._fragments:
             for piece in fragment.pieces:
+                self.codec.variance(piece.layout)  # refuses a rate for which there are too few parameters
                 found = mix(found, self.codec.fingerprint(piece.layout))
                 found = mix(found, self.down.fingerprint(piece.layout) if self.leader else 0)
             found = mix(found, fragment.checksum())
@@ -322,11 +348,11 @@ class Outer:
         """Send the change of a fragment, and take the outer step when all messages are here."""
         fragment.at = self.steps
         fragment.before = [piece.read() for piece in fragment.pieces] if self.delay else None
-        if self._pool is None:
+        if self._aside is None:
             self._turn(fragment)
         else:
             ready = _recorded(fragment)
-            fragment.flight = self._pool.submit(self._turn_aside, fragment, ready)
+            fragment.flight = self._aside.submit(partial(self._turn_aside, fragment, ready))
 
     def _land(self, fragment: "Fragment") -> None:
         """Give the worker the outer parameters after the last step, with what it has gained meanwhile."""
@@ -343,12 +369,13 @@ class Outer:
 
     def _turn_aside(self, fragment: "Fragment", ready: Mapping[torch.device, Any]) -> None:
         """`_turn` in another thread; a GPU does it on a stream of its own, beside the worker's steps."""
-        streams = {device: torch.cuda.Stream(device) for device in ready}  # type: ignore[no-untyped-call]
-        for device, stream in streams.items():
-            stream.wait_event(ready[device])
-        with _on(streams):
+        for device, event in ready.items():
+            if device not in self._streams:  # always the same one: torch keeps memory for each
+                self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._streams[device].wait_event(event)
+        with _on(self._streams):
             self._turn(fragment)
-        for stream in streams.values():
+        for stream in self._streams.values():
             stream.synchronize()
 
     @torch.no_grad()
@@ -504,7 +531,8 @@ class Outer:
                 if header.empty:
                     raise WireError(_NOT_FINITE)
                 for piece, part in zip(fragment.pieces, parts, strict=True):
-                    codec.format.unframe(codec.id, codec.fingerprint(piece.layout), part)
+                    if type(codec).decode is Codec.decode:  # else it alone knows what its messages are like
+                        codec.format.unframe(codec.id, codec.fingerprint(piece.layout), part)
             except WireError as error:
                 self._left_out(fragment, number, error)
                 continue
@@ -533,7 +561,7 @@ class Outer:
     def _key(self, fragment: "Fragment", piece: int, worker: int | None = None) -> Draw:
         """The random numbers with which a worker's message of a piece, or the leader's, is made and read."""
         way = "downlink" if worker is None else "uplink"
-        key = self._draw.fold(fragment.turn).fold(torch.tensor([worker or 0])).fold(way, "D")
+        key = self._draw.fold(fragment.turn).fold(torch.tensor([worker or 0], device="cpu")).fold(way, "D")
         several = len(self._fragments) > 1 or len(fragment.pieces) > 1
         key = key.fold(fragment.number, piece) if several else key
         return Draw(key.key[0].to(fragment.w[piece].device))

@@ -1,6 +1,7 @@
 """A model's trainable parameters as flat pieces of bounded size, wherever they lie."""
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -119,21 +120,31 @@ def divided(parameters: Sequence[Named], count: int) -> list[list[Piece]]:
 
 
 def _in_pieces(ranges: Iterable[Range]) -> Iterable[list[Range]]:
-    """The ranges in groups on one device and of at most MOST numbers; long ones are cut, empty ones go."""
-    group, room = list[Range](), MOST
-    for r in ranges:
-        start = r.start
-        while start < r.stop:
-            if group and (room == 0 or group[-1].parameter.device != r.parameter.device):
-                yield group
-                group, room = [], MOST
-            stop = min(r.stop, start + room)
-            whole = (start, stop) == (r.start, r.stop)
-            group.append(r._replace(start=start, stop=stop, shape=r.shape if whole else (stop - start,)))
-            room -= stop - start
-            start = stop
-    if group:
+    """The ranges in groups on one device and of about MOST numbers; long ones are cut, empty ones go."""
+    for _, here in groupby((r for r in ranges if r.start < r.stop), key=lambda r: r.parameter.device):
+        some = list(here)
+        left = sum(r.stop - r.start for r in some)
+        group, room = list[Range](), _room(left)
+        for r in some:
+            start = r.start
+            while start < r.stop:
+                if room == 0:
+                    yield group
+                    group, room = [], _room(left)
+                stop = min(r.stop, start + room)
+                whole = (start, stop) == (r.start, r.stop)
+                group.append(r._replace(start=start, stop=stop, shape=r.shape if whole else (stop - start,)))
+                room, left = room - (stop - start), left - (stop - start)
+                start = stop
         yield group
+
+
+def _room(left: int) -> int:
+    """The numbers of the next piece: all that are left if hardly more than MOST, as few would be heard badly.
+
+    Codecs at low rates need some thousand numbers; a few are always heard as zeros.
+    """
+    return left if left < MOST + MOST // 1024 else MOST
 
 
 def _local(p: Tensor) -> Tensor:
@@ -141,13 +152,24 @@ def _local(p: Tensor) -> Tensor:
     return p.to_local() if hasattr(p, "to_local") else p
 
 
+def form(p: Tensor) -> tuple[object, ...]:
+    """What must stay the same of a parameter: its dtype, and which numbers its flat view has where."""
+    x = _local(p)
+    return p.dtype, tuple(x.shape), [axis for axis in _order(x) if x.shape[axis] > 1]
+
+
+def _order(x: Tensor) -> list[int]:
+    """The axes in the order in which they lie in memory."""
+    strides = x.stride()
+    return sorted(range(x.dim()), key=lambda axis: -strides[axis])
+
+
 def _flat(name: str, p: Tensor) -> Tensor:
     """All numbers of a parameter as a flat view, in the order in which they lie in memory."""
     x = _local(p).detach()
     if x.numel() == 0:
         return x.reshape(-1)
-    strides = x.stride()
-    x = x.permute(sorted(range(x.dim()), key=lambda axis: -strides[axis]))
+    x = x.permute(_order(x))
     try:
         return x.view(-1)
     except RuntimeError:

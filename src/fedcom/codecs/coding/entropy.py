@@ -103,7 +103,7 @@ def histogram(symbols: Tensor, size: int) -> Tensor:
     """How often each of `size` symbols occurs in each row."""
     if symbols.is_cuda:
         return _histogram_on_gpu(symbols, size)
-    counts = torch.zeros((*symbols.shape[:-1], size), dtype=torch.int64)
+    counts = torch.zeros((*symbols.shape[:-1], size), dtype=torch.int64, device="cpu")
     rows = symbols.reshape(counts.numel() // size, symbols.shape[-1])
     for row, count in zip(rows, counts.view(-1, size), strict=True):
         count.copy_(torch.bincount(row, minlength=size))
@@ -183,7 +183,7 @@ def stream_lengths(codes: Tensor, frequencies: Tensor, low: int = 0, shift: int 
     rows = codes.numpy().reshape(-1, codes.shape[-1])
     found = tables(frequencies.numpy())
     words = [count_words(row, low, shift, found) for row in rows]
-    return torch.tensor([STATES + 2 * n for n in words]).reshape(codes.shape[:-1])
+    return torch.tensor([STATES + 2 * n for n in words], device="cpu").reshape(codes.shape[:-1])
 
 
 def stream_bytes(counts: Tensor, frequencies: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def normalise(counts: Tensor) -> Tensor:
     if counts.is_cuda:
         return _normalise_there(counts.double())
     rows = counts.double().reshape(-1, counts.shape[-1])
-    frequencies = torch.empty(rows.shape, dtype=torch.int64)
+    frequencies = torch.empty(rows.shape, dtype=torch.int64, device="cpu")
     share(rows.numpy(), frequencies.numpy())
     return frequencies.reshape(counts.shape)
 

@@ -74,7 +74,7 @@ def nbytes(codes: Tensor, exact: bool = True) -> Tensor:
     """The bytes of each row; `countable` says where they can be exact."""
     rows = codes.reshape(-1, codes.shape[-1])
     if exact and countable(codes):
-        sizes = torch.empty(len(rows), dtype=torch.int64)
+        sizes = torch.empty(len(rows), dtype=torch.int64, device="cpu")
         _measure(rows.to(torch.int32).numpy(), _table(1).bits, sizes.numpy())
     else:
         sizes = counted_bytes(*tally(rows))
@@ -103,7 +103,7 @@ def tally(codes: Tensor) -> tuple[Tensor, Tensor]:
         return histogram(symbols, MOST), widths.sum(-1)
     counts = np.zeros((len(codes), MOST), np.int64)
     raw = [_tally(row, count) for row, count in zip(codes.to(torch.int32).numpy(), counts, strict=True)]
-    return torch.from_numpy(counts), torch.tensor(raw)
+    return torch.from_numpy(counts), torch.tensor(raw, device="cpu")
 
 
 def cut(codes: Tensor) -> tuple[Tensor, Tensor]:

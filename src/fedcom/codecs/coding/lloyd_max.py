@@ -83,4 +83,4 @@ def for_bits(bits: int) -> LloydMax:
     centres = [normal.rounded(level) for level in levels]
     q = normal.variance([2 * m for m in mass], means, centres)
     mirrored = [-c for c in reversed(centres)] + centres
-    return LloydMax(torch.tensor(mirrored, dtype=torch.float64), FixedWidthCoder(bits), q)
+    return LloydMax(torch.tensor(mirrored, dtype=torch.float64, device="cpu"), FixedWidthCoder(bits), q)

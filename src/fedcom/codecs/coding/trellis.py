@@ -173,7 +173,7 @@ class Trellis:
         z = y / sigma.to(y.dtype)
         rows = z.detach().reshape(-1, z.shape[-1])[:, : self.coder.coded(z.shape[-1])]
         rows = rows.to("cpu", torch.float32).nan_to_num(0).clamp(-_REACH, _REACH).contiguous()
-        codes = torch.full((len(rows), z.shape[-1]), self.coder.zero, dtype=torch.int32)
+        codes = torch.full((len(rows), z.shape[-1]), self.coder.zero, dtype=torch.int32, device="cpu")
         for row, code in zip(rows.numpy(), codes.numpy(), strict=True):
             self._search(row, code[: len(row)])
         return codes.reshape(z.shape).to(z.device)
@@ -213,15 +213,15 @@ def build(design: Design, share: float = 1.0) -> Trellis:
     """
     step, variance = normal.rounded(design.step), normal.rounded(1 - design.spread)
     k = math.ceil(_REACH / step / 2)
-    multiples = 2 * torch.arange(-k, k + 1) - torch.tensor([[0], [1]])
+    multiples = 2 * torch.arange(-k, k + 1, device="cpu") - torch.tensor([[0], [1]], device="cpu")
     centres = multiples.double() * step
     mass = [[normal.exp(-c * c / (2 * variance)) for c in row] for row in centres.tolist()]
     frequencies = normalise(
-        torch.tensor([[max(1, round(m * _UNITS)) for m in row] for row in mass])
+        torch.tensor([[max(1, round(m * _UNITS)) for m in row] for row in mass], device="cpu")
     ).flatten()
     bits, centres = (multiples >> 1 & 1).flatten(), centres.flatten()
     lengths = PRECISION - frequencies.double().log2()
-    cells = ((torch.arange(_CELLS) + 0.5) / _CELLS * 2 - 1) * _REACH
+    cells = ((torch.arange(_CELLS, dtype=torch.float32, device="cpu") + 0.5) / _CELLS * 2 - 1) * _REACH
     costs = (cells.double().unsqueeze(-1) - centres).square() + design.weight * lengths
     ways = 2 * (multiples & 1).flatten() + bits
     nearest = [torch.where(ways == way, costs, torch.inf).argmin(-1) for way in range(4)]

@@ -63,12 +63,12 @@ def _quantiser(step: float) -> Uniform:
     shift = max(0, (len(mass) // _SYMBOLS).bit_length())
     shares = [max(1, round(m * _UNITS)) for m in mass]
     counts = [sum(shares[i : i + (1 << shift)]) for i in range(0, len(shares), 1 << shift)]
-    frequencies = normalise(torch.tensor(counts))
+    frequencies = normalise(torch.tensor(counts, device="cpu"))
     lengths = [PRECISION - normal.log2(f) for f in frequencies.tolist()]
     rate = shift + fsum(c * length for c, length in zip(counts, lengths, strict=True)) / sum(counts)
     centres = [normal.rounded(mean) for mean in means]
     q = normal.variance(mass, means, centres)
     # Only a forged message holds codes beyond the last cell.
     centres += centres[-1:] * ((len(counts) << shift) - len(centres))
-    table = torch.tensor(centres, dtype=torch.float64)
+    table = torch.tensor(centres, dtype=torch.float64, device="cpu")
     return Uniform(step, table, SymbolCoder(-k, shift, frequencies), rate, q)

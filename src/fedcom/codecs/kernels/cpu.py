@@ -31,14 +31,14 @@ def ready(x: Tensor, draw: Draw) -> bool:
 
 def dithered(x: Tensor, step: Tensor, most: int, draw: Draw) -> Tensor:
     """The codes round(x/step + u), clamped to +-most, and 0 for NaN."""
-    codes = torch.empty(x.shape, dtype=torch.int32)
+    codes = _room(*x.shape, dtype=torch.int32)
     _dithered(_rows(x), _each(x, step), F(most), _keys(x, draw), _rows(codes))
     return codes
 
 
 def undithered(codes: Tensor, step: Tensor, draw: Draw) -> Tensor:
     """The vector (codes - u) step."""
-    x = torch.empty(codes.shape)
+    x = _room(*codes.shape)
     _undithered(_rows(codes), _each(x, step), _keys(x, draw), _rows(x))
     return x
 
@@ -54,36 +54,36 @@ class Affine(NamedTuple):
 
 def integers(x: Tensor, affine: Affine, draw: Draw | None) -> Tensor:
     """The codes (x - low)/step, clamped to 0..top, rounded at random; without a draw, to the nearest."""
-    codes = torch.empty(x.shape, dtype=torch.int32)
+    codes = _room(*x.shape, dtype=torch.int32)
     _integers(_rows(x), _scales(x, affine, draw), _rows(codes))
     return codes
 
 
 def values(codes: Tensor, low: Tensor, step: Tensor, sizes: list[int]) -> Tensor:
     """The vector codes * step + low; `Affine` explains the parameters."""
-    x = torch.empty(codes.shape)
+    x = _room(*codes.shape)
     _values(_rows(codes), _rows(low), _rows(step), _ends(sizes), _rows(x))
     return x
 
 
 def heard(x: Tensor, affine: Affine, draw: Draw | None, low: Tensor) -> Tensor:
     """The values of the codes of x, where `low` is the value of code 0 as the receiver sees it."""
-    out = torch.empty(x.shape)
+    out = _room(*x.shape)
     _heard(_rows(x), _scales(x, affine, draw), _rows(low), _rows(out))
     return out
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
     """The inner product of each row of x with that of y, in float64, as a column."""
-    sums = torch.empty(*x.shape[:-1], 1, dtype=torch.float64)
+    sums = _room(*x.shape[:-1], 1, dtype=torch.float64)
     _product(_rows(x), _rows(y), sums.view(-1).numpy())
     return sums
 
 
 def quantised(y: Tensor, step: Tensor, low: int, high: int, centres: Tensor) -> tuple[Tensor, Tensor]:
     """The codes round(y/step), clamped to low..high, 0 for NaN; and each row's product with their centres."""
-    codes = torch.empty(y.shape, dtype=torch.int32)
-    sums = torch.empty(*y.shape[:-1], 1, dtype=torch.float64)
+    codes = _room(*y.shape, dtype=torch.int32)
+    sums = _room(*y.shape[:-1], 1, dtype=torch.float64)
     scales = _each(y, step), F(low), F(high)
     _quantised(_rows(y), *scales, centres.numpy(), _rows(codes), sums.view(-1).numpy())
     return codes, sums
@@ -91,21 +91,21 @@ def quantised(y: Tensor, step: Tensor, low: int, high: int, centres: Tensor) -> 
 
 def image(codes: Tensor, low: int, centres: Tensor) -> Tensor:
     """The centres of codes that begin at low; a code outside the table has the last centre."""
-    y = torch.empty(codes.shape)
+    y = _room(*codes.shape)
     butterflies.look_up(_rows(codes).reshape(-1), low, centres.numpy(), _rows(y).reshape(-1))
     return y
 
 
 def rotate(x: Tensor, n: int, b: int, draw: Draw) -> Tensor:
     """The same as hadamard.rotate, for n coordinates after padding and rows of b."""
-    y, z = torch.empty(*x.shape[:-1], n), torch.empty(*x.shape[:-1], n)
+    y, z = _room(*x.shape[:-1], n), _room(*x.shape[:-1], n)
     butterflies.rotate(_rows(x), _keys(x, draw), _blocks(y, b), _blocks(z, b))
     return z
 
 
 def unrotate(codes: Tensor, low: int, centres: Tensor, size: Tensor, d: int, b: int, draw: Draw) -> Tensor:
     """The same as hadamard.unrotate of the centres of codes, times one size per row."""
-    z, x = torch.empty(codes.shape), torch.empty(codes.shape)
+    z, x = _room(*codes.shape), _room(*codes.shape)
     rows, points = _rows(codes), centres.numpy()
     butterflies.unrotate(rows, low, points, _each(x, size), _keys(x, draw), _blocks(z, b), _blocks(x, b))
     return x.narrow(-1, 0, d)
@@ -119,10 +119,15 @@ def peaks(y: Tensor, start: int, count: int, size: int) -> tuple[Tensor, Tensor]
         count: how many blocks there are; the last may reach beyond the row.
         size: the coordinates of a block.
     """
-    codes = torch.empty(*y.shape[:-1], count, dtype=torch.int64)
-    tops = torch.empty(*y.shape[:-1], count)
+    codes = _room(*y.shape[:-1], count, dtype=torch.int64)
+    tops = _room(*y.shape[:-1], count)
     _peaks(_rows(y).view(np.int32), start, size, _rows(codes), _rows(tops).view(np.int32))
     return codes, tops
+
+
+def _room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Memory for results, whatever dtype and device torch has as its defaults."""
+    return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def _scales(x: Tensor, affine: Affine, draw: Draw | None) -> "_Scales":
