@@ -126,7 +126,7 @@ def test_a_test_file_with_clients_of_its_own_is_one_test_set(tmp_path: Path) -> 
     assert task.test_sizes is None
     assert len(task.test_y) == 8
     data["normalise"] = "client"
-    with pytest.raises(DataError, match="of test samples too"):
+    with pytest.raises(DataError, match="rows of 'c', who has no training row"):
         build_task(Config.of(settings))
 
 

@@ -155,7 +155,10 @@ def normalised(data: Dataset, by: str) -> Dataset:
     for group in torch.unique(groups).tolist():
         own = x[groups == group]
         spread = own.std(0) if len(own) > 1 else torch.zeros_like(own[0])
-        mean, spread = own.mean(0), torch.where(spread > 0, spread, 1.0)
+        alike = (own == own[0]).all(0) | (
+            spread == 0
+        )  # a mean of equal numbers may differ from them in rounding
+        mean, spread = torch.where(alike, own[0], own.mean(0)), torch.where(alike, 1.0, spread)
         x[groups == group] = (own - mean) / spread
         if test_groups is not None:
             test_x[test_groups == group] = (test_x[test_groups == group] - mean) / spread
