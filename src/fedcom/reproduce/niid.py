@@ -198,7 +198,7 @@ def judge_compressed(results: StudyResults, p: Panel) -> list[Verdict]:
         Verdict.of(
             f"1/{TIMES} of the bytes reach the best published accuracy but for {100 * LEVEL:g} points.",
             [score.mean >= theirs - LEVEL and times >= TIMES],
-            f"{label}: {score} with 1/{times:.0f} of the bytes, published {100 * theirs:.1f}%.",
+            f"{shown(label)}: {score} with 1/{times:.0f} of the bytes, published {100 * theirs:.1f}%.",
         )
     ]
 

@@ -33,10 +33,12 @@ def cox(outputs: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
 def concordance_index(outputs: Tensor, targets: Tensor) -> float:
     """The share of pairs, of which it is known who had the event first, with the larger output for that one.
 
-    Equal outputs count one half. NaN if there is no such pair.
+    Equal outputs count one half. NaN if there is no such pair, or if an output is NaN.
     """
     time, event = targets.double().unbind(-1)
     risk = outputs.flatten().double()
+    if risk.isnan().any():
+        return math.nan
     happened = (event > 0).nonzero()[:, 0]
     pairs = right = 0
     for some in torch.split(happened, max(1, _PAIRS // max(1, len(time)))):
