@@ -226,6 +226,19 @@ def test_a_class_and_its_arguments_from_the_command_line(command: Command, here:
     assert command("list", "models", f"{module}:Net").out.startswith(f"{module}:Net: Two layers of my own.")
 
 
+def test_scores_on_a_file_name_it_and_its_clients_in_the_order_of_their_names(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = write_csv(Path("mine.csv")).read_text().splitlines()
+    Path("mine.csv").write_text("\n".join([*lines, *[lines[2]] * 3]))  # three more rows of bob
+    settings = ("data.path=mine.csv", "model.name=logistic", "algorithm.tau=2", "run.rounds=1")
+    assert command("run", *settings, "-q", "--out", "a").code == 0
+    scores = json.loads(command("evaluate", "a", "--by-client").out)
+    assert scores["data"] == "mine.csv"
+    assert [client["samples"] for client in scores["clients"]] == [20, 23, 20]
+
+
 def test_a_function_that_makes_a_module_does_too(here: Path) -> None:
     module = name_of(here)
     made = Config.of(
