@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedcom import DataError
-from fedcom.data.csv_files import read_csv
+from fedcom.data.csv_files import first_unusable, read_csv
 from fedcom.data.dataset import Dataset
 from fedcom.data.own_files import read_own
 from fedcom.draws import Draw
@@ -129,3 +129,10 @@ def test_text_columns_stay_text(tmp_path: Path) -> None:
     columns = read_csv(tmp_path / "a.csv")
     assert columns["a"].dtype == np.int64
     assert columns["b"].tolist() == ["x", "y"]
+
+
+def test_numbers_of_every_width_are_looked_at() -> None:
+    for kind in (np.float16, np.float32, np.float64):
+        assert first_unusable(np.array([1.0, 60000.0], kind)) is None
+        assert first_unusable(np.array([1.0, np.inf, np.nan], kind)) == 1
+    assert first_unusable(np.array([2**62])) is None

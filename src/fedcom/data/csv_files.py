@@ -48,7 +48,7 @@ def first_unusable(values: NDArray[Any]) -> int | None:
     """The place of the first number that is not finite, or would not be in float32; None if there is none."""
     if values.dtype.kind != "f":
         return None
-    bad = np.flatnonzero(~(np.abs(values) <= _LARGEST))
+    bad = np.flatnonzero(~(np.abs(values.astype(np.float64)) <= _LARGEST))
     return int(bad[0]) if len(bad) else None
 
 
