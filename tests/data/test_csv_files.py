@@ -124,6 +124,12 @@ def test_a_folder_and_a_name_in_capitals(tmp_path: Path) -> None:
     assert len(read_own(tmp_path / "MINE.CSV", "ill", "site", None, Draw.seeded(0)).y) == 4
 
 
+def test_a_column_of_names_is_asked_about_if_no_client_is_known(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(PLAIN, encoding="utf-8")
+    with pytest.raises(DataError, match=r"holds 'Cork', but features .* in data\.client_column if it says"):
+        read_own(tmp_path / "mine.csv", "ill", None, None, Draw.seeded(0))
+
+
 def test_text_columns_stay_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,x\n2,y\n")
     columns = read_csv(tmp_path / "a.csv")

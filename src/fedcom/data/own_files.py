@@ -159,10 +159,10 @@ def _halves(path: Path, targets: tuple[str, ...], client: str | None) -> _Halves
         _check_lengths(path, {"x": x, " and ".join(targets): y, client or CLIENT: groups})
         return _Halves(x, y, groups, columns.get("test_x"), columns.get("test_y"))
     features = {k: v for k, v in columns.items() if k not in (*targets, client or CLIENT)}
+    clients = "" if groups is not None else " name it in data.client_column if it says whose rows these are,"
+    rule = f"features must be numbers; leave it out of the file,{clients} or"
     for name, values in features.items():
-        _refuse_words(
-            values, f"column {name!r} of {path}", "features must be numbers; leave it out of the file, or"
-        )
+        _refuse_words(values, f"column {name!r} of {path}", rule)
     if not features:
         raise DataError(
             f"{path} has no column beside {', '.join(targets)} and {client or CLIENT}; add features"
