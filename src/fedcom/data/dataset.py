@@ -298,12 +298,20 @@ def _pair(x: Any, y: Any, x_name: str, y_name: str, padding: int | None) -> tupl
     return samples, labels
 
 
-def _groups(groups: Any, n: int) -> Tensor:
-    """Group ids, whole numbers or names, renumbered from 0."""
+def _groups(groups: Any, n: int, name: str = "groups") -> Tensor:
+    """Group ids, whole numbers or names, renumbered from 0.
+
+    Args:
+        name: what errors call them.
+    """
     ids = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
     if ids.shape != (n,) or ids.dtype.kind not in f"{_NAMES}biu":
         raise DataError(
-            f"groups has shape {list(ids.shape)} {ids.dtype}; give {n} whole numbers or names, one per sample"
+            f"{name} has shape {list(ids.shape)} {ids.dtype}; give {n} whole numbers or names, one per sample"
+        )
+    if ids.dtype.kind == "O" and (gaps := [i for i, g in enumerate(ids) if g is None or g != g]):
+        raise DataError(
+            f"{name} says {ids[gaps[0]]} of sample {gaps[0]}; leave such samples out, or name them"
         )
     return torch.from_numpy(numbered(ids))
 
@@ -314,7 +322,7 @@ def _test_groups(groups: Any, test_groups: Any, n: int) -> Tensor:
         raise DataError("test_groups says whose the test samples are; say by groups whose the others are")
     ids, own = (np.asarray(g.cpu() if isinstance(g, Tensor) else g) for g in (groups, test_groups))
     known = list(np.unique(ids.astype(str) if ids.dtype.kind in _NAMES else ids))
-    _groups(own, n)  # refuses what is no group
+    _groups(own, n, "test_groups")  # refuses what is no group
     strangers = sorted({str(g) for g in own.tolist()} - {str(g) for g in known})
     if strangers:
         raise DataError(f"test samples are of {strangers[0]!r}, who has no training sample; leave them out")
