@@ -117,6 +117,14 @@ def test_large_numbers_are_scaled_before_they_are_rounded(tmp_path: Path) -> Non
     assert x[:, 1].tolist() == [0.0] * 7
 
 
+def test_a_table_may_have_a_test_set_of_arrays(tmp_path: Path) -> None:
+    other = tmp_path / "test.npz"
+    np.savez(other, x=np.array([[1.5, 6.0]], np.float32), ill=[1], site=["Cork"])
+    data = read(tmp_path, PLAIN, str(other), normalise="client")
+    assert data.test_x.tolist() == [[0.0, 0.0]]
+    assert data.test_x.dtype == data.x.dtype == torch.float32
+
+
 def test_a_folder_and_a_name_in_capitals(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is a folder; put the rows of all clients into one file"):
         read_own(tmp_path, None, None, None, Draw.seeded(0))

@@ -151,7 +151,7 @@ def normalised(data: Dataset, by: str) -> Dataset:
     x, test_x = (
         t if t.is_floating_point() else t.to(torch.get_default_dtype()) for t in (data.x, data.test_x)
     )
-    x, test_x = x.clone(), test_x.clone()
+    x, test_x = x.clone(), test_x.to(x.dtype, copy=True)
     for group in torch.unique(groups).tolist():
         own = x[groups == group]
         spread = own.std(0) if len(own) > 1 else torch.zeros_like(own[0])
