@@ -104,6 +104,11 @@ REFUSED = [
     ("data.path=bomb.npz", "bomb.npz holds 4"),
     ("data.path=bomb.parquet", "bomb.parquet holds 800,000 bytes once it is unpacked"),
     ("data.path=cut.npz", "cut.npz cannot be read"),
+    ("data.path=short.npz data.test=0.5", "the arrays of short.npz have the shapes x [4, 1], y [3]"),
+    ("data.path=single.npz data.test=0.5", "the arrays of single.npz have the shapes x [4, 1], y []"),
+    ("data.path=lost.npz data.test=0.5", "x of lost.npz holds NaN or infinity, first in sample 2"),
+    ("data.path=gap.parquet", "column 'a' of gap.parquet has empty cells"),
+    ("data.path=index.parquet", "index.parquet has an index of pandas beside its columns"),
     ("data.path=mine.csv data.name=mnist", "data.path is a data set by itself; leave data.name out"),
     ("data.label_column=a", "data.label_column is about the file that data.path names; set data.path"),
 ]
@@ -117,11 +122,17 @@ def damaged_archives() -> None:
     with zipfile.ZipFile("claims.npz", "w") as archive, archive.open("x.npy", "w") as member:
         header = {"descr": "<f4", "fortran_order": False, "shape": (10**12,)}
         np.lib.format.write_array_header_1_0(member, header)  # type: ignore[arg-type]
+    x = np.arange(4.0)[:, None]
+    np.savez("short.npz", x=x, y=[0, 1, 1])
+    np.savez("single.npz", x=x, y=1)
+    np.savez("lost.npz", x=np.where(x == 2, np.nan, x), y=[0, 1, 1, 0])
     Path("cut.npz").write_bytes(Path("bomb.npz").read_bytes()[:-30])
     pyarrow = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table({"a": np.zeros(50_000), "label": np.zeros(50_000)})
     pyarrow.parquet.write_table(table, "bomb.parquet")
+    for name, columns in (("gap", {"a": [1, None]}), ("index", {"a": [1, 2], "__index_level_0__": [5, 7]})):
+        pyarrow.parquet.write_table(pyarrow.table({**columns, "label": [0, 1]}), f"{name}.parquet")
 
 
 @pytest.mark.parametrize(("overrides", "message"), REFUSED)
@@ -213,6 +224,19 @@ def test_a_class_and_its_arguments_from_the_command_line(command: Command, here:
     last = json.loads((here / "a" / "metrics.jsonl").read_text().splitlines()[-1])
     assert scores["train_loss"] == last["train_loss"]
     assert command("list", "models", f"{module}:Net").out.startswith(f"{module}:Net: Two layers of my own.")
+
+
+def test_scores_on_a_file_name_it_and_its_clients_in_the_order_of_their_names(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = write_csv(Path("mine.csv")).read_text().splitlines()
+    Path("mine.csv").write_text("\n".join([*lines, *[lines[2]] * 3]))  # three more rows of bob
+    settings = ("data.path=mine.csv", "model.name=logistic", "algorithm.tau=2", "run.rounds=1")
+    assert command("run", *settings, "-q", "--out", "a").code == 0
+    scores = json.loads(command("evaluate", "a", "--by-client").out)
+    assert scores["data"] == "mine.csv"
+    assert [client["samples"] for client in scores["clients"]] == [20, 23, 20]
 
 
 def test_a_function_that_makes_a_module_does_too(here: Path) -> None:

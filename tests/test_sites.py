@@ -114,6 +114,16 @@ def test_a_site_whose_every_row_was_drawn_for_testing_keeps_them(tmp_path: Path)
     assert task.clients == 6
 
 
+def test_sites_of_one_row_have_no_test_rows_and_are_compared(tmp_path: Path) -> None:
+    (tmp_path / "few.csv").write_text("client,a,label\n" + "".join(f"c{i},{i},{i % 2}\n" for i in range(6)))
+    data = {"path": str(tmp_path / "few.csv"), "test": 0.25, "normalise": "client"}
+    settings = {"data": data, "model": {"name": "binary"}, "run": {"rounds": 2}}
+    task, _ = build_task(Config.of(settings))
+    assert (task.clients, len(task.test_y)) == (6, 0)
+    found = compare(settings, ["fedavg"], out=tmp_path / "out", device="cpu", quiet=True)
+    assert ["client_worst" in entry for entry in found.table] == [False]
+
+
 def test_a_test_file_with_clients_of_its_own_is_one_test_set(tmp_path: Path) -> None:
     for name, sites in (("train", "ab"), ("test", "ab"), ("others", "bc")):
         rows = "".join(f"{sites[i % 2]},{i},{i % 3 % 2}\n" for i in range(8))
@@ -126,7 +136,7 @@ def test_a_test_file_with_clients_of_its_own_is_one_test_set(tmp_path: Path) -> 
     assert task.test_sizes is None
     assert len(task.test_y) == 8
     data["normalise"] = "client"
-    with pytest.raises(DataError, match="of test samples too"):
+    with pytest.raises(DataError, match="rows of 'c', who has no training row"):
         build_task(Config.of(settings))
 
 

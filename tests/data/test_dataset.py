@@ -76,3 +76,14 @@ def test_every_kind_of_number_is_taken(dtype):
 def test_bad_arrays_are_refused_by_name(arguments, message):
     with pytest.raises(DataError, match=message):
         from_arrays(*arguments)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_sample_without_a_group_is_no_group_called_none(missing: object) -> None:
+    x, y = np.zeros((3, 1)), np.zeros(3, int)
+    with pytest.raises(DataError, match=r"groups says (None|nan) of sample 1"):
+        from_arrays(x, y, groups=np.array(["a", missing, "b"], object))
+    with pytest.raises(DataError, match=r"test_groups says (None|nan) of sample 0"):
+        from_arrays(x, y, x, y, groups=list("aab"), test_groups=np.array([missing, "a", "b"], object))
+    with pytest.raises(DataError, match=r"test_groups has shape \[1\]"):
+        from_arrays(x, y, x, y, groups=list("aab"), test_groups=["a"])

@@ -1,16 +1,17 @@
 """Runs of NIID-Bench are those of its code: torch modules and optimisers in a loop, client by client."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedcom import Simulation, Task
+from fedcom import ConfigError, Simulation, Task
 from fedcom.config.methods import variant
 from fedcom.draws import Draw
-from fedcom.reproduce import STUDIES, Scale, niid
+from fedcom.reproduce import STUDIES, Scale, niid, rates
 from fedcom.reproduce.results import StudyResults
 from fedcom.reproduce.study import panel
 from fedcom.tasks.models import Lenet
@@ -169,3 +170,48 @@ def test_a_hundredth_of_the_bytes_is_judged_beside_the_best_published_method() -
     assert judged(0.99, 2 * d) == ["holds"] * 4  # with one label per client two of their methods collapse
     assert judged(0.99, 2.1 * d) == ["does not hold here"] * 4
     assert judged(0.97, 2 * d) == [*["does not hold here"] * 2, "holds", "does not hold here"]
+
+
+def test_bytes_of_a_run_that_diverged_are_those_of_the_rounds_it_had() -> None:
+    study, scale = STUDIES["niid-compressed-mnist"], Scale(seeds=2)
+    panels = study.plan(scale)
+    records = [record(p.name, label, None) for p in panels for label in p.methods]
+    for one in records:  # before its first evaluation
+        one["rows"] = [{"round": 0, "test_accuracy": 0.1, "uplink_bytes": 0}]
+    results = StudyResults(panels, records, scale)
+    (line, _) = niid.compressed_table(results, panels[0].name)
+    assert (line["accuracy"], line["times_fewer_up"]) == (10, 0)
+    assert [v.outcome for v in study.judge(results)] == ["does not hold here"] * 4
+    sent = niid.PARAMETERS["mnist"] / 25  # per round: a hundredth of 32 bits
+    for one in records:
+        one["rows"] = [{"round": 10, "test_accuracy": 0.1, "uplink_bytes": 10 * sent}]
+    whole = {**records[0], "seed": 1, "rows": [{"round": 50, "test_accuracy": 1, "uplink_bytes": 50 * sent}]}
+    results = StudyResults(panels, [*records, whole], scale)
+    assert niid.fewer(results, panels[0].name, records[0]["method"]) == pytest.approx(100)
+
+
+def test_labels_without_a_rate_run_at_the_published_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned, other = niid.COMPRESSED
+    (tmp_path / "experiments" / "rates").mkdir(parents=True)
+    file = tmp_path / "experiments" / "rates" / "niid-mnist-iid.toml"
+    file.write_text(f'[methods."{tuned}"]\ngamma = 2.0\n[found."{tuned}"]\naccuracy = 90.0\n')
+    monkeypatch.chdir(tmp_path)
+    panels = STUDIES["niid-compressed-mnist"].plan(Scale())
+    found = {(p.name, r.method): r.config.algorithm for p in panels for r in p.runs(1)}
+    assert {algorithm.eta for algorithm in found.values()} == {0.01}
+    assert found["mnist, iid", tuned].gamma == 2.0
+    assert found["mnist, iid", other].gamma == found["mnist, 1 label", tuned].gamma == 1.0
+
+
+def test_gamma_is_tuned_around_the_published_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grids = []
+
+    def note(table: Any, label: str, grid: Any, seeds: int, run: Any) -> Any:
+        grids.append((label, grid, table["algorithm"]["eta"]))
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(rates, "tune_one", note)
+    rates.tune_panel(STUDIES["niid-compressed-mnist"].plan(Scale())[0], tmp_path, "cpu", True)
+    assert grids == [(label, {"gamma": [0.5, 1.0, 2.0]}, 0.01) for label in niid.COMPRESSED]

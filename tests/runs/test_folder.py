@@ -37,6 +37,15 @@ def test_a_folder_that_holds_something_is_refused_unless_it_may(tmp_path: Path) 
         pass
 
 
+def test_a_run_that_was_killed_is_offered_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"status": "running"}')
+    with pytest.raises(ConfigError, match='not done; go on with it by start="resume"'), claim(tmp_path):
+        pass
+    (tmp_path / "summary.json").write_text('{"status": "done"}')
+    with pytest.raises(ConfigError, match="is not empty"), claim(tmp_path):
+        pass
+
+
 def test_a_folder_that_stays_empty_is_not_left_behind(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), claim(tmp_path / "new"):
         raise RuntimeError

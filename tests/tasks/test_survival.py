@@ -135,6 +135,20 @@ def test_the_c_index_is_lifelines() -> None:
         assert abs(ours - want) < 1e-12
 
 
+def test_a_module_with_several_outputs_is_refused_for_survival() -> None:
+    with pytest.raises(ConfigError, match=r"one output per sample, and the module's are of shape \[2\]"):
+        cox(torch.zeros(3, 2), torch.ones(3, 2), torch.full((3,), 1 / 3))
+    y = np.stack([np.arange(6) + 1.0, np.ones(6)], 1)
+    with pytest.raises(ConfigError, match="one output per sample"):
+        Task.from_arrays(nn.Linear(2, 2), np.ones((6, 2)), y, loss=cox, clients=2, partition="iid")
+
+
+def test_a_model_that_answers_nan_has_no_c_index() -> None:
+    y = torch.tensor([[1.0, 1.0], [2.0, 1.0], [3.0, 0.0]])
+    assert math.isnan(concordance_index(torch.tensor([math.nan, 1.0, 2.0]), y))
+    assert concordance_index(torch.tensor([math.inf, 2.0, 1.0]), y) == 1
+
+
 def test_rows_have_the_c_index_and_how_clients_differ() -> None:
     other = Draw.seeded(8)
     test_x = other.normal(30 * D, torch.float64).reshape(30, D)

@@ -227,6 +227,7 @@ def evaluate(
     table.setdefault("run", {})["init"] = str(folder / f"{'best' if best else 'model'}.safetensors")
     simulation, config = prepare(Config.of(table), device)
     scores = simulation.row()
-    found = {"data": config.data.name, **{key: scores[key] for key in SCORES if key in scores}}
+    data = config.data.name or config.data.file
+    found = {"data": data, **{key: scores[key] for key in SCORES if key in scores}}
     found |= {"clients": list(simulation.clients())} if by_client else {}
     print(json.dumps(found, indent=2))

@@ -151,11 +151,14 @@ def normalised(data: Dataset, by: str) -> Dataset:
     x, test_x = (
         t if t.is_floating_point() else t.to(torch.get_default_dtype()) for t in (data.x, data.test_x)
     )
-    x, test_x = x.clone(), test_x.clone()
+    x, test_x = x.clone(), test_x.to(x.dtype, copy=True)
     for group in torch.unique(groups).tolist():
         own = x[groups == group]
         spread = own.std(0) if len(own) > 1 else torch.zeros_like(own[0])
-        mean, spread = own.mean(0), torch.where(spread > 0, spread, 1.0)
+        alike = (own == own[0]).all(0) | (
+            spread == 0
+        )  # a mean of equal numbers may differ from them in rounding
+        mean, spread = torch.where(alike, own[0], own.mean(0)), torch.where(alike, 1.0, spread)
         x[groups == group] = (own - mean) / spread
         if test_groups is not None:
             test_x[test_groups == group] = (test_x[test_groups == group] - mean) / spread
@@ -297,12 +300,20 @@ def _pair(x: Any, y: Any, x_name: str, y_name: str, padding: int | None) -> tupl
     return samples, labels
 
 
-def _groups(groups: Any, n: int) -> Tensor:
-    """Group ids, whole numbers or names, renumbered from 0."""
+def _groups(groups: Any, n: int, name: str = "groups") -> Tensor:
+    """Group ids, whole numbers or names, renumbered from 0.
+
+    Args:
+        name: what errors call them.
+    """
     ids = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
     if ids.shape != (n,) or ids.dtype.kind not in f"{_NAMES}biu":
         raise DataError(
-            f"groups has shape {list(ids.shape)} {ids.dtype}; give {n} whole numbers or names, one per sample"
+            f"{name} has shape {list(ids.shape)} {ids.dtype}; give {n} whole numbers or names, one per sample"
+        )
+    if ids.dtype.kind == "O" and (gaps := [i for i, g in enumerate(ids) if g is None or g != g]):
+        raise DataError(
+            f"{name} says {ids[gaps[0]]} of sample {gaps[0]}; leave such samples out, or name them"
         )
     return torch.from_numpy(numbered(ids))
 
@@ -316,7 +327,7 @@ def _test_groups(groups: Any, test_groups: Any, n: int) -> Tensor:
         )
     ids, own = (np.asarray(g.cpu() if isinstance(g, Tensor) else g) for g in (groups, test_groups))
     known = list(np.unique(ids.astype(str) if ids.dtype.kind in _NAMES else ids))
-    _groups(own, n)  # refuses what is no group
+    _groups(own, n, "test_groups")  # refuses what is no group
     strangers = sorted({str(g) for g in own.tolist()} - {str(g) for g in known})
     if strangers:
         raise DataError(f"test samples are of {strangers[0]!r}, who has no training sample; leave them out")

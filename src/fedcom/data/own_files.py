@@ -1,16 +1,18 @@
 """Data of the user's own in a file: arrays in .npz, tables in .csv or .parquet."""
 
-import csv
 import math
 import zipfile
 import zlib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcom.data.dataset import Dataset, from_arrays, numbered
+from fedcom.data.csv_files import first_unusable, read_csv
+from fedcom.data.dataset import Dataset, from_arrays, normalised, numbered
 from fedcom.data.files import array_header, refuse_too_large
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError, nearest
@@ -18,7 +20,23 @@ from fedcom.imports import optional
 
 Columns = dict[str, NDArray[Any]]  # by name, in order
 LABEL, Y, CLIENT = "label", "y", "client"  # what the columns are called unless told otherwise
-_KINDS = (".npz", ".csv", ".parquet")
+INDEX = "__index_level_0__"  # what pandas calls an index that has no name
+_MISSING = ("na", "n/a", "nan", "null", "?")  # what a label is in files where it is not known
+
+
+class _Halves(NamedTuple):
+    """What a file holds: samples, their targets and clients, and a test set if it has one of its own."""
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    groups: NDArray[Any] | None
+    test_x: NDArray[Any] | None = None
+    test_y: NDArray[Any] | None = None
+    features: tuple[str, ...] = ()  # the columns of x; none if it is an array
+
+    def rows(self, places: NDArray[Any]) -> "_Halves":
+        """Some of the samples."""
+        return _Halves(self.x[places], self.y[places], None if self.groups is None else self.groups[places])
 
 
 def read_own(
@@ -29,6 +47,7 @@ def read_own(
     draw: Draw,
     time: str | None = None,
     event: str | None = None,
+    normalise: str | None = None,
 ) -> Dataset:
     """The data set in a file.
 
@@ -43,62 +62,138 @@ def read_own(
         client: the name of the client's column or array; None: client, if there is one.
         test: a file with the test set, or the share of rows to hold out, drawn at random; None: no test set.
         time: the name of the column of times, for survival, and `event` that of the events; None: labels.
+        normalise: see `normalised`; None: features are as they are.
     """
     path = Path(path)
-    targets = (label or (Y if path.suffix == ".npz" else LABEL),) if time is None else (time, event or "")
-    x, names, groups, test_x, test_names = _halves(path, targets, client)
-    test_groups = None
+    targets = (
+        (label or (Y if path.suffix.lower() == ".npz" else LABEL),) if time is None else (time, event or "")
+    )
+    train = _halves(path, targets, client)
+    held = _Halves(train.x[:0], train.y[:0], None)
     if isinstance(test, str):
-        if test_x is not None:
+        if train.test_x is not None:
             raise ConfigError(f"{path} holds test_x already; leave data.test out")
-        test_x, test_names, test_groups, *_ = _halves(Path(test), targets, client)
-        if groups is None or test_groups is None or not np.isin(test_groups, groups).all():
-            test_groups = None  # clients that only the test set has are no clients of this run
+        held = _aligned(_halves(Path(test), targets, client), Path(test), train.features, path)
+        held = held._replace(groups=_known_clients(held, train, test, normalise))
     elif test is not None:
         if not 0 < test < 1:
             raise ConfigError(f"data.test is a file or a share of the rows, such as 0.2; got {test}")
-        order = draw.permutation(len(x)).numpy()
-        held, kept = np.split(order, [max(1, round(test * len(x)))])
-        if groups is not None:  # a client whose every row was drawn keeps them
-            lonely = ~np.isin(groups[held], groups[kept])
-            held, kept = held[~lonely], np.concatenate([kept, held[lonely]])
-        test_x, test_names, x, names = x[held], names[held], x[kept], names[kept]
-        groups, test_groups = (None, None) if groups is None else (groups[kept], groups[held])
-    y, test_y = (names, test_names) if time else _numbered(names, test_names, path)
+        train, held = _drawn(train, test, draw)
+    with_test = test is not None
+    test_x, test_y = (held.x, held.y) if with_test else (train.test_x, train.test_y)
+    y, test_y = (train.y, test_y) if time else _numbered(train.y, test_y, path)
     lives = time is not None
-    return from_arrays(
-        x, y, test_x, test_y, groups, path.stem, any_targets=lives, test_groups=test_groups, survival=lives
+    data = from_arrays(
+        train.x,
+        y,
+        test_x,
+        test_y,
+        train.groups,
+        path.stem,
+        any_targets=lives,
+        test_groups=held.groups,
+        survival=lives,
     )
+    data = data if normalise is None else normalised(data, normalise)
+    return replace(data, x=data.x.float(), test_x=data.test_x.float()) if train.features else data
 
 
-def _halves(path: Path, targets: tuple[str, ...], client: str | None) -> tuple[Any, Any, Any, Any, Any]:
-    """x, targets and clients of a file, and x and targets of the test set if the file has one."""
-    if path.suffix not in _KINDS:
-        raise DataError(f"{path} is not {', '.join(_KINDS)}; save it as one of them")
+def _drawn(rows: _Halves, share: float, draw: Draw) -> tuple[_Halves, _Halves]:
+    """The rows to train on, and a share drawn at random to test on."""
+    order = draw.permutation(len(rows.x)).numpy()
+    held, kept = np.split(order, [max(1, round(share * len(order)))])
+    if rows.groups is not None:  # a client whose every row was drawn keeps them
+        lonely = ~np.isin(rows.groups[held], rows.groups[kept])
+        held, kept = held[~lonely], np.concatenate([kept, held[lonely]])
+    return rows.rows(kept)._replace(features=rows.features), rows.rows(held)
+
+
+def _aligned(held: _Halves, test: Path, features: tuple[str, ...], path: Path) -> _Halves:
+    """A test set with its columns in the order of the training rows' columns."""
+    if not (held.features and features):
+        return held
+    for has, lacks, file, other in (
+        (features, held.features, path, test),
+        (held.features, features, test, path),
+    ):
+        if alone := [name for name in has if name not in lacks]:
+            raise DataError(
+                f"{file} has the column {alone[0]!r}, and {other} has not; a test set has the features "
+                "of the training rows"
+            )
+    return held._replace(x=held.x[:, [held.features.index(name) for name in features]], features=features)
+
+
+def _known_clients(held: _Halves, train: _Halves, test: str, normalise: str | None) -> NDArray[Any] | None:
+    """The clients of test rows; None if they are not known, or are not all clients of this run."""
+    if held.groups is None or train.groups is None:
+        return None
+    own = {str(client) for client in train.groups.tolist()}
+    strangers = [str(client) for client in held.groups.tolist() if str(client) not in own]
+    if strangers and normalise == "client":
+        raise DataError(
+            f"{test} has rows of {strangers[0]!r}, who has no training row to scale them by; leave them out, "
+            "or set data.normalise=all"
+        )
+    return None if strangers else held.groups
+
+
+def _halves(path: Path, targets: tuple[str, ...], client: str | None) -> _Halves:
+    """What a file holds, checked."""
+    readers: dict[str, Callable[[Path], Columns]] = {".npz": read_npz, ".csv": read_csv, ".parquet": _parquet}
+    if path.is_dir():
+        raise DataError(
+            f"{path} is a folder; put the rows of all clients into one file, with a column that names the "
+            "client (data.client_column)"
+        )
+    kind = path.suffix.lower()
+    if kind not in readers:
+        raise DataError(f"{path} is not {', '.join(readers)}; save it as one of them")
     if not path.is_file():
         raise DataError(f"no file {path}; data.path names a file, from the current folder or in full")
-    columns = {".npz": read_npz, ".csv": _csv, ".parquet": _parquet}[path.suffix](path)
-    if path.suffix == ".npz":
-        y = _targets(columns, targets, path)
-        x, groups = _column(columns, "x", path), columns.get(client or CLIENT)
-        if client is not None and groups is None:
-            _column(columns, client, path)
-        return x, y, groups, columns.get("test_x"), columns.get("test_y")
+    columns = readers[kind](path)
     y = _targets(columns, targets, path)
-    groups = _column(columns, client, path) if client else columns.get(CLIENT)
+    groups = _clients(columns, client, path)
+    if kind == ".npz":
+        x = _column(columns, "x", path)
+        _check_lengths(path, {"x": x, " and ".join(targets): y, client or CLIENT: groups})
+        return _Halves(x, y, groups, columns.get("test_x"), columns.get("test_y"))
     features = {k: v for k, v in columns.items() if k not in (*targets, client or CLIENT)}
+    clients = "" if groups is not None else " name it in data.client_column if it says whose rows these are,"
+    rule = f"features must be numbers; leave it out of the file,{clients} or"
     for name, values in features.items():
-        if values.dtype.kind not in "biuf":
-            bad = next((str(value) for value in values if not _is_number(value)), str(values[0]))
-            raise DataError(
-                f"column {name!r} of {path} holds {bad!r}, but features must be numbers; leave it out of the "
-                "file, or write numbers"
-            )
+        _refuse_words(values, f"column {name!r} of {path}", rule)
     if not features:
         raise DataError(
             f"{path} has no column beside {', '.join(targets)} and {client or CLIENT}; add features"
         )
-    return np.stack([v.astype(np.float32) for v in features.values()], 1), y, groups, None, None
+    x = np.stack([v.astype(np.float64) for v in features.values()], 1)  # float32 once they are scaled
+    return _Halves(x, y, groups, features=tuple(features))
+
+
+def _check_lengths(path: Path, found: dict[str, NDArray[Any] | None]) -> None:
+    """Refuse arrays that are not of the same samples, or hold what is no number."""
+    arrays = {name: values for name, values in found.items() if values is not None}
+    lengths = {name: len(values) if values.ndim else None for name, values in arrays.items()}
+    if None in lengths.values() or len({*lengths.values()}) > 1:
+        shapes = ", ".join(f"{name} {list(values.shape)}" for name, values in arrays.items())
+        raise DataError(
+            f"the arrays of {path} have the shapes {shapes}; the first axis is the samples of each"
+        )
+    x = arrays["x"]
+    if x.dtype.kind == "f" and len(bad := np.argwhere(~np.isfinite(x))):
+        raise DataError(f"x of {path} holds NaN or infinity, first in sample {bad[0][0]}; clean it first")
+
+
+def _clients(columns: Columns, name: str | None, path: Path) -> NDArray[Any] | None:
+    """The client of each row; whole numbers may have been written as 1.0."""
+    found = _column(columns, name, path) if name else columns.get(CLIENT)
+    if found is None or found.dtype.kind != "f":
+        return found
+    if not np.array_equal(found, np.round(found)):
+        odd = next(value for value in found.tolist() if value != round(value))
+        raise DataError(f"{name or CLIENT!r} of {path} holds {odd}; clients are names or whole numbers")
+    return found.astype(np.int64)
 
 
 def _targets(columns: Columns, names: tuple[str, ...], path: Path) -> NDArray[Any]:
@@ -107,11 +202,15 @@ def _targets(columns: Columns, names: tuple[str, ...], path: Path) -> NDArray[An
     if len(found) == 1:
         return found[0]
     for name, values in zip(names, found, strict=True):
-        if values.dtype.kind not in "biuf":
-            raise DataError(
-                f"column {name!r} of {path} holds {str(values[0])!r}; times and events are numbers"
-            )
+        _refuse_words(values, f"column {name!r} of {path}", "times and events are numbers;")
     return np.stack([values.astype(np.float32) for values in found], 1)
+
+
+def _refuse_words(values: NDArray[Any], whose: str, rule: str) -> None:
+    """Raise DataError if these are not all numbers."""
+    if values.dtype.kind not in "biuf":
+        bad = next((str(value) for value in values if not _is_number(value)), str(values[0]))
+        raise DataError(f"{whose} holds {bad!r}, but {rule} write numbers")
 
 
 def _column(columns: Columns, name: str, path: Path) -> NDArray[Any]:
@@ -124,7 +223,14 @@ def _column(columns: Columns, name: str, path: Path) -> NDArray[Any]:
 
 def _numbered(y: NDArray[Any], test_y: Any, path: Path) -> tuple[Any, Any]:
     """Labels as classes 0, 1, 2, ... in order, or as floats, one column each, if they are fractions."""
-    both = y if test_y is None else np.concatenate([y, np.asarray(test_y)])
+    if test_y is not None and len(test_y) and (y.dtype.kind in "biuf") != (test_y.dtype.kind in "biuf"):
+        raise DataError(
+            f"labels of training and test samples of {path} are not of one kind: {y[0]!s} and {test_y[0]!s}; "
+            "write them alike"
+        )
+    both = y if test_y is None else np.concatenate([y, test_y])
+    if both.dtype.kind not in "biuf" and (gaps := [v for v in both.astype(str) if v.lower() in _MISSING]):
+        raise DataError(f"a label of {path} is {gaps[0]!s}, which stands for none; leave such rows out")
     if both.dtype.kind == "f" and not np.array_equal(both, np.round(both)):
         numbers: Any = both.reshape(len(both), -1).astype(np.float32)
     elif both.ndim != 1:
@@ -158,38 +264,6 @@ def _refuse_false_header(path: Path, members: zipfile.ZipFile, member: zipfile.Z
             raise ValueError(f"the header of {member.filename} says {shape}, which is not what follows")
 
 
-def _csv(path: Path) -> Columns:
-    """The columns of a CSV file with a line of headings; those that are all numbers become so."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            heading = next(reader, [])
-            lines = [(reader.line_num, row) for row in reader if row]
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read as CSV with a line of headings: {error}") from None
-    for number, row in lines:
-        if len(row) != len(heading):
-            raise DataError(f"line {number} of {path} has {len(row)} cells, the first {len(heading)}")
-        if not all(map(str.strip, row)):
-            empty = heading[[cell.strip() for cell in row].index("")]
-            raise DataError(
-                f"line {number} of {path} is empty in column {empty!r}; fill it in, or leave the line out"
-            )
-    if not lines:
-        raise DataError(f"{path} has no rows below its headings")
-    columns = zip(*(row for _, row in lines), strict=True)
-    return {name: _typed(column) for name, column in zip(heading, columns, strict=True)}
-
-
-def _typed(cells: tuple[str, ...]) -> NDArray[Any]:
-    for kind in (np.int64, np.float64):
-        try:
-            return np.array(cells).astype(kind)
-        except (ValueError, OverflowError):
-            continue
-    return np.array(cells)
-
-
 def _is_number(value: object) -> bool:
     try:
         float(str(value))
@@ -208,4 +282,16 @@ def _parquet(path: Path) -> Columns:
         raise
     except Exception as error:
         raise DataError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:200]}") from None
-    return {name: found[name].to_numpy() for name in found.column_names}
+    for name in found.column_names:
+        if found[name].null_count:
+            raise DataError(f"column {name!r} of {path} has empty cells; fill them in, or leave the rows out")
+    columns = {name: found[name].to_numpy() for name in found.column_names}
+    for name, values in columns.items():
+        if (row := first_unusable(values)) is not None:
+            raise DataError(
+                f"row {row} of {path} holds {values[row]} in column {name!r}, which is no finite number; "
+                "write one, or leave the row out"
+            )
+    if INDEX in columns:
+        raise DataError(f"{path} has an index of pandas beside its columns; leave it out, by index=False")
+    return columns

@@ -11,6 +11,7 @@ from fedcom.config import Table, dumps, read
 from fedcom.config.methods import method_keys
 from fedcom.config.tables import toml_key
 from fedcom.errors import ConfigError, unknown
+from fedcom.formats import counted
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.study import method_rates, panel, rates_in
 from fedcom.studies import sweep, sweep_report
@@ -92,7 +93,8 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
         own = {key: values for key, values in near.items() if key in keys and key in tunes[label]}
         shared = {key: rate for key, rate in panel.table.get("algorithm", {}).items() if key in DEFAULTS}
         start = {**DEFAULTS, **_own_rates(method), **shared, **method_rates(data, method)}
-        grid = _first_grid(given, start, own)
+        near_shared = panel.near is not None and own.keys() <= shared.keys()
+        grid = around(shared, own) if near_shared else _first_grid(given, start, own)
         try:
             best[label] = tune_one(held_out(panel.table, SEED), label, grid, seeds, run)
         except ConfigError as error:
@@ -148,7 +150,8 @@ def _runner(folder: Path, device: str, quiet: bool) -> RunTrials:
 
 def facts(data: str, grid: Mapping[str, Sequence[float]], seeds: int, score: str = "accuracy") -> Table:
     """How rates were tuned, for their file."""
-    by = f"{score} on held-out samples, the mean of the last {LAST} evaluations; the best on {seeds} seeds"
+    by = f"{score} on held-out samples, the mean of the last {LAST} evaluations; the best on "
+    by += counted(seeds, "seed")
     return {"data": data, "seed": SEED, "chosen_by": by, **{key: list(own) for key, own in grid.items()}}
 
 

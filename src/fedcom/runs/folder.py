@@ -64,16 +64,22 @@ def claim(out: Path, *, used: bool = False) -> Iterator[None]:
         raise _unusable(out, error) from None
     try:
         if not used and any(path.name != LOCK for path in out.iterdir()):
-            over = flag("force", 'start="over"')
-            raise ConfigError(
-                f"{out} is not empty; choose another {flag('out')}, or {over} to overwrite the results there"
-            )
+            raise ConfigError(_not_empty(out))
         yield
     finally:
         (out / LOCK).unlink(missing_ok=True)
         lock.close()
         with suppress(OSError):
             out.rmdir()
+
+
+def _not_empty(out: Path) -> str:
+    """What may be done about a folder that holds something."""
+    over, other = flag("force", 'start="over"'), f"choose another {flag('out')}"
+    if read_json(out / "summary.json").get("status", "done") == "done":
+        return f"{out} is not empty; {other}, or {over} to overwrite the results there"
+    on = flag(f"resume {out}", 'start="resume"')
+    return f"{out} holds a run that is not done; go on with it by {on}, {other}, or {over} to overwrite it"
 
 
 def holder(out: Path) -> dict[str, Any] | None:

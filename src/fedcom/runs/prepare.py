@@ -11,7 +11,6 @@ from torch.nn.functional import mse_loss
 from fedcom.config import Config, DataConfig, RunConfig, RunSettings
 from fedcom.config.sections import TEXT
 from fedcom.data import DATASETS, PARTITIONS, Dataset, load, read_tokens, split
-from fedcom.data.dataset import normalised
 from fedcom.data.own_files import read_own
 from fedcom.data.synthetic import LAID_OUT, Synthetic
 from fedcom.data.text import read_text
@@ -214,10 +213,8 @@ def read_data(config: Config) -> Dataset:
     elif c.path is not None and name == TEXT:
         data = read_text(c.path, c.text_column, c.client_column, c.test, c.length, c.tokenizer)
     elif c.path is not None:
-        data = read_own(
-            c.path, c.label_column, c.client_column, c.test, draw.fold("test"), c.time_column, c.event_column
-        )
-        data = data if c.normalise is None else normalised(data, c.normalise)
+        columns, survival = (c.label_column, c.client_column), (c.time_column, c.event_column)
+        data = read_own(c.path, *columns, c.test, draw.fold("test"), *survival, c.normalise)
     else:
         seed, by = config.run.seed, c.normalise
         data = load(

@@ -12,6 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from fedcom.data import Dataset
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
+from fedcom.formats import counted
 from fedcom.registry import Registry, derived_from
 from fedcom.tasks.language import Gru, Transformer
 from fedcom.tasks.llama import Llama
@@ -73,7 +74,8 @@ class Binary(Model):
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         if classes != 2:
-            raise ConfigError(f"binary is for two classes, and the data has {classes}; take logistic")
+            needed = counted(classes, "output")
+            raise ConfigError(f"binary is for two classes, and this data needs {needed}; take logistic")
         return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), 1), nn.Flatten(-2))
 
     def loss(self) -> Loss:

@@ -9,6 +9,7 @@ import math
 import torch
 from torch import Tensor
 
+from fedcom.errors import ConfigError
 from fedcom.tasks.losses import batch_loss
 
 _PAIRS = 1 << 24  # pairs of samples that are compared at once
@@ -23,6 +24,11 @@ def cox(outputs: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
     """
     time, event = targets[..., 0], targets[..., 1]
     risk, here = outputs.flatten(), weight > 0
+    if risk.shape != time.shape:
+        raise ConfigError(
+            f"survival takes one output per sample, and the module's are of shape {list(outputs.shape[1:])}; "
+            "give its last layer one output"
+        )
     latest_first, order = torch.where(here, -time, torch.inf).sort(stable=True)
     last_alike = torch.searchsorted(latest_first, latest_first, right=True) - 1
     at_risk = torch.where(here, risk, -torch.inf)[order].logcumsumexp(0)[last_alike]
@@ -33,10 +39,13 @@ def cox(outputs: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
 def concordance_index(outputs: Tensor, targets: Tensor) -> float:
     """The share of pairs in which the one that had the event first has the larger output.
 
-    Only pairs count in which it is known who had it first. Equal outputs count one half. NaN without pairs.
+    Only pairs count in which it is known who had it first. Equal outputs count one half. NaN if there is no
+    such pair, or if an output is NaN.
     """
     time, event = targets.double().unbind(-1)
     risk = outputs.flatten().double()
+    if risk.isnan().any():
+        return math.nan
     happened = (event > 0).nonzero()[:, 0]
     pairs = right = 0
     for some in torch.split(happened, max(1, _PAIRS // max(1, len(time)))):
