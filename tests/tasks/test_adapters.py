@@ -35,6 +35,7 @@ from fedcom.config.methods import alone
 from fedcom.draws import Draw
 from fedcom.engines.stacks import stack_runs
 from fedcom.tasks.adapters import adapted_layers, kept, load_kept, merged
+from fedcom.tasks.language import Gru
 from fedcom.tasks.objective import Objective
 from tests.cli.test_cli import Command, command
 from tests.conftest import close
@@ -429,7 +430,8 @@ def test_layers_of_every_kind_have_adapters() -> None:
 
 @torch.no_grad()
 def test_adapters_count_wherever_a_layer_is_used(tmp_path: Path) -> None:
-    """In evaluation torch's transformer layers read weights past them; a layer may have two names."""
+    """In evaluation torch's transformer layers read weights past them; a layer may have two names; the units
+    of a GRU are computed from the weight of a layer that is not called."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
     module = lora(nn.TransformerEncoder(layer, 2), 2, layers=("linear1", "linear2")).eval()
@@ -440,6 +442,17 @@ def test_adapters_count_wherever_a_layer_is_used(tmp_path: Path) -> None:
     assert close(module(x), copy.deepcopy(module).train()(x), 1e-5)
     seen = module(x, src_key_padding_mask=padding)[:, :3]
     assert close(seen, copy.deepcopy(module).train()(x, src_key_padding_mask=padding)[:, :3], 1e-5)
+
+    module = lora(Gru(embed=4, hidden=8).module((6,), 7).bfloat16(), 2, layers=("inputs", "state"))
+    for _, part in adapted_layers(module):
+        part.lora_B.normal_()
+    x = torch.randint(7, (3, 6))
+    for dtype in (torch.bfloat16, torch.float32):
+        assert close(module.to(dtype)(x), merged(module)(x), 0.02)
+    state = dict(adapted_layers(module))["layers.0.state"]
+    before = module(x)
+    state.lora_B.zero_()
+    assert not close(module(x), before, 0.1)
 
     shared = nn.Linear(4, 4)
     module = lora(nn.Sequential(shared, nn.Tanh(), shared), 2)

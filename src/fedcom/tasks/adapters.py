@@ -234,6 +234,14 @@ def adapted_layers(module: nn.Module) -> Iterator[tuple[str, Adapted]]:
     return ((name, part) for name, part in module.named_modules() if isinstance(part, Adapted))
 
 
+def whole_weight(layer: nn.Linear, dtype: torch.dtype) -> Tensor:
+    """The weight of a linear layer with its adapter, if any, for modules that do not call the layer."""
+    weight = layer.weight.to(dtype)
+    if not isinstance(layer, AdaptedLinear):
+        return weight
+    return weight + layer.scale * layer.lora_B.to(dtype) @ layer.lora_A.to(dtype)
+
+
 def own_base(module: nn.Module, dtype: torch.dtype) -> Tensor:
     """Give the adapted layers of a module weights of their own; returns the memory of all, as one vector.
 
