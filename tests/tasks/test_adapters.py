@@ -118,6 +118,43 @@ def test_two_rounds_by_hand(method: str) -> None:
         assert ("D" in told) == (method == "fedex")
 
 
+@pytest.mark.parametrize("also", [(), ("0.bias",)])
+def test_kept_moments_of_a_half_know_its_own_steps(also: tuple[str, ...]) -> None:
+    """As torch.optim.AdamW, which steps a tensor only where it has a gradient."""
+    base = nn.Sequential(nn.Linear(4, 3)).double()
+    with torch.no_grad():
+        base[0].weight.copy_(numbers("weight", 3, 4))
+    module = lora(base, RANK, ALPHA, also=also, method="rolora")
+    x, y = numbers("x", 6, 4), numbers("y", 6, 3)
+    parts = [range(3), range(3, 6)]
+    task = Task.from_arrays(module, x, y, partition=parts, loss=halves, dtype="float64")
+    method = FedAvg(eta=0.05, tau=(2, 3), batch="full", decay=1, local=AdamWSteps(keep=True))
+    run = Simulation(task, method, rounds=5, device="cpu")
+
+    twins = [copy.deepcopy(module) for _ in parts]
+    optimisers = [torch.optim.AdamW(twin.parameters(), lr=0.05, weight_decay=0.01) for twin in twins]
+    server = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
+    for number in range(5):
+        trained = [name for name in server if name == "0.bias" or name.endswith("BA"[number % 2])]
+        ends = []
+        for j, (twin, optimiser) in enumerate(zip(twins, optimisers, strict=True)):
+            own = dict(twin.named_parameters())
+            for name, p in server.items():
+                own[name].data.copy_(p)
+            for _ in range(2 + j):
+                twin.zero_grad()
+                halves(twin(x[3 * j : 3 * j + 3]), y[3 * j : 3 * j + 3]).backward()
+                for name in server.keys() - trained:
+                    own[name].grad = None
+                optimiser.step()
+            ends.append({name: own[name].detach().clone() for name in server})
+        moved = {n: [2.5 / (2 + j) * (end[n] - server[n]) for j, end in enumerate(ends)] for n in server}
+        server = {n: server[n] + (moved[n][0] + moved[n][1]) / 2 for n in server}
+        run.step()
+        ours = dict(run.module().named_parameters())
+        assert all(close(ours[name].detach(), p) for name, p in server.items()), number
+
+
 def small_task(method: str, **more: Any) -> Task:
     draw = Draw.seeded(1)
     x, y = draw.fold("x").normal(40 * 5, torch.float64).reshape(40, 5), draw.fold("y").integers(3, 40)
