@@ -209,3 +209,33 @@ def test_lazy_modules_see_several_inputs() -> None:
     assert close(
         task.objective.outputs(w, task.x).double(), F.relu(task.x @ w[:16].reshape(2, 8).T + w[16:]).double()
     )
+
+
+class Recurrent(nn.Module):
+    """A trained embedding, a recurrent layer or cell that is frozen, and a trained head."""
+
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.embed, self.inner, self.head = nn.Embedding(9, 4), kind(4, 5), nn.Linear(5, 3)
+        self.inner.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = self.embed(x).transpose(0, 1)
+        if isinstance(self.inner, nn.RNNBase):
+            return self.head(self.inner(steps)[0][-1])  # type: ignore[no-any-return]
+        state: Any = None
+        for step in steps:
+            state = self.inner(step, state)
+        return self.head(state[0] if isinstance(state, tuple) else state)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_what_stands_before_a_frozen_recurrent_layer_is_trained(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randint(9, (8, 6)), torch.arange(8) % 3
+    task = Task.from_arrays(Recurrent(kind), x, y, clients=2, dtype="float64")
+    w, weight = task.objective.start, torch.full((1, 4), 0.25, dtype=torch.float64)
+    found = task.objective.gradients(w[None], task.x[None, :4], task.y[None, :4], weight)[0]
+    module = task.objective.loaded(w)
+    F.cross_entropy(module(task.x[:4]), task.y[:4]).backward()
+    assert close(found, torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))

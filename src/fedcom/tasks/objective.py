@@ -16,7 +16,7 @@ from fedcom.errors import ConfigError, DataError
 from fedcom.tasks.adapters import PRODUCTS, RANKS, TURNS, own_base
 from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
-from fedcom.tasks.dropout import Masks, has_dropout
+from fedcom.tasks.dropout import Masks, has_dropout, has_frozen_recurrence
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
 from fedcom.tasks.norms import STATISTICS, Choice, check_norms, converted, counting, norms, write
 from fedcom.tasks.pooled import Pooled
@@ -98,7 +98,7 @@ class Objective:
         self.dense = Dense.of(module, self.layout) if loss is None else None
         self.pooled = Pooled.of(module, self.layout) if loss is None else None
         self.drops, self.several = has_dropout(self.module), cast(Inputs | None, None)
-        self._embeds = embeds(self.module)
+        self._embeds, self._recurs = embeds(self.module), has_frozen_recurrence(self.module)
         self._gradients = self.dense.gradients if self.dense else vmap(grad(self._weighted_loss))
         self.same_in_any_stack = self.dense is not None
 
@@ -400,7 +400,7 @@ class Objective:
 
     def _trained(self, module: nn.Module, w: Tensor, x: Tensor, key: Tensor | None) -> Tensor:
         """The outputs of a step of training."""
-        if not self.drops:
+        if not (self.drops or self._recurs):
             return self._call(module, w, x)
         with Masks(key):
             return self._call(module, w, x)
