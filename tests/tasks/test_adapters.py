@@ -35,7 +35,7 @@ from fedcom.config.methods import alone
 from fedcom.draws import Draw
 from fedcom.engines.stacks import stack_runs
 from fedcom.tasks.adapters import adapted_layers, kept, load_kept, merged
-from fedcom.tasks.language import Gru
+from fedcom.tasks.language import Gru, Transformer
 from fedcom.tasks.objective import Objective
 from tests.cli.test_cli import Command, command
 from tests.conftest import close
@@ -501,6 +501,27 @@ def test_adapters_count_wherever_a_layer_is_used(tmp_path: Path) -> None:
     assert close(merged(module)(x), module(x), 1e-5)
     with pytest.raises(ConfigError, match="'2' has another name too, which peft's files cannot hold"):
         save_peft(module, tmp_path)
+
+
+@pytest.mark.parametrize("method", ["fedex", "flora"])
+def test_the_bases_of_layers_with_one_weight_change_apart(method: Any, tmp_path: Path) -> None:
+    """As if the weight had been there twice; it may not be trained under either name."""
+    torch.manual_seed(0)
+    base = Transformer(width=8, heads=2, layers=1, tied=True).module((5,), 7)
+    twice = copy.deepcopy(base)
+    twice.head.weight = nn.Parameter(twice.head.weight.detach().clone())  # type: ignore[union-attr]
+    x, ends = torch.randint(7, (12, 6)), list[nn.Module]()
+    for module in (base, twice):
+        adapted = lora(module, RANK, layers=("tokens", "head"), method=method)
+        task = Task.from_arrays(adapted, x[:, :-1], x[:, 1:], clients=3)
+        run = Simulation(task, FedAvg(eta=0.1, tau=2, batch=2), rounds=2, device="cpu")
+        run.run()
+        ends.append(merged(run.module()))
+    for one, other in zip(*(end.parameters() for end in ends), strict=True):
+        assert close(one, other, 1e-6)
+    assert not close(ends[0].head.weight, ends[0].tokens.weight, 1e-3)  # type: ignore[arg-type, union-attr]
+    with pytest.raises(ConfigError, match=rf"{method} changes .* 'head.weight' cannot be trained also"):
+        lora(base, RANK, layers="head", also="tokens", method=method)
 
 
 @pytest.mark.parametrize("adapter", [None, "fedex"])

@@ -108,10 +108,10 @@ class Adapter:
         if self.name == "het":
             setattr(twin, RANKS, (tuple(adapted), self.ranks))
         if self.name in ("fedex", "flora"):
-            for name in [f"{name}.weight" for name in adapted if named[f"{name}.weight"].requires_grad]:
+            for name in [name for name in adapted if twin.get_parameter(f"{name}.weight").requires_grad]:
                 raise ConfigError(
-                    f"adapter {self.name} changes the weights of adapted layers itself, so {name!r} cannot "
-                    f"be trained also; got also={','.join(self.also)}"
+                    f"adapter {self.name} changes the weights of adapted layers itself, so '{name}.weight' "
+                    f"cannot be trained also; got also={','.join(self.also)}"
                 )
             setattr(twin, PRODUCTS, (tuple(adapted), self.alpha / self.rank, self.name == "flora"))
         return twin
