@@ -600,6 +600,15 @@ def test_a_run_s_folder_holds_what_its_model_needs(adapter: str, tmp_path: Path,
     assert "no text" in command("generate", "run", "--prompt", "a").err
 
 
+@pytest.mark.parametrize(
+    "typed", ["adapter.layers=0,head", "adapter.layers=[0, head]", 'adapter.layers=[0,"head"]']
+)
+def test_names_of_layers_may_be_typed_with_commas_between(typed: str) -> None:
+    adapter = Config.of(read(None, [typed, "adapter.also=norm"])).model.adapter
+    assert adapter is not None
+    assert (adapter.layers, adapter.also) == (("0", "head"), ("norm",))
+
+
 def test_draws_depend_on_the_seed_and_the_name_alone() -> None:
     def first(seed: int, layers: str) -> Tensor:
         torch.rand(1)

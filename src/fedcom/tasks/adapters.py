@@ -347,7 +347,13 @@ def _once(module: nn.Module, found: list[tuple[str, nn.Module]]) -> list[tuple[s
 
 
 def _texts(names: Any) -> Any:
-    """Names as text; those of nn.Sequential's layers are numbers where a config has them."""
+    """Names as text; those of nn.Sequential's layers are numbers where a config has them.
+
+    Several names with commas between are what is typed on a command line.
+    """
+    if isinstance(names, str) and "," in names:
+        inner = names[1:-1] if names.startswith("[") and names.endswith("]") else names
+        return [name.strip() for name in inner.split(",") if name.strip()]
     if isinstance(names, list | tuple):
         return [_texts(name) for name in names]
     return str(names) if type(names) is int else names
