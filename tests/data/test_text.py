@@ -192,6 +192,7 @@ def test_a_text_is_cut_into_sequences_and_unknown_characters_are_one():
     assert data.test_x.tolist() == [[a, 1, 0], [a, 0, 0]]
     assert data.test_y.tolist() == [[1, b, -100], [b, -100, -100]]
     assert data.tokens.decode(data.test_y[0, :2]) == "�b"
+    assert data.tokens.decode([2, 10**6]) == data.tokens.characters[0] + "�", "a model may have more tokens"
     assert data.classes == 6
     (one,) = (from_text({"a": "one long line of words"}, test=0.4),)
     assert one.tokens.decode(one.x[0]) == "one long lin"

@@ -194,6 +194,19 @@ def test_whole_numbers_that_a_dtype_cannot_hold_are_refused() -> None:
     assert Task.from_arrays(Pair(), x, Y, clients=2, dtype="float64").x.dtype == torch.float64
 
 
+@pytest.mark.parametrize("wrong", [5, -1])
+@pytest.mark.parametrize("where", ["training", "test", "mapping"])
+def test_numbers_that_an_embedding_does_not_have_are_refused(wrong: int, where: str) -> None:
+    """They may be in few samples, and torch says no more than that an index is out of range."""
+    module = nn.Sequential(OrderedDict(input=nn.Embedding(5, 2), flat=nn.Flatten(), head=nn.Linear(6, 3)))
+    x, y = torch.arange(60).reshape(20, 3) % 5, torch.arange(20) % 3
+    test_x = x.clone()
+    (test_x if where == "test" else x)[7, 1] = wrong
+    given: Any = ({"input": x}, y) if where == "mapping" else (x, y, test_x, y)
+    with pytest.raises(ConfigError, match=rf"embedding of 5 rows.* from {min(wrong, 0)} to {max(wrong, 4)}"):
+        Task.from_arrays(module, *given, clients=2)
+
+
 def test_lazy_modules_see_several_inputs() -> None:
     class Lazy(nn.Module):
         def __init__(self) -> None:

@@ -155,11 +155,12 @@ class Objective:
 
     def _whole_numbers(self, x: Tensor) -> Tensor:
         """The inputs of whole numbers, of a module that takes several."""
-        assert self.several is not None
-        args, named = self.several.apart(x, keeps=True)
-        return torch.cat(
-            [part.flatten() for part in (*args, *named.values()) if not part.is_floating_point()]
-        )
+        return torch.cat([part.flatten() for part in self._whole_parts(x)])
+
+    def _whole_parts(self, x: Tensor) -> list[Tensor]:
+        """The inputs of whole numbers, each by itself [samples, ...]."""
+        args, named = ((x,), {}) if self.several is None else self.several.apart(x, keeps=True)
+        return [part for part in (*args, *named.values()) if not part.is_floating_point()]
 
     def taking(self, several: Inputs | None) -> "Objective":
         """The same objective for a module of several inputs.
@@ -280,11 +281,13 @@ class Objective:
             first = self.look_for_dropout(x[:1])
             outputs = self.outputs(self.start, x[:1])
         except _MISFITS as error:
+            self.check_numbers(x)
             swapped = "; are x and y swapped?" if x.dim() == 1 < y.dim() else ""
             raise ConfigError(
                 f"the module cannot take one sample of {_shape(x, self.several)}: {told(error)}; change the "
                 f"module or the shape of x{swapped}"
             ) from error
+        self.check_numbers(x)
         scores = self._scores(outputs, y[:1], classes)
         if (self.loss is None or self.terms.each) and not scores >= classes:
             raise ConfigError(
@@ -309,6 +312,31 @@ class Objective:
         if not y.is_floating_point():
             self._check_mean(x[:8], y[:8])
         return classes if scores >= classes and self.terms.threshold is None else 0
+
+    def check_numbers(self, x: Tensor) -> None:
+        """Refuse whole numbers that an embedding of the module does not have; tries the extreme samples.
+
+        Args:
+            x: samples.
+        """
+        tables = [part.num_embeddings for part in self.module.modules() if isinstance(part, nn.Embedding)]
+        parts = self._whole_parts(x) if tables and len(x) and not x.is_cuda else []
+        furthest = [(int(part.argmin()), int(part.argmax())) for part in parts]
+        pairs = list(zip(parts, furthest, strict=True))
+        low = min((int(part.flatten()[least]) for part, (least, _) in pairs), default=0)
+        high = max((int(part.flatten()[most]) for part, (_, most) in pairs), default=0)
+        if low >= 0 and high < min(tables, default=1):
+            return
+        rows = {place // part[0].numel() for part, places in pairs for place in places}
+        try:
+            self.outputs(self.start, x[sorted(rows)])
+        except _MISFITS as error:
+            if "out of range in self" in str(error):
+                raise ConfigError(
+                    f"the module has an embedding of {min(tables)} rows, and x has whole numbers from {low} "
+                    f"to {high}; give it more rows, or number x anew, from 0 on; text must be cut by the "
+                    "model's own tokenizer"
+                ) from error
 
     def _scores(self, outputs: Tensor, y: Tensor, classes: int) -> int:
         """How many classes a module's outputs have scores for; 0 if they are no scores of classes."""

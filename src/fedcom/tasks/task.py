@@ -144,6 +144,7 @@ class Task:
         x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
         classes = objective.rehearse(x, y, data.classes)
+        objective.check_numbers(test_x)
         task = cls(objective, x, y, sizes, test_x, test_y, classes, data.name, tokens=data.tokens)
         return task._with_own_tests(data, parts)
 
