@@ -268,6 +268,13 @@ def llama2c_file(path, joined):
     return path
 
 
+def test_what_is_hidden_in_a_client_s_folder_is_not_its_text(tmp_path):
+    for name in ("anna/1.txt", "anna/.git/index", "anna/notes/.ipynb_checkpoints/1.txt", "bert/2.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"\xff" if ".git" in name else b"dear friend")
+    assert read_texts(tmp_path) == {"anna": ["dear friend"], "bert": ["dear friend"]}
+
+
 def test_two_files_of_one_stem_are_two_clients(tmp_path):
     for name in ("a.txt", "a.md", "b.txt"):
         (tmp_path / name).write_text(name)
