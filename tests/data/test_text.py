@@ -192,6 +192,7 @@ def test_a_text_is_cut_into_sequences_and_unknown_characters_are_one():
     assert data.test_x.tolist() == [[a, 1, 0], [a, 0, 0]]
     assert data.test_y.tolist() == [[1, b, -100], [b, -100, -100]]
     assert data.tokens.decode(data.test_y[0, :2]) == "�b"
+    assert data.tokens.decode([2, 10**6]) == data.tokens.characters[0] + "�", "a model may have more tokens"
     assert data.classes == 6
     (one,) = (from_text({"a": "one long line of words"}, test=0.4),)
     assert one.tokens.decode(one.x[0]) == "one long lin"
@@ -265,6 +266,13 @@ def llama2c_file(path, joined):
     entries = [struct.pack("<fi", score, len(word)) + word for word, score in words.items()]
     path.write_bytes(struct.pack("<i", 9) + b"".join(entries))
     return path
+
+
+def test_what_is_hidden_in_a_client_s_folder_is_not_its_text(tmp_path):
+    for name in ("anna/1.txt", "anna/.git/index", "anna/notes/.ipynb_checkpoints/1.txt", "bert/2.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"\xff" if ".git" in name else b"dear friend")
+    assert read_texts(tmp_path) == {"anna": ["dear friend"], "bert": ["dear friend"]}
 
 
 def test_two_files_of_one_stem_are_two_clients(tmp_path):

@@ -115,6 +115,18 @@ def test_momentum_is_tried_unless_something_is_said_of_the_server(
         assert heavy["gamma"][1] > 4 * plain["gamma"][2]
 
 
+def test_each_optimiser_of_a_grid_has_auto_rates_of_its_own() -> None:
+    small = {"data": {"name": "digits", "clients": 4}, "model": {"hidden": 4}, "server": {"name": "momentum"}}
+    for section, longer in (("local", False), ("server", True)):
+        grids = tune._grids(small, {section: {"name": ["momentum"], "momentum": [0.5, 0.9]}}, "fedcom", "cpu")
+        assert [one[f"{section}.momentum"] for one, _ in grids] == [[0.5], [0.9]]
+        less, more = (start["eta"] * start["gamma"] for _, start in grids)
+        assert (more > 2 * less) == longer
+        assert (2 * more < less) != longer
+    with pytest.raises(ConfigError, match=r"no auto rates .* steps of local adamw"):
+        tune._grids(small, {"local": ["sgd", "adamw"]}, "fedcom", "cpu")
+
+
 @pytest.mark.parametrize("limit", [4.3, 5.0, 7.0, 12.0, 40.0])
 @pytest.mark.parametrize("peak", [0.05, 0.4])  # within the grid, and beyond it
 def test_a_budget_counts_widening_and_confirming_too(limit: float, peak: float) -> None:

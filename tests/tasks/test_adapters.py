@@ -35,6 +35,7 @@ from fedcom.config.methods import alone
 from fedcom.draws import Draw
 from fedcom.engines.stacks import stack_runs
 from fedcom.tasks.adapters import adapted_layers, kept, load_kept, merged
+from fedcom.tasks.language import Gru, Transformer
 from fedcom.tasks.objective import Objective
 from tests.cli.test_cli import Command, command
 from tests.conftest import close
@@ -115,6 +116,43 @@ def test_two_rounds_by_hand(method: str) -> None:
         told = run.ledger.as_dict()["downlink"]["vectors"]  # type: ignore[index]
         assert told["base"]["factors"] == 2 * 2 * 8 * 12
         assert ("D" in told) == (method == "fedex")
+
+
+@pytest.mark.parametrize("also", [(), ("0.bias",)])
+def test_kept_moments_of_a_half_know_its_own_steps(also: tuple[str, ...]) -> None:
+    """As torch.optim.AdamW, which steps a tensor only where it has a gradient."""
+    base = nn.Sequential(nn.Linear(4, 3)).double()
+    with torch.no_grad():
+        base[0].weight.copy_(numbers("weight", 3, 4))
+    module = lora(base, RANK, ALPHA, also=also, method="rolora")
+    x, y = numbers("x", 6, 4), numbers("y", 6, 3)
+    parts = [range(3), range(3, 6)]
+    task = Task.from_arrays(module, x, y, partition=parts, loss=halves, dtype="float64")
+    method = FedAvg(eta=0.05, tau=(2, 3), batch="full", decay=1, local=AdamWSteps(keep=True))
+    run = Simulation(task, method, rounds=5, device="cpu")
+
+    twins = [copy.deepcopy(module) for _ in parts]
+    optimisers = [torch.optim.AdamW(twin.parameters(), lr=0.05, weight_decay=0.01) for twin in twins]
+    server = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
+    for number in range(5):
+        trained = [name for name in server if name == "0.bias" or name.endswith("BA"[number % 2])]
+        ends = []
+        for j, (twin, optimiser) in enumerate(zip(twins, optimisers, strict=True)):
+            own = dict(twin.named_parameters())
+            for name, p in server.items():
+                own[name].data.copy_(p)
+            for _ in range(2 + j):
+                twin.zero_grad()
+                halves(twin(x[3 * j : 3 * j + 3]), y[3 * j : 3 * j + 3]).backward()
+                for name in server.keys() - trained:
+                    own[name].grad = None
+                optimiser.step()
+            ends.append({name: own[name].detach().clone() for name in server})
+        moved = {n: [2.5 / (2 + j) * (end[n] - server[n]) for j, end in enumerate(ends)] for n in server}
+        server = {n: server[n] + (moved[n][0] + moved[n][1]) / 2 for n in server}
+        run.step()
+        ours = dict(run.module().named_parameters())
+        assert all(close(ours[name].detach(), p) for name, p in server.items()), number
 
 
 def small_task(method: str, **more: Any) -> Task:
@@ -429,7 +467,8 @@ def test_layers_of_every_kind_have_adapters() -> None:
 
 @torch.no_grad()
 def test_adapters_count_wherever_a_layer_is_used(tmp_path: Path) -> None:
-    """In evaluation torch's transformer layers read weights past them; a layer may have two names."""
+    """In evaluation torch's transformer layers read weights past them; a layer may have two names; the units
+    of a GRU are computed from the weight of a layer that is not called."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
     module = lora(nn.TransformerEncoder(layer, 2), 2, layers=("linear1", "linear2")).eval()
@@ -441,6 +480,17 @@ def test_adapters_count_wherever_a_layer_is_used(tmp_path: Path) -> None:
     seen = module(x, src_key_padding_mask=padding)[:, :3]
     assert close(seen, copy.deepcopy(module).train()(x, src_key_padding_mask=padding)[:, :3], 1e-5)
 
+    module = lora(Gru(embed=4, hidden=8).module((6,), 7).bfloat16(), 2, layers=("inputs", "state"))
+    for _, part in adapted_layers(module):
+        part.lora_B.normal_()
+    x = torch.randint(7, (3, 6))
+    for dtype in (torch.bfloat16, torch.float32):
+        assert close(module.to(dtype)(x), merged(module)(x), 0.02)
+    state = dict(adapted_layers(module))["layers.0.state"]
+    before = module(x)
+    state.lora_B.zero_()
+    assert not close(module(x), before, 0.1)
+
     shared = nn.Linear(4, 4)
     module = lora(nn.Sequential(shared, nn.Tanh(), shared), 2)
     assert module[0] is module[2]
@@ -451,6 +501,27 @@ def test_adapters_count_wherever_a_layer_is_used(tmp_path: Path) -> None:
     assert close(merged(module)(x), module(x), 1e-5)
     with pytest.raises(ConfigError, match="'2' has another name too, which peft's files cannot hold"):
         save_peft(module, tmp_path)
+
+
+@pytest.mark.parametrize("method", ["fedex", "flora"])
+def test_the_bases_of_layers_with_one_weight_change_apart(method: Any, tmp_path: Path) -> None:
+    """As if the weight had been there twice; it may not be trained under either name."""
+    torch.manual_seed(0)
+    base = Transformer(width=8, heads=2, layers=1, tied=True).module((5,), 7)
+    twice = copy.deepcopy(base)
+    twice.head.weight = nn.Parameter(twice.head.weight.detach().clone())  # type: ignore[union-attr]
+    x, ends = torch.randint(7, (12, 6)), list[nn.Module]()
+    for module in (base, twice):
+        adapted = lora(module, RANK, layers=("tokens", "head"), method=method)
+        task = Task.from_arrays(adapted, x[:, :-1], x[:, 1:], clients=3)
+        run = Simulation(task, FedAvg(eta=0.1, tau=2, batch=2), rounds=2, device="cpu")
+        run.run()
+        ends.append(merged(run.module()))
+    for one, other in zip(*(end.parameters() for end in ends), strict=True):
+        assert close(one, other, 1e-6)
+    assert not close(ends[0].head.weight, ends[0].tokens.weight, 1e-3)  # type: ignore[arg-type, union-attr]
+    with pytest.raises(ConfigError, match=rf"{method} changes .* 'head.weight' cannot be trained also"):
+        lora(base, RANK, layers="head", also="tokens", method=method)
 
 
 @pytest.mark.parametrize("adapter", [None, "fedex"])
@@ -527,6 +598,15 @@ def test_a_run_s_folder_holds_what_its_model_needs(adapter: str, tmp_path: Path,
         f"{i}.{kind}" for i in (1, 3) for kind in ("weight", "bias")
     }
     assert "no text" in command("generate", "run", "--prompt", "a").err
+
+
+@pytest.mark.parametrize(
+    "typed", ["adapter.layers=0,head", "adapter.layers=[0, head]", 'adapter.layers=[0,"head"]']
+)
+def test_names_of_layers_may_be_typed_with_commas_between(typed: str) -> None:
+    adapter = Config.of(read(None, [typed, "adapter.also=norm"])).model.adapter
+    assert adapter is not None
+    assert (adapter.layers, adapter.also) == (("0", "head"), ("norm",))
 
 
 def test_draws_depend_on_the_seed_and_the_name_alone() -> None:

@@ -194,6 +194,19 @@ def test_whole_numbers_that_a_dtype_cannot_hold_are_refused() -> None:
     assert Task.from_arrays(Pair(), x, Y, clients=2, dtype="float64").x.dtype == torch.float64
 
 
+@pytest.mark.parametrize("wrong", [5, -1])
+@pytest.mark.parametrize("where", ["training", "test", "mapping"])
+def test_numbers_that_an_embedding_does_not_have_are_refused(wrong: int, where: str) -> None:
+    """They may be in few samples, and torch says no more than that an index is out of range."""
+    module = nn.Sequential(OrderedDict(input=nn.Embedding(5, 2), flat=nn.Flatten(), head=nn.Linear(6, 3)))
+    x, y = torch.arange(60).reshape(20, 3) % 5, torch.arange(20) % 3
+    test_x = x.clone()
+    (test_x if where == "test" else x)[7, 1] = wrong
+    given: Any = ({"input": x}, y) if where == "mapping" else (x, y, test_x, y)
+    with pytest.raises(ConfigError, match=rf"embedding of 5 rows.* from {min(wrong, 0)} to {max(wrong, 4)}"):
+        Task.from_arrays(module, *given, clients=2)
+
+
 def test_lazy_modules_see_several_inputs() -> None:
     class Lazy(nn.Module):
         def __init__(self) -> None:
@@ -209,3 +222,33 @@ def test_lazy_modules_see_several_inputs() -> None:
     assert close(
         task.objective.outputs(w, task.x).double(), F.relu(task.x @ w[:16].reshape(2, 8).T + w[16:]).double()
     )
+
+
+class Recurrent(nn.Module):
+    """A trained embedding, a recurrent layer or cell that is frozen, and a trained head."""
+
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.embed, self.inner, self.head = nn.Embedding(9, 4), kind(4, 5), nn.Linear(5, 3)
+        self.inner.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = self.embed(x).transpose(0, 1)
+        if isinstance(self.inner, nn.RNNBase):
+            return self.head(self.inner(steps)[0][-1])  # type: ignore[no-any-return]
+        state: Any = None
+        for step in steps:
+            state = self.inner(step, state)
+        return self.head(state[0] if isinstance(state, tuple) else state)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_what_stands_before_a_frozen_recurrent_layer_is_trained(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randint(9, (8, 6)), torch.arange(8) % 3
+    task = Task.from_arrays(Recurrent(kind), x, y, clients=2, dtype="float64")
+    w, weight = task.objective.start, torch.full((1, 4), 0.25, dtype=torch.float64)
+    found = task.objective.gradients(w[None], task.x[None, :4], task.y[None, :4], weight)[0]
+    module = task.objective.loaded(w)
+    F.cross_entropy(module(task.x[:4]), task.y[:4]).backward()
+    assert close(found, torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))

@@ -245,3 +245,32 @@ def test_a_model_of_characters_goes_on_with_the_letters_of_its_clients(
     text = command("generate", "run", "--prompt", "to be", "--tokens", "5", "--temperature", "1").out
     assert text.startswith("to be")
     assert {*text} <= {*"to be or not to be\n\N{REPLACEMENT CHARACTER}"}
+
+
+@pytest.mark.filterwarnings("default:the text is cut into characters")
+def test_a_pretrained_model_on_characters_is_told_and_goes_on_with_them(
+    tmp_path: Path, command: Command
+) -> None:
+    """Also if the text has fewer characters than the model has tokens."""
+    base = save_merged(made(), tmp_path / "base")
+    write_tokenizer(base)
+    (tmp_path / "texts").mkdir()
+    for name in ("anna", "bert"):
+        (tmp_path / "texts" / f"{name}.txt").write_text("to be or not to be\n" * 8)
+    settings = ("data.name=text", "data.path=texts", "data.length=8", "model.name=llama")
+    more = (
+        f"model.path={base}",
+        "algorithm.tau=1",
+        "run.rounds=1",
+        "--out",
+        "run",
+        "--quiet",
+        "--device",
+        "cpu",
+    )
+    done = command("run", *settings, "adapter.rank=2", *more)
+    assert done.code == 0, done.err
+    assert "cut into characters" in done.err
+    assert "set data.tokenizer=" in done.err
+    text = command("generate", "run", "--prompt", "to be", "--tokens", "5", "--temperature", "1").out
+    assert {*text} <= {*"to be or not to be\n\N{REPLACEMENT CHARACTER}"}

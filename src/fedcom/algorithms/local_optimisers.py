@@ -35,7 +35,7 @@ class LocalStep(NamedTuple):
     """The facts of one local step."""
 
     eta: float | Tensor  # its size; a column if the rows are of several runs
-    number: Tensor  # it is the client's 1st, 2nd, ... with these moments; a column if clients differ
+    number: Tensor  # it is the client's 1st, 2nd, ...; a column if clients differ, like w if coordinates do
     layout: Layout  # where the tensors of the model lie in the flat vector
     mean: float | Tensor  # eta times the weight of a gradient in the client's steps, on average
     mu: float | Tensor | None = None  # of FedProx; a column if the rows are of runs that differ in it
@@ -255,8 +255,12 @@ class MuonSteps(AdamWSteps):
 
     def step(self, w: Tensor, g: Tensor, moments: Vectors, at: LocalStep) -> tuple[Tensor, Vectors]:
         split, m, v = at.layout.split, moments["momentum"], moments["square"]
-        parts = zip(at.layout.shapes, split(w), split(g), split(m), split(v), strict=True)
-        moved = [self._tensor(shape, (w, g), {"momentum": m, "square": v}, at) for shape, w, g, m, v in parts]
+        each = split(at.number.expand_as(w)) if at.number.shape == w.shape else [at.number] * len(split(w))
+        parts = zip(at.layout.shapes, split(w), split(g), split(m), split(v), each, strict=True)
+        moved = [
+            self._tensor(shape, (w, g), {"momentum": m, "square": v}, at._replace(number=number))
+            for shape, w, g, m, v, number in parts
+        ]
         names = {name: torch.cat([moments[name] for _, moments in moved], dim=-1) for name in moments}
         return torch.cat([w for w, _ in moved], dim=-1), names
 

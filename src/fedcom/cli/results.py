@@ -161,11 +161,12 @@ def generate(
     trust: Trust = False,
 ) -> None:
     """Continue a text with a run's language model."""
-    from fedcom.runs.prepare import build_task
+    from fedcom.runs.prepare import build_task, by_characters
     from fedcom.tasks.generate import generate as go_on
 
     config, module = _saved(folder, best, trust, base)
-    tokenizer = config.model.tokenizer() or build_task(config)[0].tokens
+    of_model = None if by_characters(config) else config.model.tokenizer()
+    tokenizer = of_model or build_task(config)[0].tokens
     if tokenizer is None:
         raise ConfigError(f"model {config.model.name} has no tokenizer and no text to go on with")
     shape = getattr(module, "shape", None)

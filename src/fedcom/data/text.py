@@ -137,12 +137,17 @@ def read_texts(path: str | Path, text: str | None = None, client: str | None = N
         names = [entry.name for entry in entries]
     for entry, name in zip(entries, names, strict=True):
         files = [entry] if entry.is_file() else sorted(file for file in entry.rglob("*") if file.is_file())
-        documents = [_read(file) for file in files if not file.name.startswith(".")]
+        documents = [_read(file) for file in files if not _hidden(file.relative_to(path))]
         if documents:
             found[name] = documents
     if not found:
         raise DataError(f"{path} has no files; each file or folder in it is the text of a client")
     return found
+
+
+def _hidden(file: Path) -> bool:
+    """Whether a file or a folder that it is in begins with a dot, as those of editors and of git do."""
+    return any(part.startswith(".") for part in file.parts)
 
 
 def _read(file: Path) -> str:

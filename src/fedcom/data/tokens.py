@@ -55,11 +55,15 @@ class Tokens:
         return torch.tensor([self._codes.get(c, UNKNOWN) for c in text], dtype=torch.int64)
 
     def decode(self, codes: Any) -> str:
-        """The text of some codes; characters that are not in the vocabulary are shown as �."""
+        """The text of some codes; characters that are not in the vocabulary are shown as �.
+
+        So are codes beyond it, which a model may have that was not made for these tokens.
+        """
         ids = codes.tolist() if isinstance(codes, Tensor) else list(codes)
         if self.tokenizer is not None:
             return str(self._loaded.decode(ids))
-        return "".join(self._shown[code] for code in ids)
+        shown = self._shown
+        return "".join(shown[code] if code < len(shown) else shown[UNKNOWN] for code in ids)
 
     @cached_property
     def _codes(self) -> dict[str, int]:

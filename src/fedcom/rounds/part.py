@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedcom.algorithms.base import Oracle
 from fedcom.errors import ConfigError
@@ -82,6 +83,40 @@ class Part:
             w: the whole model: one row per client, or one vector that all have.
         """
         return PartOracle(oracle, self, w)
+
+
+@dataclass(frozen=True)
+class Turn(Part):
+    """A part that is trained in turn with others.
+
+    Args:
+        turns: the names of the tensors of all of them.
+        number: which of them it is.
+    """
+
+    turns: tuple[tuple[str, ...], ...] = ()
+    number: int = 0
+
+    def steps(self, taken: Tensor) -> Tensor:
+        """How many steps the part has taken: a column, or one per coordinate if these differ.
+
+        Args:
+            taken: how many steps each client took in each turn [clients, turns].
+        """
+        turns = [[i for i, turn in enumerate(self.turns) if name in turn] for name in self.layout.names]
+        own = [torch.stack([taken[..., i] for i in found]).sum(0).unsqueeze(-1) for found in turns]
+        if all(found == turns[0] for found in turns):
+            return own[0]
+        pairs = zip(own, self.layout.sizes, strict=True)
+        return torch.cat([one.expand(*one.shape[:-1], size) for one, size in pairs], -1)
+
+    def stepped(self, taken: Tensor, more: Tensor) -> Tensor:
+        """The same count after a round of the part.
+
+        Args:
+            more: how many steps each client took in it [clients, 1].
+        """
+        return taken + pad(more, (self.number, len(self.turns) - 1 - self.number))
 
 
 @dataclass(frozen=True)

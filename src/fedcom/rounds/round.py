@@ -22,10 +22,10 @@ from fedcom.draws import Draw
 from fedcom.rounds import loops, returned
 from fedcom.rounds.cohort import Steps
 from fedcom.rounds.local import Start, local_work
-from fedcom.rounds.part import Part
+from fedcom.rounds.part import Turn
 from fedcom.rounds.products import NAME as PRODUCTS
 from fedcom.rounds.products import Products
-from fedcom.rounds.rules import OWN, Rules, ServerSide
+from fedcom.rounds.rules import OWN, TAKEN, Rules, ServerSide
 from fedcom.rounds.sending import UNCOMPRESSED, hear_mean, send_mean, send_number, send_q, send_up, tell
 from fedcom.traffic.channel import SEED_BYTES, Channel, Inbox
 from fedcom.vectors import Vectors
@@ -203,15 +203,18 @@ def client_work(rules: Rules, given: Assignment, channel: Channel) -> Work:
     )
 
 
-def _part_work(rules: Rules, part: Part, given: Assignment, channel: Channel) -> Work:
+def _part_work(rules: Rules, part: Turn, given: Assignment, channel: Channel) -> Work:
     """The same of a part of the model; what clients keep has the length of the whole model again."""
     state, memory, down = (part.of(x) for x in (given.state, given.memory, given.down))
-    oracle = part.oracle(given.oracle, given.down["w"])
+    oracle, taken = part.oracle(given.oracle, given.down["w"]), given.memory.get(TAKEN)
+    if taken is not None:
+        memory[TAKEN] = part.steps(taken)
     inner = given._replace(state=state, memory=memory, down=down, oracle=oracle)
     work = client_work(rules, inner, channel)
-    return work._replace(
-        state=part.into(given.state, work.state), memory=part.into(given.memory, work.memory)
-    )
+    after = part.into(given.memory, work.memory)
+    if taken is not None:
+        after[TAKEN] = part.stepped(taken, (work.memory[TAKEN] - memory[TAKEN])[..., :1])
+    return work._replace(state=part.into(given.state, work.state), memory=after)
 
 
 class Senders(NamedTuple):

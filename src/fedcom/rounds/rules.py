@@ -14,7 +14,7 @@ from fedcom.errors import ConfigError
 from fedcom.rounds import returned, stages
 from fedcom.rounds.client_ranks import ClientRanks
 from fedcom.rounds.local import STEPS
-from fedcom.rounds.part import Part
+from fedcom.rounds.part import Turn
 from fedcom.rounds.products import NAME as PRODUCTS
 from fedcom.rounds.products import Products
 from fedcom.rounds.stages import Pipeline, Units
@@ -31,6 +31,7 @@ from fedcom.vectors import Layout, Vectors, apart, handfuls
 
 OWN = "own"  # the name of what stays with a client among what it remembers
 _LOCAL = "local "  # before the name of such a moment among what a client remembers
+TAKEN = _LOCAL + STEPS  # the name of how many steps it took with them, in each turn
 Measure = Callable[[Tensor, Tensor], Tensor]  # (heard, meant) to an error, one number per client
 
 
@@ -101,7 +102,7 @@ class Rules:
     statistics: int = 0
     whole: Layout | None = None
     turns: tuple[tuple[str, ...], ...] = ()
-    part: Part | None = None
+    part: Turn | None = None
     repeats: bool | None = None
     products: Products | None = None
     ranks: ClientRanks | None = None
@@ -147,7 +148,7 @@ class Rules:
     @cached_property
     def by_turn(self) -> tuple["Rules", ...]:
         """The rules of each turn; empty without turns."""
-        parts = [Part(self.layout, names) for names in self.turns]
+        parts = [Turn(self.layout, names, self.turns, i) for i, names in enumerate(self.turns)]
         turn = replace(self, turns=(), repeats=self.clients_repeat_step, whole=None) if parts else self
         return tuple(replace(turn, layout=part.layout, part=part) for part in parts)
 
@@ -350,7 +351,8 @@ class Rules:
         own = {} if self.own is None else {OWN: self.own.to(w.device)}
         local = self.algorithm.local
         moments = returned.moments(local, local.init(torch.cat((w, *own.values()))))
-        kept = {**moments, STEPS: w.new_zeros(1, dtype=torch.int64)} if moments else {}
+        turns = max(1, len(self.turns))  # what is not trained in a turn takes no steps in it
+        kept = {**moments, STEPS: w.new_zeros(turns, dtype=torch.int64)} if moments else {}
         memory = {**{name: torch.zeros_like(w) for name in remembered}, **self.moments_kept(kept), **own}
         held = apart([w, *state, *memory.values()])[1:]  # what a client begins from stays when w is written
         return type(state)(*held[: len(state)]), dict(zip(memory, held[len(state) :], strict=True))

@@ -24,6 +24,7 @@ from fedcom.rounds.cohort import sample_size
 from fedcom.rounds.rules import Measure, relative_error
 from fedcom.rounds.together import check
 from fedcom.tasks.adapters import Adapter, load_kept
+from fedcom.tasks.generate import tokenizer_file
 from fedcom.tasks.losses import Loss
 from fedcom.tasks.models import OwnData
 from fedcom.tasks.norms import Choice
@@ -120,11 +121,30 @@ def build_task(config: Config) -> tuple[Task, Config]:
     )
     _warn_of_idle(replace(config, data=filled))
     task = Task.build(_objective(config, data), data, parts)
+    _warn_of_characters(config, task)
     if filled.augment:
         task = task.augmented()
     if filled.validation is not None:
         task = task.held_out(filled.validation, draw.fold("validation"))
     return task, replace(config, data=replace(filled, clients=len(parts)))
+
+
+def by_characters(config: Config) -> bool:
+    """Whether a config's data is text that it does not say to cut by a tokenizer."""
+    known = data_name(config) in (TEXT, "shakespeare")
+    return known and config.data.tokenizer is None and config.data.tokens is None
+
+
+def _warn_of_characters(config: Config, task: Task) -> None:
+    """Warn of text that is cut into characters for a pretrained model, which knows other tokens."""
+    path = getattr(config.model, "path", None)
+    file = tokenizer_file(path) if path and by_characters(config) and task.tokens is not None else None
+    if file is not None:
+        warnings.warn(
+            f"the text is cut into characters, but model {config.model.name} was made for the tokens of "
+            f"{file}; set data.tokenizer={file}",
+            stacklevel=3,
+        )
 
 
 def _warn_of_idle(config: Config) -> None:

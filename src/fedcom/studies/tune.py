@@ -324,18 +324,27 @@ def tune(
 def _grids(
     table: Table, grid: Table, method: str, device: str
 ) -> list[tuple[dict[str, list[Any]], dict[str, Any]]]:
-    """The values to try for a method, and the point that is nearest to its auto rates; for each server."""
+    """The values to try for a method, and the point that is nearest to its auto rates.
+
+    For each choice of optimisers, of the server and of the clients, since each has auto rates of its own.
+    """
     known = method_keys(table, method)
     given = {key: values for key, values in lists(grid).items() if "." in key or key in known}
-    if _open(table, given, method):
-        servers = list(SERVERS.items())
-    elif "server" in given:
-        servers = [(server, FACTORS) for server in given["server"]]
-    else:
-        return [_grid(table, given, method, device, FACTORS)]
-    return [
-        _grid(table, {**given, "server": [server]}, method, device, factors) for server, factors in servers
-    ]
+    tries = _open(table, given, method)
+    given |= {"server": list(SERVERS)} if tries else {}
+    steps = {key: values for key, values in given.items() if _of_optimiser(key)}
+    found = []
+    for some in itertools.product(*steps.values()):
+        own = dict(zip(steps, some, strict=True))
+        factors = SERVERS[own["server"]] if tries else FACTORS
+        one = {**given, **{key: [value] for key, value in own.items()}}
+        found.append(_grid(table, one, method, device, factors))
+    return found
+
+
+def _of_optimiser(key: str) -> bool:
+    """Whether a key of a grid is of the optimiser of the server or of the clients, or its name."""
+    return key.partition(".")[0] in PLAIN_SECTIONS
 
 
 def _open(table: Table, given: Grid, method: str) -> bool:
@@ -352,10 +361,11 @@ def _grid(
 ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
     """The values to try for a method, rates around the auto ones, and the point that is nearest to those.
 
-    Where clients' steps have a length of their own there are no auto rates, and no such point.
+    Of optimisers there is one choice. Where clients' steps have a length of their own there are no auto
+    rates, and no such point.
     """
     own = {key: "auto" for key in RATES if key in method_keys(table, method)}
-    steps = {k: v[0] for k, v in given.items() if k == "server" or k.partition(".")[0] == "local"}
+    steps = {key: values[0] for key, values in given.items() if _of_optimiser(key)}
     local = variant(with_point(table, method, steps.items()), method).algorithm.local
     if not local.linear:
         if not own.keys() <= given.keys():

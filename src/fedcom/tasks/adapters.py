@@ -108,10 +108,10 @@ class Adapter:
         if self.name == "het":
             setattr(twin, RANKS, (tuple(adapted), self.ranks))
         if self.name in ("fedex", "flora"):
-            for name in [f"{name}.weight" for name in adapted if named[f"{name}.weight"].requires_grad]:
+            for name in [name for name in adapted if twin.get_parameter(f"{name}.weight").requires_grad]:
                 raise ConfigError(
-                    f"adapter {self.name} changes the weights of adapted layers itself, so {name!r} cannot "
-                    f"be trained also; got also={','.join(self.also)}"
+                    f"adapter {self.name} changes the weights of adapted layers itself, so '{name}.weight' "
+                    f"cannot be trained also; got also={','.join(self.also)}"
                 )
             setattr(twin, PRODUCTS, (tuple(adapted), self.alpha / self.rank, self.name == "flora"))
         return twin
@@ -234,6 +234,14 @@ def adapted_layers(module: nn.Module) -> Iterator[tuple[str, Adapted]]:
     return ((name, part) for name, part in module.named_modules() if isinstance(part, Adapted))
 
 
+def whole_weight(layer: nn.Linear, dtype: torch.dtype) -> Tensor:
+    """The weight of a linear layer with its adapter, if any, for modules that do not call the layer."""
+    weight = layer.weight.to(dtype)
+    if not isinstance(layer, AdaptedLinear):
+        return weight
+    return weight + layer.scale * layer.lora_B.to(dtype) @ layer.lora_A.to(dtype)
+
+
 def own_base(module: nn.Module, dtype: torch.dtype) -> Tensor:
     """Give the adapted layers of a module weights of their own; returns the memory of all, as one vector.
 
@@ -339,7 +347,13 @@ def _once(module: nn.Module, found: list[tuple[str, nn.Module]]) -> list[tuple[s
 
 
 def _texts(names: Any) -> Any:
-    """Names as text; those of nn.Sequential's layers are numbers where a config has them."""
+    """Names as text; those of nn.Sequential's layers are numbers where a config has them.
+
+    Several names with commas between are what is typed on a command line.
+    """
+    if isinstance(names, str) and "," in names:
+        inner = names[1:-1] if names.startswith("[") and names.endswith("]") else names
+        return [name.strip() for name in inner.split(",") if name.strip()]
     if isinstance(names, list | tuple):
         return [_texts(name) for name in names]
     return str(names) if type(names) is int else names

@@ -34,10 +34,18 @@ def _share(part: nn.Module) -> float:
     return part.dropout if isinstance(part, nn.MultiheadAttention) else 0.0
 
 
+def has_frozen_recurrence(module: nn.Module) -> bool:
+    """Whether a recurrent layer or cell of torch's has no trained parameter, so that it needs `Masks`."""
+    parts = [part for part in module.modules() if isinstance(part, nn.RNNBase | nn.RNNCellBase)]
+    return any(not any(p.requires_grad for p in part.parameters()) for part in parts)
+
+
 class Masks(TorchFunctionMode):
     """Inside it all dropout of torch's takes its masks from a key, each call its own.
 
-    It serves the functions of torch.nn.functional, attention, and the layers of an LSTM or GRU.
+    It serves the functions of torch.nn.functional, attention, and the layers of an LSTM or GRU. Recurrent
+    layers begin from a state per client: if their weights are frozen, torch would add each client's inputs to
+    a state that all share, which torch.vmap refuses.
 
     Args:
         key: one whole number, int64; None: nothing is dropped.
@@ -171,8 +179,9 @@ def _recurrent(masks: Masks, func: Any, input: Tensor, *args: Any) -> Any:
     """An LSTM, GRU or RNN, layer by layer if it drops between layers."""
     packed = isinstance(args[2], tuple | list)  # then the sizes of batches come first
     sizes, (start, weights, bias, layers, p, training, both, *order) = args[:packed], args[packed:]
+    start = _of_clients(start, input)
     if not (training and p > 0 and layers > 1):
-        return func(input, *args)
+        return func(input, *sizes, start, weights, bias, layers, p, training, both, *order)
     lstm, ways, x = isinstance(start, tuple | list), 2 if both else 1, input
     each, ends = len(weights) // layers, list[Any]()
     for layer in range(layers):
@@ -185,6 +194,18 @@ def _recurrent(masks: Masks, func: Any, input: Tensor, *args: Any) -> Any:
     return (x, *(torch.cat(parts) for parts in zip(*ends, strict=True)))
 
 
+def _cell(masks: Masks, func: Any, input: Tensor, start: Any, *args: Any) -> Any:
+    """One step of an LSTM, GRU or RNN."""
+    return func(input, _of_clients(start, input), *args)
+
+
+def _of_clients(start: Any, input: Tensor) -> Any:
+    """The same first state, under torch.vmap one per client if the inputs are."""
+    if isinstance(start, tuple | list):
+        return tuple(_of_clients(h, input) for h in start)
+    return start + input.new_zeros(start.shape)
+
+
 _OWN: dict[str, Callable[..., Any]] = {
     "dropout": _dropout,
     **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d", "feature_dropout"), _feature_dropout),
@@ -192,4 +213,5 @@ _OWN: dict[str, Callable[..., Any]] = {
     "multi_head_attention_forward": _multi_head_attention,
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
+    **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), _cell),
 }

@@ -56,12 +56,16 @@ class TokenizerFile:
 
 def tokenizer_in(folder: str | Path) -> Tokenizer:
     """The tokenizer of a model's folder: tokenizer.json, or tokenizer.bin of llama2.c."""
-    folder = at_path(folder)
-    if (folder / "tokenizer.json").is_file():
-        return TokenizerFile(folder / "tokenizer.json", _ends(folder))
-    if (folder / "tokenizer.bin").is_file():
-        return llama2c.Tokenizer(folder / "tokenizer.bin")
-    raise DataError(f"{folder} has no tokenizer: neither tokenizer.json nor tokenizer.bin")
+    file = tokenizer_file(folder)
+    if file is None:
+        raise DataError(f"{folder} has no tokenizer: neither tokenizer.json nor tokenizer.bin")
+    return llama2c.Tokenizer(file) if file.suffix == ".bin" else TokenizerFile(file, _ends(file.parent))
+
+
+def tokenizer_file(folder: str | Path) -> Path | None:
+    """The file of the tokenizer of a model's folder; None: there is none."""
+    files = (at_path(folder) / name for name in ("tokenizer.json", "tokenizer.bin"))
+    return next((file for file in files if file.is_file()), None)
 
 
 def _ends(folder: Path) -> frozenset[int]:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedcom.errors import ConfigError
+from fedcom.tasks.adapters import whole_weight
 from fedcom.tasks.model import Model
 
 
@@ -33,7 +34,7 @@ class GruLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The state after each place [samples, T, width]."""
-        given = self.inputs(x), self.state.weight, self.state.bias
+        given = self.inputs(x), whole_weight(self.state, x.dtype), self.state.bias.to(x.dtype)
         if torch.compiler.is_compiling():  # it cannot take gradients of a function in its own way
             return _states(*given)
         states: Tensor = _Recurrence.apply(*given)  # type: ignore[no-untyped-call]

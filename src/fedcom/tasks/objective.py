@@ -16,7 +16,7 @@ from fedcom.errors import ConfigError, DataError
 from fedcom.tasks.adapters import PRODUCTS, RANKS, TURNS, own_base
 from fedcom.tasks.convolve import unfolded
 from fedcom.tasks.dense import Dense
-from fedcom.tasks.dropout import Masks, has_dropout
+from fedcom.tasks.dropout import Masks, has_dropout, has_frozen_recurrence
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
 from fedcom.tasks.norms import STATISTICS, Choice, check_norms, converted, counting, norms, write
 from fedcom.tasks.pooled import Pooled
@@ -98,7 +98,8 @@ class Objective:
         self.dense = Dense.of(module, self.layout) if loss is None else None
         self.pooled = Pooled.of(module, self.layout) if loss is None else None
         self.drops, self.several = has_dropout(self.module), cast(Inputs | None, None)
-        self._embeds, self.microbatch = embeds(self.module), cast(int | None, None)
+        self._embeds, self._recurs = embeds(self.module), has_frozen_recurrence(self.module)
+        self.microbatch = cast(int | None, None)
         self._gradients = self.dense.gradients if self.dense else vmap(grad(self._weighted_loss))
         self._gradients_dropping = vmap(grad(self._weighted_loss), in_dims=_DROPPING)
         self.same_in_any_stack = self.dense is not None
@@ -156,11 +157,12 @@ class Objective:
 
     def _whole_numbers(self, x: Tensor) -> Tensor:
         """The inputs of whole numbers, of a module that takes several."""
-        assert self.several is not None
-        args, named = self.several.apart(x, keeps=True)
-        return torch.cat(
-            [part.flatten() for part in (*args, *named.values()) if not part.is_floating_point()]
-        )
+        return torch.cat([part.flatten() for part in self.whole_parts(x)])
+
+    def whole_parts(self, x: Tensor) -> list[Tensor]:
+        """The inputs of whole numbers, each by itself [samples, ...]."""
+        args, named = ((x,), {}) if self.several is None else self.several.apart(x, keeps=True)
+        return [part for part in (*args, *named.values()) if not part.is_floating_point()]
 
     def taking(self, several: Inputs | None) -> "Objective":
         """The same objective for a module of several inputs.
@@ -360,7 +362,7 @@ class Objective:
 
     def _trained(self, module: nn.Module, w: Tensor, x: Tensor, key: Tensor | None, first: int) -> Tensor:
         """The outputs of a step of training."""
-        if not self.drops:
+        if not (self.drops or self._recurs):
             return self._call(module, w, x)
         with Masks(key, first, len(x)):
             return self._call(module, w, x)

@@ -3,7 +3,7 @@
 import warnings
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedcom.data.inputs import Inputs
 from fedcom.errors import ConfigError
@@ -31,11 +31,13 @@ def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
         first = objective.look_for_dropout(x[:1])
         outputs = objective.outputs(objective.start, x[:1])
     except _MISFITS as error:
+        check_numbers(objective, x)
         swapped = "; are x and y swapped?" if x.dim() == 1 < y.dim() else ""
         raise ConfigError(
             f"the module cannot take one sample of {_shape(x, objective.several)}: {told(error)}; change the "
             f"module or the shape of x{swapped}"
         ) from error
+    check_numbers(objective, x)
     scores = _scores(objective, outputs, y[:1], classes)
     if (objective.loss is None or objective.terms.each) and not scores >= classes:
         raise ConfigError(
@@ -61,6 +63,31 @@ def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
     if not y.is_floating_point():
         _check_mean(objective, x[:8], y[:8])
     return classes if scores >= classes and objective.terms.threshold is None else 0
+
+
+def check_numbers(objective: Objective, x: Tensor) -> None:
+    """Refuse samples with whole numbers that an embedding of the module does not have.
+
+    The samples with the extreme numbers are tried.
+    """
+    tables = [p.num_embeddings for p in objective.module.modules() if isinstance(p, nn.Embedding)]
+    parts = objective.whole_parts(x) if tables and len(x) and not x.is_cuda else []
+    furthest = [(int(part.argmin()), int(part.argmax())) for part in parts]
+    pairs = list(zip(parts, furthest, strict=True))
+    low = min((int(part.flatten()[least]) for part, (least, _) in pairs), default=0)
+    high = max((int(part.flatten()[most]) for part, (_, most) in pairs), default=0)
+    if low >= 0 and high < min(tables, default=1):
+        return
+    rows = {place // part[0].numel() for part, places in pairs for place in places}
+    try:
+        objective.outputs(objective.start, x[sorted(rows)])
+    except _MISFITS as error:
+        if "out of range in self" in str(error):
+            raise ConfigError(
+                f"the module has an embedding of {min(tables)} rows, and x has whole numbers from {low} "
+                f"to {high}; give it more rows, or number x anew, from 0 on; text must be cut by the "
+                "model's own tokenizer"
+            ) from error
 
 
 def _scores(objective: Objective, outputs: Tensor, y: Tensor, classes: int) -> int:

@@ -34,7 +34,7 @@ from fedcom.tasks.losses import Loss, Terms, token_cross_entropy
 from fedcom.tasks.model import Model
 from fedcom.tasks.norms import Choice
 from fedcom.tasks.objective import Objective
-from fedcom.tasks.rehearsal import rehearse
+from fedcom.tasks.rehearsal import check_numbers, rehearse
 from fedcom.tasks.scores import Marks, Metric, Numbers, numbers, shares
 from fedcom.tasks.suitable import check_kind, initialised
 from fedcom.tasks.survival import cox
@@ -147,6 +147,7 @@ class Task:
         x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
         classes = rehearse(objective, x, y, data.classes)
+        check_numbers(objective, test_x)
         task = cls(objective, x, y, sizes, test_x, test_y, classes, data.name, tokens=data.tokens)
         return task._with_own_tests(data, parts)
 
