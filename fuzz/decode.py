@@ -69,6 +69,7 @@ CASES: list[Codec] = [
     Rotated(3, "fixed"),
     Peaks(0.2),
     Peaks(0.5),
+    LowRank(2, 2.5),
     LowRank(2, 5.0),
     Auto(4.0),
 ]

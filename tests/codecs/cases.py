@@ -1,6 +1,5 @@
 """The codecs, layouts and vectors every codec test runs over."""
 
-import math
 from dataclasses import astuple
 
 import pytest
@@ -24,7 +23,6 @@ from fedcom.codecs import (
     TopK,
 )
 from fedcom.draws import Draw
-from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
 
 FIXED: list[Codec] = [  # those that draw nothing
@@ -114,14 +112,6 @@ def shaped(kind: str, where: Layout) -> Tensor:
 
 
 KINDS = ("gaussian", "heavy-tailed", "sparse", "constant")
-
-
-def promised(codec: Codec, where: Layout) -> float:
-    """The variance that a codec promises; infinite if it refuses a layout that is too small for its rate."""
-    try:
-        return codec.variance(where)
-    except ConfigError:
-        return math.inf
 
 
 def same(a: Tensor, b: Tensor) -> bool:

@@ -17,7 +17,6 @@ from tests.codecs.cases import (
     keys,
     label,
     layout,
-    promised,
     same,
 )
 from tests.conftest import CHAOS
@@ -147,4 +146,4 @@ def test_near_the_largest_number_the_result_is_right_or_not_finite(codec: Codec,
         error = float((q / 3e38 - x.double() / 3e38).square().sum())
         # The error of these on such x depends on the key.
         chance = 2 if codec.name in ("count-sketch", "peaks") else 1
-        assert error <= chance * 20.001 * max(promised(codec, where), 1 / 4)  # 1/4: natural above 2^127
+        assert error <= chance * 20.001 * max(codec.variance(where), 1 / 4)  # 1/4: natural above 2^127

@@ -545,7 +545,7 @@ def test_too_little_memory_is_told_in_one_line(tmp_path: Path, megabytes: int) -
     code, out, err = finished(tmp_path, "run", "paper", *wide, memory=megabytes * 2**20)
     assert (code, out) == (6, ""), err
     assert err.startswith("fedcom: out of memory (")
-    assert "use a smaller run.chunk, fewer clients per round" in err
+    assert "use a smaller run.chunk or run.microbatch, fewer clients per round" in err
     assert err.endswith("; then go on with: fedcom run --resume a\n")
     assert err.count("\n") == 1
     assert summary(tmp_path / "a")["status"] == "failed"

@@ -33,7 +33,7 @@ CLIENTS, ROUNDS, RUNS = 4, 3, 2
 WAYS: tuple[Direction, ...] = ("uplink", "downlink")
 LOW: list[Codec] = [
     *(Int(1), Qsgd(1), TopK(0.01), RandK(0.01), CountSketch(0.01), PowerSgd(1)),
-    *(Dithered(bits=0.35), Rotated(0.2), LowRank(1, bits=0.8), Auto(0.2), Auto(0.03), Peaks(0.05)),
+    *(Dithered(bits=0.35), Rotated(0.1), LowRank(1, bits=0.7), Auto(0.1), Auto(0.03), Peaks(0.05)),
 ]
 RATES = {"eta": 0.05, "gamma": 1.0, "tau": 2, "batch": 4}
 METHODS: list[Algorithm] = [

@@ -40,7 +40,7 @@ def test_equal_budgets_give_the_run_of_the_codec_at_that_rate() -> None:
     assert torch.equal(plain.server.w, shared.server.w)
 
 
-MIXED = {"halves": (4.0, 4.0, 0.2, 0.2), "one coarse": (2.0, 2.0, 2.0, 0.2), "one fine": (4.0, 0.2, 0.2, 0.2)}
+MIXED = {"halves": (4.0, 4.0, 0.1, 0.1), "one coarse": (2.0, 2.0, 2.0, 0.1), "one fine": (4.0, 0.1, 0.1, 0.1)}
 
 
 @pytest.mark.covers(1)
@@ -61,7 +61,7 @@ def test_the_bits_of_the_codec_itself_do_not_matter_beside_budgets(memory: Any) 
     """Nor does one client's contraction depend on the budgets of others."""
     ends = [
         after(task(0), FedCOMGATE(**RATES), Links(Rotated(bits), uplink_memory=memory, budgets=budgets))  # type: ignore[arg-type]
-        for bits in (4.0, 0.2)
+        for bits in (4.0, 0.1)
         for budgets in (MIXED["halves"], MIXED["one fine"])
     ]
     for i in (0, 1):

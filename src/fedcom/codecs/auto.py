@@ -7,7 +7,6 @@ chosen codec then makes the message, so the message stays unbiased.
 At the lowest rates peaks is the only candidate, and messages are compact, without a tag for the choice.
 """
 
-import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedcom.codecs import compact, peaks, rotated
+from fedcom.codecs import compact, peaks
 from fedcom.codecs.base import Codec, Parts, Sizes, nested, parts_of
 from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.entropy_coded import LOWEST_RATE, EntropyCoded
@@ -82,12 +81,11 @@ class Auto(EntropyCoded):
         matrices = [codec for codec in low_rank if codec.matrices(layout) and _affords(codec, layout)]
         if bits is None:
             return [Dithered(self.q), *_gaussian_at(self.q or 0.0, layout), *matrices]
-        served = layout.size >= _GAUSSIAN and bits >= rotated.least_bits(layout)
-        gaussian: list[Codec] = [Rotated(bits)] if served else []
+        rotated: list[Codec] = [Rotated(bits)] if layout.size >= _GAUSSIAN else []
         dithered = Dithered(bits=bits)
-        if not gaussian:
+        if not rotated:
             dithered.bits_left(layout)  # refuses a model that is too small for the rate
-        return [*gaussian, *([dithered] if bits >= least_bits(layout) else []), *matrices]
+        return [*rotated, *([dithered] if bits >= least_bits(layout) else []), *matrices]
 
     def tables(self, layout: Layout) -> bytes:
         return b"".join(codec.tables(layout) for codec in self.candidates(layout))
@@ -208,10 +206,9 @@ def _gaussian_at(q: float, layout: Layout) -> list[Codec]:
     """
     if layout.size < _GAUSSIAN:
         return []
-    least = max(50, math.ceil(1e3 * rotated.least_bits(layout)))
-    if q > Rotated(least / 1e3).variance(layout):
+    if q > Rotated(LOWEST_RATE).variance(layout):
         return _cheapest(Peaks, q, layout, range(round(1e5 * peaks.least_bits(layout)), 5001), 1e5)
-    return _cheapest(Rotated, q, layout, range(least, 8001), 1e3)
+    return _cheapest(Rotated, q, layout, range(50, 8001), 1e3)
 
 
 def _cheapest(

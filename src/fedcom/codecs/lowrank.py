@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedcom.codecs import rotated, wire
+from fedcom.codecs import wire
 from fedcom.codecs.base import Parts, Sizes, check_range, nested, parts_of, together
 from fedcom.codecs.dithered import Dithered, least_bits
 from fedcom.codecs.entropy_coded import LOWEST_RATE, EntropyCoded
@@ -68,7 +68,7 @@ class LowRank(EntropyCoded):
             return Dithered(q=self.q)
         spent = 8 * sum(field.nbytes for field in self.fields(layout)) / layout.size
         left = self.bits - spent
-        needed = max(LOWEST_RATE, rotated.least_bits(layout)) if left < 0.8 else least_bits(layout)
+        needed = LOWEST_RATE if left < 0.8 else least_bits(layout)
         if left < needed:
             raise ConfigError(
                 f"factors of rank {self.rank} take {spent:.3f} bits per coordinate of this model and leave "

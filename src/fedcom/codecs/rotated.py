@@ -28,8 +28,7 @@ from fedcom.errors import ConfigError
 from fedcom.vectors import Layout
 
 _SCALE = Field("scale", 1, 32, floating=True)
-_BESIDE = wire.HEADER + _SCALE.nbytes + STATES + 3  # bytes beside the codes; 3 are lost in the last word
-_LEAST = 0.02  # bits that the codes need per rotated coordinate; of fewer a message may have none but zeros
+_SMALL = 1 << 12  # up to so many rotated coordinates all of them may be too small for a code
 _REACH = 16  # more than twice as much as any quantiser's largest centre
 
 Quantiser = Uniform | Trellis | LloydMax
@@ -40,8 +39,8 @@ class Rotated(EntropyCoded):
     """Rotated, quantised and entropy-coded to any rate from 0.05 to 8 bits per coordinate, header included.
 
     Unbiased, and of the variance it promises, as far as the rotations make a vector Gaussian: from about a
-    thousand coordinates on. Of a model so small that the header leaves no room for codes it promises no
-    variance: most messages would be zeros.
+    thousand coordinates on, the variance below half a bit from some four thousand on. Messages of small
+    models exceed the rate: they have 39 bytes beside the codes.
 
     Args:
         bits: the bits per coordinate; in tier fixed 1, 2, 3 or 4, to which header and padding are added.
@@ -73,12 +72,6 @@ class Rotated(EntropyCoded):
         return self.tier == "fixed"
 
     def variance(self, layout: Layout) -> float:
-        if self.tier != "fixed" and self.bits < least_bits(layout):
-            raise ConfigError(
-                f"rotated needs {least_bits(layout):g} bits for each of this model's {layout.size} "
-                f"coordinates, {_BESIDE} bytes of header and scale among them; got {self.bits:g}: raise "
-                "bits, or use peaks"
-            )
         return self.quantiser(layout).q
 
     def quantiser(self, layout: Layout) -> Quantiser:
@@ -86,7 +79,8 @@ class Rotated(EntropyCoded):
         if self.tier == "fixed":
             return lloyd_max.for_bits(int(self.bits))
         n = hadamard.padded(layout.size)
-        bits = max((self.bits * layout.size - 8 * _BESIDE) / n, _LEAST)
+        overhead = 8 * (wire.HEADER + _SCALE.nbytes + STATES + 3)  # 3 are lost in the last word and byte
+        bits = max((self.bits * layout.size - overhead) / n, 0.02)
         served = self.tier == "trellis" and trellis.RATES[0] <= bits <= trellis.RATES[1]
         return trellis.for_rate(bits) if served else uniform.for_rate(bits)
 
@@ -100,13 +94,16 @@ class Rotated(EntropyCoded):
 
     def compress(self, x: Tensor, layout: Layout, draw: Draw) -> Parts:
         quantiser = self.quantiser(layout)
-        if isinstance(quantiser, Uniform) and gpu.rotates(x, draw, hadamard.block_size(layout.size)):
+        n, b = hadamard.padded(layout.size), hadamard.block_size(layout.size)
+        if isinstance(quantiser, Uniform) and n > _SMALL and gpu.rotates(x, draw, b):
             codes, power, overlap = _codes_on_gpu(x, quantiser, draw)
         else:
             codes, power, overlap = _codes(x, quantiser, draw)
         scale = torch.where(overlap > 0, power / overlap, 0 * power)  # zero if all codes mean zero
         # On a GPU the power is that of x, and only the overlap shows that sums overflow in the rotation.
-        reach = (scale * (_REACH * math.sqrt(codes.shape[-1]))).to(layout.dtype)
+        few = isinstance(quantiser, Uniform) and n <= _SMALL
+        loud = codes.ne(0).sum(-1, keepdim=True).double().sqrt() if few else math.sqrt(n)
+        reach = (scale * (_REACH * loud)).to(layout.dtype)
         return {"scale": together(scale.to(torch.float32), power, overlap, reach), "codes": codes}
 
     def expand(self, parts: Parts, layout: Layout, draw: Draw) -> Tensor:
@@ -135,11 +132,6 @@ class Rotated(EntropyCoded):
         return {"header": wire.HEADER, "scale": _SCALE.nbytes, "codes": torch.where(sent, codes, 0)}
 
 
-def least_bits(layout: Layout) -> float:
-    """The lowest rate for a model."""
-    return (8 * _BESIDE + _LEAST * hadamard.padded(layout.size)) / layout.size
-
-
 def _codes(x: Tensor, quantiser: Quantiser, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
     """The codes of the rotated vectors, their |y|^2, and their inner product with what the codes mean.
 
@@ -152,10 +144,29 @@ def _codes(x: Tensor, quantiser: Quantiser, draw: Draw) -> tuple[Tensor, Tensor,
     if fast and isinstance(quantiser, Uniform):
         centres, coder = placed(quantiser.centres, y.device, y.dtype), quantiser.coder
         codes, overlap = cpu.quantised(y, sigma * quantiser.step, coder.low, coder.high, centres)
-        return codes, power, overlap
-    codes = quantiser.codes(y, sigma)
-    image = rotation.image(codes, quantiser.coder.low, quantiser.centres, y.dtype)
-    return codes, power, cpu.product(y, image) if fast else (y.double() * image).sum(-1, keepdim=True)
+    else:
+        codes = quantiser.codes(y, sigma)
+        image = rotation.image(codes, quantiser.coder.low, quantiser.centres, y.dtype)
+        overlap = cpu.product(y, image) if fast else (y.double() * image).sum(-1, keepdim=True)
+    if isinstance(quantiser, Uniform) and y.shape[-1] <= _SMALL:
+        codes, overlap = _with_one_at_least(codes, overlap, y, power, quantiser)
+    return codes, power, overlap
+
+
+def _with_one_at_least(
+    codes: Tensor, overlap: Tensor, y: Tensor, power: Tensor, quantiser: Uniform
+) -> tuple[Tensor, Tensor]:
+    """Codes and overlap where a vector whose codes are all zero has one for its largest coordinate.
+
+    Else it would not be heard, and vectors that are small in many rotations would be heard too short.
+    """
+    silent = (overlap == 0) & (power > 0) & power.isfinite()
+    if not (silent.is_cuda or silent.any()):
+        return codes, overlap
+    place = y.abs().argmax(-1, keepdim=True)  # the first of several
+    top, centre = y.gather(-1, place), quantiser.centres[1 - quantiser.coder.low].to(y.dtype)
+    code = (1 - 2 * (top < 0).to(codes.dtype)).where(silent, codes.gather(-1, place))
+    return codes.scatter(-1, place, code), torch.where(silent, (top.abs() * centre).double(), overlap)
 
 
 def _codes_on_gpu(x: Tensor, quantiser: Uniform, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:

@@ -28,7 +28,6 @@ from torch import Tensor, nn
 
 from fedcom.algorithms.optimisers import ServerOptimiser
 from fedcom.codecs import CODECS, Codec
-from fedcom.codecs.entropy_coded import EntropyCoded
 from fedcom.draws import Draw, mix
 from fedcom.errors import ConfigError, Diverged, NotFinite, RankLost, WireError
 from fedcom.formats import MB
@@ -44,7 +43,6 @@ from fedcom.vectors import Vectors, overwrite
 Heard = dict[int, tuple[Header, list[memoryview]]]  # messages by worker
 _NOT_FINITE = "its change is not finite"
 _ODD = 0x9E3779B97F4A7C1
-_FEW = 1000  # numbers of a fragment
 
 
 class Outer:
@@ -120,7 +118,6 @@ class Outer:
         whole = [piece for fragment in self._fragments for piece in fragment.pieces]
         self._coders = Coders(coders.threads(whole))
         self.steps, self.size = 0, sum(fragment.size for fragment in self._fragments)
-        self._warn_of_few()
         self._aside = Aside("fedcom-outer") if delay else None
         self._streams: dict[torch.device, Any] = {}  # of that thread, by GPU
         facts, gather = self._facts(), self._links.gather
@@ -129,17 +126,6 @@ class Outer:
                 "workers differ in model, codec, optimiser, rate, every, fragments, seed or starting "
                 "parameters; give all the same, and set the same torch.manual_seed before the model is made"
             )
-
-    def _warn_of_few(self) -> None:
-        """Say so if a fragment is too small for its codec, where the model is not."""
-        for fragment in self._fragments:
-            if 0 < fragment.size < _FEW <= self.size and isinstance(self.codec, EntropyCoded):
-                warnings.warn(
-                    f"fragment {fragment.number} has {fragment.size} of {self.size} numbers: "
-                    f"codec {self.codec.name} needs some thousand, and may send nothing of it; "
-                    "give fewer fragments",
-                    stacklevel=3,
-                )
 
     @property
     def workers(self) -> int:

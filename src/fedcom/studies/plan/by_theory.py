@@ -46,8 +46,8 @@ def by_theory(
     for own in CODECS_TRIED:
         codec = pick(CODECS, own, "uplink")
         about = Prediction(f"{method} {codec_words(codec)}", method, codec_words(codec))
+        c, size = replace(constants, q=codec.variance(layout)), _size(codec, layout)
         try:
-            c, size = replace(constants, q=codec.variance(layout)), _size(codec, layout)
             rounds, tau = bound.target(c, epsilon)
         except ConfigError as error:
             found.append(replace(about, how=str(error)))
