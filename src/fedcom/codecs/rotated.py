@@ -158,13 +158,14 @@ def _with_one_at_least(
 ) -> tuple[Tensor, Tensor]:
     """Codes and overlap where a vector whose codes are all zero has one for its largest coordinate.
 
-    Else it would not be heard, and vectors that are small in many rotations would be heard too short.
+    Without it nothing would be heard of the vector, and no scale of other messages makes up for that.
     """
     silent = (overlap == 0) & (power > 0) & power.isfinite()
     if not (silent.is_cuda or silent.any()):
         return codes, overlap
     place = y.abs().argmax(-1, keepdim=True)  # the first of several
-    top, centre = y.gather(-1, place), quantiser.centres[1 - quantiser.coder.low].to(y.dtype)
+    top = y.gather(-1, place)
+    centre = placed(quantiser.centres, y.device, y.dtype)[1 - quantiser.coder.low]
     code = (1 - 2 * (top < 0).to(codes.dtype)).where(silent, codes.gather(-1, place))
     return codes.scatter(-1, place, code), torch.where(silent, (top.abs() * centre).double(), overlap)
 
