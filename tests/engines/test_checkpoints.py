@@ -41,7 +41,7 @@ CLIENTS, ROUNDS, STOP = 8, 9, 6
 SAVED = (2, 3, 5)  # rounds after which a checkpoint is begun; the next rounds are played while it is written
 LINKS: dict[str, Links | None] = {
     "fedcomgate": Links(Int(4)),
-    "fedcomgate-exact": Links(Rotated(0.5), Rotated(2.0)),
+    "fedcomgate-exact": Links(Rotated(6.0), Rotated(8.0)),
     "fedpaq": Links(TopK(0.1), uplink_memory="error-feedback"),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
