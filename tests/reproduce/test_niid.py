@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedcom import ConfigError, Simulation, Task
 from fedcom.config.methods import variant
 from fedcom.draws import Draw
-from fedcom.reproduce import STUDIES, Scale, niid, rates
+from fedcom.reproduce import STUDIES, Scale, command, niid, rates
 from fedcom.reproduce.results import StudyResults
 from fedcom.reproduce.study import panel
 from fedcom.tasks.models import Lenet
@@ -158,13 +158,16 @@ def test_a_hundredth_of_the_bytes_is_judged_beside_the_best_published_method() -
     d = sum(p.numel() for p in Lenet().module((1, 28, 28), 10).parameters())
     assert d == niid.PARAMETERS["mnist"]
     assert sum(p.numel() for p in Lenet().module((3, 32, 32), 10).parameters()) == niid.PARAMETERS["cifar-10"]
+    rounds = panels[0].config.run.rounds
 
     def judged(accuracy: float, sent: float) -> list[str]:
         records = [record(p.name, label, accuracy) for p in panels for label in p.methods]
         for one in records:
-            one["rows"][-1]["uplink_bytes"] = sent
+            one["rows"][-1] |= {"round": rounds, "uplink_bytes": sent, "downlink_bytes": 9 * sent}
         results = StudyResults(panels, records, scale)
-        assert niid.compressed_table(results, panels[0].name)[0]["times_fewer_up"] == 200 * d / sent
+        (line,) = niid.compressed_table(results, panels[0].name)
+        assert line["times_fewer_up"] == pytest.approx(200 * d / sent)  # of 50 models in float32
+        assert line["times_fewer_both_ways"] == pytest.approx(40 * d / sent)
         return [verdict.outcome for verdict in study.judge(results)]
 
     assert judged(0.99, 2 * d) == ["holds"] * 4  # with one label per client two of their methods collapse
@@ -177,35 +180,46 @@ def test_bytes_of_a_run_that_diverged_are_those_of_the_rounds_it_had() -> None:
     panels = study.plan(scale)
     records = [record(p.name, label, None) for p in panels for label in p.methods]
     for one in records:  # before its first evaluation
-        one["rows"] = [{"round": 0, "test_accuracy": 0.1, "uplink_bytes": 0}]
+        one["rows"] = [{"round": 0, "test_accuracy": 0.1, "uplink_bytes": 0, "downlink_bytes": 0}]
     results = StudyResults(panels, records, scale)
-    (line, _) = niid.compressed_table(results, panels[0].name)
+    (line,) = niid.compressed_table(results, panels[0].name)
     assert (line["accuracy"], line["times_fewer_up"]) == (10, 0)
     assert [v.outcome for v in study.judge(results)] == ["does not hold here"] * 4
-    sent = niid.PARAMETERS["mnist"] / 25  # per round: a hundredth of 32 bits
+    sent, rounds = niid.PARAMETERS["mnist"] / 25, panels[0].config.run.rounds  # a hundredth of their round
     for one in records:
-        one["rows"] = [{"round": 10, "test_accuracy": 0.1, "uplink_bytes": 10 * sent}]
-    whole = {**records[0], "seed": 1, "rows": [{"round": 50, "test_accuracy": 1, "uplink_bytes": 50 * sent}]}
+        one["rows"] = [{"round": rounds // 5, "test_accuracy": 0.1, "uplink_bytes": 10 * sent}]
+    whole = {**records[0], "seed": 1}
+    whole["rows"] = [{"round": rounds, "test_accuracy": 1, "uplink_bytes": 50 * sent}]
     results = StudyResults(panels, [*records, whole], scale)
     assert niid.fewer(results, panels[0].name, records[0]["method"]) == pytest.approx(100)
 
 
-def test_labels_without_a_rate_run_at_the_published_one(
+def test_the_label_that_was_best_on_held_out_samples_runs_at_its_gamma(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuned, other = niid.COMPRESSED
+    first, other = niid.COMPRESSED
     (tmp_path / "experiments" / "rates").mkdir(parents=True)
     file = tmp_path / "experiments" / "rates" / "niid-mnist-iid.toml"
-    file.write_text(f'[methods."{tuned}"]\ngamma = 2.0\n[found."{tuned}"]\naccuracy = 90.0\n')
+    scores = {first: (2.0, 90.0), other: (0.5, 91.0)}
+    file.write_text(
+        "".join(
+            f'[methods."{a}"]\ngamma = {g}\n[found."{a}"]\naccuracy = {s}\n' for a, (g, s) in scores.items()
+        )
+    )
     monkeypatch.chdir(tmp_path)
-    panels = STUDIES["niid-compressed-mnist"].plan(Scale())
-    found = {(p.name, r.method): r.config.algorithm for p in panels for r in p.runs(1)}
-    assert {algorithm.eta for algorithm in found.values()} == {0.01}
-    assert found["mnist, iid", tuned].gamma == 2.0
-    assert found["mnist, iid", other].gamma == found["mnist, 1 label", tuned].gamma == 1.0
+    study = STUDIES["niid-compressed-mnist"]
+    found = {(p.name, r.method): r.config.algorithm for p in study.panels(Scale()) for r in p.runs(1)}
+    assert len(found) == 5
+    assert {(a.name, a.eta, a.epochs) for a in found.values()} == {("fedcomgate-exact", 0.01, 2)}
+    own = found["mnist, iid", other]
+    assert (own.gamma, own.eta_schedule) == (0.5, "cosine")
+    assert found["mnist, 1 label", first].gamma == 1.0
+    assert found["mnist, 2 labels", first].eta_schedule is None
 
 
-def test_gamma_is_tuned_around_the_published_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gamma_of_every_label_is_tuned_where_methods_do_not_collapse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grids = []
 
     def note(table: Any, label: str, grid: Any, seeds: int, run: Any) -> Any:
@@ -213,5 +227,8 @@ def test_gamma_is_tuned_around_the_published_one(tmp_path: Path, monkeypatch: py
         raise ConfigError("enough")
 
     monkeypatch.setattr(rates, "tune_one", note)
-    rates.tune_panel(STUDIES["niid-compressed-mnist"].plan(Scale())[0], tmp_path, "cpu", True)
-    assert grids == [(label, {"gamma": [0.5, 1.0, 2.0]}, 0.01) for label in niid.COMPRESSED]
+    study = STUDIES["niid-compressed-mnist"]
+    command.run(["rates", "niid-compressed-mnist"], False, None, tmp_path, "cpu", True)
+    wanted = [(label, {"gamma": [0.5, 1.0, 2.0]}, 0.01) for label in niid.COMPRESSED]
+    assert grids == 4 * wanted
+    assert [p.methods for p in study.panels(Scale(), tuning=True)] == 5 * [(*niid.COMPRESSED,)]

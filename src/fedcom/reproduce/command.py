@@ -67,7 +67,8 @@ def _tune(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> Itera
             )
         yield rates.tune(name, scale, out, device, quiet)
         return
-    panels = [p for study in chosen([name]) if study in STUDIES for p in STUDIES[study].panels(scale)]
+    studies = [STUDIES[study] for study in chosen([name]) if study in STUDIES]
+    panels = [p for study in studies for p in study.panels(scale, tuning=True)]
     if not any(p.rates for p in panels):
         raise unknown("data set or study to tune rates for", name, (*rates.GRIDS, "frontier"))
     for p in panels:

@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,11 +20,12 @@ DEALS: dict[str, dict[str, Any]] = _TOLD["deals"]  # the settings of [data], by 
 PUBLISHED: tuple[str, ...] = tuple(_TOLD["order"])  # the methods, in the order of the accuracies
 METHODS: tuple[str, ...] = tuple(_TOLD["methods"])  # and ours: FedProx once for each mu
 _SMALL = package_data("studies.toml")["niid-compressed"]
-COMPRESSED: tuple[str, ...] = tuple(_SMALL["methods"])
+COMPRESSED: dict[str, dict[str, Any]] = _SMALL["methods"]  # their settings, by label
 PARAMETERS: dict[str, int] = _SMALL["parameters"]  # of the model, by data set
 LEVEL, TIMES = 0.005, 100  # how far below the best published accuracy, with how many times fewer bytes
 NEAR, ENOUGH = 0.02, 5 / 6  # how far below a published accuracy ours may be, and in what share of the cells
 QUICK = {"algorithm": {"epochs": 1}, "run": {"rounds": 5}}
+BOTH = ("uplink_bytes", "downlink_bytes")
 GUESS = 0.1  # the accuracy of a model that is not finite: it takes all images for the first class
 
 
@@ -134,14 +137,15 @@ class NiidBench(Study):
         ]
 
 
-def compressed_plan(data: str, scale: Scale) -> list[Panel]:
-    """The deals of a data set; a label that was not tuned runs at the published rates."""
-    file, quick, near = f"niid-bench/{data}.toml", QUICK, _SMALL["tuning"]
-    make = partial(panel, file, scale, COMPRESSED, tuned=False, quick=quick, near=near)
+def candidates(data: str, scale: Scale) -> list[Panel]:
+    """The deals of a data set with every label; one that was not tuned runs at the published rates."""
+    file, common = f"niid-bench/{data}.toml", {**_SMALL["settings"], "methods": COMPRESSED}
+    make = partial(panel, file, scale, [*COMPRESSED], tuned=False, quick=QUICK, near=_SMALL["tuning"])
     panels = []
     for deal, own in DEALS.items():
-        rates = f"niid-{data}-{deal.replace(' ', '-')}"
-        p = make(name=f"{data}, {deal}", over={"data": own}, rates=(rates,))
+        rates, told = f"niid-{data}-{deal.replace(' ', '-')}", collapses(f"{data}, {deal}")
+        limits: dict[str, Any] = {"tunes": {}, "seeds": 1} if told else {}
+        p = make(name=f"{data}, {deal}", over={**common, "data": own}, rates=(rates,), **limits)
         for label, found in rates_in(rates).items():
             if label in COMPRESSED:
                 p.table["methods"][label] |= found
@@ -149,50 +153,65 @@ def compressed_plan(data: str, scale: Scale) -> list[Panel]:
     return panels
 
 
+def compressed_plan(data: str, scale: Scale) -> list[Panel]:
+    """The deals of a data set with the label that was best for each on held-out samples."""
+    return [replace(p, methods=(chosen(p),)) for p in candidates(data, scale)]
+
+
 def chosen(p: Panel) -> str:
     """The label that was best on held-out samples; without such a choice the first."""
     try:
         found = read(experiment_file(f"rates/{p.rates[-1]}.toml"))["found"]
     except ConfigError:
-        return COMPRESSED[0]
+        found = {}
     return max(COMPRESSED, key=lambda label: found.get(label, {}).get("accuracy", 0.0))
 
 
-def fewer(results: StudyResults, name: str, label: str) -> float:
-    """How many times as many bytes up models of 32 bits per number would be, one per round; 0 if none ran.
+def collapses(name: str) -> bool:
+    """Whether two or more of the methods that were published for a panel are at a guess."""
+    return sorted(published(name).values())[1] <= GUESS
 
-    Of runs that diverged the rounds before count.
+
+def fewer(results: StudyResults, name: str, label: str, ways: Sequence[str] = ("uplink_bytes",)) -> float:
+    """How many times as many bytes up models of 32 bits per number would be, one per published round.
+
+    Of runs that diverged the rounds before count; 0 if none ran.
+
+    Args:
+        ways: the columns of rows whose bytes are added.
     """
     ends = [run["rows"][-1] for run in results.runs(name, label) if run["rows"]]
-    rounds = sum(row["round"] for row in ends)
-    sent = sum(row["uplink_bytes"] for row in ends)
-    return 4 * PARAMETERS[name.partition(", ")[0]] * rounds / sent if sent else 0.0
+    data = name.partition(", ")[0]
+    theirs = read(experiment_file(f"niid-bench/{data}.toml"))["run"]["rounds"]
+    rounds = sum(row["round"] for row in ends) * theirs / _SMALL["settings"]["run"]["rounds"]
+    sent = sum(row[way] for row in ends for way in ways)
+    return 4 * PARAMETERS[data] * rounds * len(ways) / sent if sent else 0.0
 
 
 def compressed_table(results: StudyResults, name: str) -> list[dict[str, Any]]:
-    """One line per label: accuracy in % beside the best published one, and times fewer bytes up."""
-    p, (method, theirs) = results.panel(name), max(published(name).items(), key=lambda item: item[1])
+    """The chosen label's line: accuracy in % beside the best published one, and times fewer bytes."""
+    method, theirs = max(published(name).items(), key=lambda item: item[1])
     lines = []
-    for label in COMPRESSED:
-        score = accuracy(results, name, label)
+    for run in results.panel(name).runs(1):
+        score = accuracy(results, name, run.method)
         lines.append(
             {
-                "point": label,
+                "point": run.method,
+                "gamma": run.config.algorithm.gamma,
                 "accuracy": 100 * score.mean,
                 "spread": 100 * score.spread,
                 "best_published": f"{method} {100 * theirs:.1f}",
-                "times_fewer_up": fewer(results, name, label),
-                "chosen": "yes" if label == chosen(p) else "",
+                "times_fewer_up": fewer(results, name, run.method),
+                "times_fewer_both_ways": fewer(results, name, run.method, BOTH),
             }
         )
     return lines
 
 
 def judge_compressed(results: StudyResults, p: Panel) -> list[Verdict]:
-    values = published(p.name)
-    if sorted(values.values())[1] <= GUESS:  # two or more of the four collapse
+    if collapses(p.name):
         return []
-    theirs, label = max(values.values()), chosen(p)
+    theirs, (label,) = max(published(p.name).values()), p.methods
     score, times = accuracy(results, p.name, label), fewer(results, p.name, label)
     return [
         Verdict.of(
@@ -214,7 +233,8 @@ def _study(data: str) -> Study:
 
 
 def _compressed(data: str) -> Study:
-    own = {"plan": partial(compressed_plan, data), "judge_panel": judge_compressed, "table": compressed_table}
+    own: dict[str, Any] = {"plan": partial(compressed_plan, data), "tuned": partial(candidates, data)}
+    own |= {"judge_panel": judge_compressed, "table": compressed_table}
     return Study.told(f"niid-compressed-{data}", words="niid-compressed", fill={"data": data}, **own)
 
 

@@ -40,6 +40,7 @@ class Study:
         title: the heading of its page.
         claims: what the paper says, in our words; of a study beyond the paper, what it is about.
         plan: returns the panels to run at a scale.
+        tuned: returns the panels to tune; None: those of plan.
         judge_panel: returns the verdicts on what is claimed of a panel; their settings may be left empty.
         charts: returns the charts of a panel.
         measure: how each run is measured, if not by the rows of a simulation; then runs are not stacked.
@@ -62,6 +63,7 @@ class Study:
     seeds: int = Scale.usual(quick=False)
     in_part: bool = False
     beyond: bool = False
+    tuned: Callable[[Scale], list[Panel]] | None = None
 
     @classmethod
     def told(cls, name: str, *, words: str | None = None, fill: Table | None = None, **own: Any) -> "Study":
@@ -82,9 +84,9 @@ class Study:
         claims = tuple(section["about" if beyond else "claims"])
         return cls(name, title, claims, **{"plan": plan, "notes": notes, "beyond": beyond, **own})
 
-    def panels(self, scale: Scale) -> list[Panel]:
-        """The panels to run at a scale, with the points that are asked for alone."""
-        panels, only = self.plan(scale), {*scale.only}
+    def panels(self, scale: Scale, tuning: bool = False) -> list[Panel]:
+        """The panels to run or to tune at a scale, with the points that are asked for alone."""
+        panels, only = ((tuning and self.tuned) or self.plan)(scale), {*scale.only}
         names, labels = [p.name for p in panels], dict.fromkeys(m for p in panels for m in p.methods)
         for name in scale.only:
             if name not in (*names, *labels):

@@ -18,6 +18,7 @@ from fedcom.algorithms.local_optimisers import (
     MomentumSteps,
 )
 from fedcom.draws import Draw, salt
+from fedcom.engines.local.eager import repeatable
 from fedcom.tasks.dense import Dense
 from fedcom.tasks.kernels import gpu
 from fedcom.vectors import Layout, flatten
@@ -125,10 +126,10 @@ def test_draws_interpreted() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("tf32", "bound"), [(False, 1e-5), (True, 0.05)])
-def test_steps_on_a_gpu(case: str, tf32: bool, bound: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
+def test_steps_on_a_gpu(case: str, tf32: bool, bound: float) -> None:
     *given, more = CASES[case]
-    assert distance(*given, "cuda", **more) < bound
+    with repeatable(tf32):
+        assert distance(*given, "cuda", **more) < bound
 
 
 @pytest.mark.gpu

@@ -89,7 +89,10 @@ def _prepare(engine: EagerEngine) -> None:
 
 
 def _rehearse(engine: EagerEngine) -> None:
-    """Rehearse the next round; and those after it, if other parts of the model are trained in them."""
+    """Rehearse the next round; and those after it, if other parts of the model are trained in them.
+
+    Afterwards the engine's inputs are those of the next round again.
+    """
     first, turns = engine.round, max(1, len(engine.runs[0].rules.turns))
     try:
         for number in range(first, first + turns):
@@ -97,6 +100,7 @@ def _rehearse(engine: EagerEngine) -> None:
             play(Rehearsal(engine))
     finally:
         engine.round = first
+        engine.load_inputs()
 
 
 def _quick_keys() -> None:
