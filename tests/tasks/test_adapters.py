@@ -425,7 +425,8 @@ def test_recorded_rounds_agree_with_eager_ones(method: str, engine: str) -> None
     ]
     for run in runs:
         run.run()
-    assert runs[1].engine.refused is None  # type: ignore[attr-defined]
+    # The host groups clients by rank, which a graph cannot.
+    assert (runs[1].engine.refused is None) == (method != "het")  # type: ignore[attr-defined]
     for p, q in zip(runs[0].module().parameters(), runs[1].module().parameters(), strict=True):
         assert close(p.detach(), q.detach(), 1e-9)
     assert runs[0].ledger.as_dict() == runs[1].ledger.as_dict()

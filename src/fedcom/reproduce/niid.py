@@ -143,8 +143,8 @@ def candidates(data: str, scale: Scale) -> list[Panel]:
     make = partial(panel, file, scale, [*COMPRESSED], tuned=False, quick=QUICK, near=_SMALL["tuning"])
     panels = []
     for deal, own in DEALS.items():
-        rates, told = f"niid-{data}-{deal.replace(' ', '-')}", collapses(f"{data}, {deal}")
-        limits: dict[str, Any] = {"tunes": {}, "seeds": 1} if told else {}
+        rates, collapsed = f"niid-{data}-{deal.replace(' ', '-')}", collapses(f"{data}, {deal}")
+        limits: dict[str, Any] = {"tunes": {}, "seeds": 1} if collapsed else {}
         p = make(name=f"{data}, {deal}", over={**common, "data": own}, rates=(rates,), **limits)
         for label, found in rates_in(rates).items():
             if label in COMPRESSED:
