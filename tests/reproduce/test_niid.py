@@ -16,7 +16,7 @@ from fedcom.reproduce.results import StudyResults
 from fedcom.reproduce.study import panel
 from fedcom.tasks.models import Lenet
 from fedcom.tasks.oracle import DataOracle
-from fedcom.vectors import flatten, load
+from fedcom.vectors import Layout, flatten, load
 from tests.conftest import close
 
 ROUNDS, BATCH = 2, 4
@@ -194,27 +194,29 @@ def test_bytes_of_a_run_that_diverged_are_those_of_the_rounds_it_had() -> None:
     assert niid.fewer(results, panels[0].name, records[0]["method"]) == pytest.approx(100)
 
 
-def test_the_label_that_was_best_on_held_out_samples_runs_at_its_gamma(
+def test_the_form_and_label_that_were_best_on_held_out_samples_run_at_their_gamma(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, other = niid.COMPRESSED
-    (tmp_path / "experiments" / "rates").mkdir(parents=True)
-    file = tmp_path / "experiments" / "rates" / "niid-mnist-iid.toml"
-    scores = {first: (2.0, 90.0), other: (0.5, 91.0)}
-    file.write_text(
-        "".join(
-            f'[methods."{a}"]\ngamma = {g}\n[found."{a}"]\naccuracy = {s}\n' for a, (g, s) in scores.items()
+    (many, few), folder = niid.FORMS.items(), tmp_path / "experiments" / "rates"
+    folder.mkdir(parents=True)
+    for (form, own), best in ((many, 90.0), (few, 91.0)):
+        first, other = own["methods"]
+        scores = {first: (2.0, best - 2), other: (0.5, best)}
+        text = "".join(
+            f'[methods."{a}"]\ngamma = {g}\n[found."{a}"]\naccuracy = {x}\n' for a, (g, x) in scores.items()
         )
-    )
+        (folder / f"niid-mnist-iid-{form.replace(' ', '-')}.toml").write_text(text)
     monkeypatch.chdir(tmp_path)
-    study = STUDIES["niid-compressed-mnist"]
-    found = {(p.name, r.method): r.config.algorithm for p in study.panels(Scale()) for r in p.runs(1)}
-    assert len(found) == 5
-    assert {(a.name, a.eta, a.epochs) for a in found.values()} == {("fedcomgate-exact", 0.01, 2)}
-    own = found["mnist, iid", other]
-    assert (own.gamma, own.eta_schedule) == (0.5, "cosine")
-    assert found["mnist, 1 label", first].gamma == 1.0
-    assert found["mnist, 2 labels", first].eta_schedule is None
+    panels = {p.name: p for p in STUDIES["niid-compressed-mnist"].panels(Scale())}
+    assert [*panels] == [f"mnist, {deal}" for deal in niid.DEALS]
+    runs = {name: p.runs(1) for name, p in panels.items()}
+    assert {len(own) for own in runs.values()} == {1}
+    (best,), (other,) = runs["mnist, iid"], runs["mnist, 2 labels"]
+    assert (best.config.run.rounds, best.config.algorithm.epochs) == (16, 31)
+    assert (best.config.algorithm.gamma, best.config.algorithm.eta_schedule) == (0.5, "cosine")
+    assert (other.config.run.rounds, other.config.algorithm.epochs) == (250, 2)
+    assert (other.config.algorithm.gamma, other.config.algorithm.eta_schedule) == (1.0, None)
+    assert best.config.algorithm.eta == other.config.algorithm.eta == 0.01
 
 
 def test_gamma_of_every_label_is_tuned_where_methods_do_not_collapse(
@@ -223,12 +225,24 @@ def test_gamma_of_every_label_is_tuned_where_methods_do_not_collapse(
     grids = []
 
     def note(table: Any, label: str, grid: Any, seeds: int, run: Any) -> Any:
-        grids.append((label, grid, table["algorithm"]["eta"]))
+        grids.append((label, grid, table["algorithm"]["eta"], table["run"]["rounds"]))
         raise ConfigError("enough")
 
     monkeypatch.setattr(rates, "tune_one", note)
-    study = STUDIES["niid-compressed-mnist"]
     command.run(["rates", "niid-compressed-mnist"], False, None, tmp_path, "cpu", True)
-    wanted = [(label, {"gamma": [0.5, 1.0, 2.0]}, 0.01) for label in niid.COMPRESSED]
+    grid = {"gamma": [0.5, 1.0, 2.0]}
+    wanted = [(a, grid, 0.01, own["run"]["rounds"]) for own in niid.FORMS.values() for a in own["methods"]]
     assert grids == 4 * wanted
-    assert [p.methods for p in study.panels(Scale(), tuning=True)] == 5 * [(*niid.COMPRESSED,)]
+
+
+def test_every_form_has_a_hundredth_of_the_bytes() -> None:
+    sent = {}
+    for p in STUDIES["niid-compressed-cifar-10"].panels(Scale(), tuning=True)[: len(niid.FORMS)]:
+        for run in p.runs(1):
+            codec = run.config.links.uplink
+            layout = Layout(("w",), ((niid.PARAMETERS["cifar-10"],),), torch.float32)
+            message = codec.encode(torch.randn(layout.size), layout, Draw.seeded(0))
+            sent[run.method] = len(message) * run.config.run.rounds
+    whole = 4 * 50 * niid.PARAMETERS["cifar-10"]
+    assert len(sent) == 4
+    assert max(sent.values()) <= whole / niid.TIMES, sent

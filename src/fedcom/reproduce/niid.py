@@ -1,5 +1,6 @@
 """NIID-Bench, a table that others published: five ways to deal three data sets, and four methods."""
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ DEALS: dict[str, dict[str, Any]] = _TOLD["deals"]  # the settings of [data], by 
 PUBLISHED: tuple[str, ...] = tuple(_TOLD["order"])  # the methods, in the order of the accuracies
 METHODS: tuple[str, ...] = tuple(_TOLD["methods"])  # and ours: FedProx once for each mu
 _SMALL = package_data("studies.toml")["niid-compressed"]
-COMPRESSED: dict[str, dict[str, Any]] = _SMALL["methods"]  # their settings, by label
+FORMS: dict[str, dict[str, dict[str, Any]]] = _SMALL["forms"]  # how epochs are dealt to rounds; labels
 PARAMETERS: dict[str, int] = _SMALL["parameters"]  # of the model, by data set
 LEVEL, TIMES = 0.005, 100  # how far below the best published accuracy, with how many times fewer bytes
 NEAR, ENOUGH = 0.02, 5 / 6  # how far below a published accuracy ours may be, and in what share of the cells
@@ -138,33 +139,38 @@ class NiidBench(Study):
 
 
 def candidates(data: str, scale: Scale) -> list[Panel]:
-    """The deals of a data set with every label; one that was not tuned runs at the published rates."""
-    file, common = f"niid-bench/{data}.toml", {**_SMALL["settings"], "methods": COMPRESSED}
-    make = partial(panel, file, scale, [*COMPRESSED], tuned=False, quick=QUICK, near=_SMALL["tuning"])
+    """The deals of a data set in every form; a label that was not tuned runs at the published rates."""
     panels = []
-    for deal, own in DEALS.items():
-        rates, collapsed = f"niid-{data}-{deal.replace(' ', '-')}", collapses(f"{data}, {deal}")
-        limits: dict[str, Any] = {"tunes": {}, "seeds": 1} if collapsed else {}
-        p = make(name=f"{data}, {deal}", over={**common, "data": own}, rates=(rates,), **limits)
+    for (deal, own), (form, over) in itertools.product(DEALS.items(), FORMS.items()):
+        labels, rates = over["methods"], f"niid-{data}-{deal}-{form}".replace(" ", "-")
+        limits: dict[str, Any] = {"tunes": {}, "seeds": 1} if collapses(f"{data}, {deal}") else {}
+        limits |= {"tuned": False, "quick": QUICK, "near": _SMALL["tuning"], "rates": (rates,)}
+        name, over = f"{data}, {deal}, {form}", {**over, "data": own}
+        p = panel(f"niid-bench/{data}.toml", scale, [*labels], name=name, over=over, **limits)
         for label, found in rates_in(rates).items():
-            if label in COMPRESSED:
+            if label in labels:
                 p.table["methods"][label] |= found
         panels.append(p)
     return panels
 
 
 def compressed_plan(data: str, scale: Scale) -> list[Panel]:
-    """The deals of a data set with the label that was best for each on held-out samples."""
-    return [replace(p, methods=(chosen(p),)) for p in candidates(data, scale)]
+    """The deals of a data set, each with the form and the label that were best on held-out samples."""
+    every, panels = candidates(data, scale), []
+    for i, deal in enumerate(DEALS):
+        forms = every[i * len(FORMS) : (i + 1) * len(FORMS)]
+        p, label = max(((p, label) for p in forms for label in p.methods), key=lambda one: held_out(*one))
+        panels.append(replace(p, name=f"{data}, {deal}", methods=(label,)))
+    return panels
 
 
-def chosen(p: Panel) -> str:
-    """The label that was best on held-out samples; without such a choice the first."""
+def held_out(p: Panel, label: str) -> float:
+    """The accuracy of a label on held-out samples; 0 if it was not tuned."""
     try:
         found = read(experiment_file(f"rates/{p.rates[-1]}.toml"))["found"]
     except ConfigError:
-        found = {}
-    return max(COMPRESSED, key=lambda label: found.get(label, {}).get("accuracy", 0.0))
+        return 0.0
+    return float(found.get(label, {}).get("accuracy", 0.0))
 
 
 def collapses(name: str) -> bool:
@@ -173,7 +179,7 @@ def collapses(name: str) -> bool:
 
 
 def fewer(results: StudyResults, name: str, label: str, ways: Sequence[str] = ("uplink_bytes",)) -> float:
-    """How many times as many bytes up models of 32 bits per number would be, one per published round.
+    """How many times as many bytes models of 32 bits per number would be, one per published round.
 
     Of runs that diverged the rounds before count; 0 if none ran.
 
@@ -182,8 +188,8 @@ def fewer(results: StudyResults, name: str, label: str, ways: Sequence[str] = ("
     """
     ends = [run["rows"][-1] for run in results.runs(name, label) if run["rows"]]
     data = name.partition(", ")[0]
-    theirs = read(experiment_file(f"niid-bench/{data}.toml"))["run"]["rounds"]
-    rounds = sum(row["round"] for row in ends) * theirs / _SMALL["settings"]["run"]["rounds"]
+    ours, theirs = (p.config.run.rounds for p in (results.panel(name), plan(data, results.scale)[0]))
+    rounds = sum(row["round"] for row in ends) * theirs / ours
     sent = sum(row[way] for row in ends for way in ways)
     return 4 * PARAMETERS[data] * rounds * len(ways) / sent if sent else 0.0
 
@@ -197,6 +203,7 @@ def compressed_table(results: StudyResults, name: str) -> list[dict[str, Any]]:
         lines.append(
             {
                 "point": run.method,
+                "rounds": run.config.run.rounds,
                 "gamma": run.config.algorithm.gamma,
                 "accuracy": 100 * score.mean,
                 "spread": 100 * score.spread,
