@@ -1,13 +1,16 @@
-"""Convolutions as matrix products, which a compiler can fuse.
+"""Convolutions as matrix products, which a compiler can fuse; and how much convolutions give.
 
 cuDNN is slow here: every client of a stack has its own filters, and it computes one client after the other.
 """
 
-from typing import cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from torch.nn.modules.conv import _ConvNd
 
 from fedcom.tasks.suitable import sharing
 
@@ -42,6 +45,22 @@ def unfolded(module: nn.Module) -> nn.Module:
     for part in filter(_convertible, twin.modules()):
         part.__class__ = Unfolded
     return twin
+
+
+@contextmanager
+def counting(module: nn.Module) -> Iterator[list[int]]:
+    """How many numbers each convolution gives, in the order of the calls made meanwhile."""
+    found = list[int]()
+
+    def count(part: nn.Module, given: Any, output: Tensor) -> None:
+        found.append(output.numel())
+
+    hooks = [part.register_forward_hook(count) for part in module.modules() if isinstance(part, _ConvNd)]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _convertible(part: nn.Module) -> bool:

@@ -28,7 +28,7 @@ def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
     if objective.loss is None:
         _check_classes(x, y, classes)
     try:
-        first = objective.look_for_dropout(x[:1])
+        first = objective.look_inside(x[:1])
         outputs = objective.outputs(objective.start, x[:1])
     except _MISFITS as error:
         check_numbers(objective, x)

@@ -25,18 +25,23 @@ SCORES = (  # what a model's row may hold of it
     *("test_perplexity", "test_bits_per_character", "worst_client_perplexity"),
 )
 EVAL_BLOCK = 4096  # samples evaluated at once
+_MOST_CONVOLVED = (
+    1 << 22
+)  # on a CPU fewer, if their convolutions would give more numbers: they are in no cache
 _MOST_OUTPUTS = 1 << 26  # the same for text: fewer samples if their outputs would be more numbers
 _LARGEST = 700.0  # a loss whose exponential is still a number
 
 
-def block_of(y: Tensor, classes: int) -> int:
+def block_of(objective: Objective, y: Tensor, classes: int) -> int:
     """How many samples to evaluate at once.
 
     Args:
         y: the targets; if each sample has several, its outputs have so many numbers for each class.
     """
-    width = y.shape[1:].numel() * classes if y.dim() > 1 else 0
-    return max(1, min(EVAL_BLOCK, _MOST_OUTPUTS // width)) if width else EVAL_BLOCK
+    outputs = y.shape[1:].numel() * classes if y.dim() > 1 else 0
+    convolved = 0 if y.is_cuda else objective.convolved
+    pairs = ((_MOST_OUTPUTS, outputs), (_MOST_CONVOLVED, convolved))
+    return max(1, min(EVAL_BLOCK, *(most // n if n else most for most, n in pairs)))
 
 
 def perplexity(loss: float) -> float:
@@ -68,7 +73,7 @@ class Marks:
     ) -> None:
         self.y, self.terms, self.classes, kept, losses, hits = y, objective.terms, classes, [], [], []
         self.objective, keep = objective, keep or objective.terms.of_batch
-        block = block_of(y, classes)
+        block = block_of(objective, y, classes)
         blocks = zip(torch.split(x, block), torch.split(y, block), strict=True)
         for xs, ys in blocks if len(x) else ():  # not every module can take no sample
             outputs = objective.outputs(w, xs)

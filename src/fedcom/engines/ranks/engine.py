@@ -121,7 +121,7 @@ class RankedEngine(EagerEngine):
         with needing_all_ranks():
             self.ranks.tell({"do": "score"})
             found = dict[int, Scored]()
-            for block in range(-(-len(task.x) // scoring.block_of(task.y, task.classes))):
+            for block in range(-(-len(task.x) // scoring.block_of(task.objective, task.y, task.classes))):
                 if not any(block in share for share in shares):
                     found[block] = task.score_block(w, block)
             for rank, share in enumerate(shares, 1):
