@@ -21,7 +21,8 @@ DEALS: dict[str, dict[str, Any]] = _TOLD["deals"]  # the settings of [data], by 
 PUBLISHED: tuple[str, ...] = tuple(_TOLD["order"])  # the methods, in the order of the accuracies
 METHODS: tuple[str, ...] = tuple(_TOLD["methods"])  # and ours: FedProx once for each mu
 _SMALL = package_data("studies.toml")["niid-compressed"]
-FORMS: dict[str, dict[str, dict[str, Any]]] = _SMALL["forms"]  # how epochs are dealt to rounds; labels
+FORMS: dict[str, dict[str, Any]] = _SMALL["forms"]  # how epochs are dealt to rounds; labels; what to tune
+VECTORS = {"scaffold": 2}  # that a client sends per round, if not one
 PARAMETERS: dict[str, int] = _SMALL["parameters"]  # of the model, by data set
 LEVEL, TIMES = 0.005, 100  # how far below the best published accuracy, with how many times fewer bytes
 NEAR, ENOUGH = 0.02, 5 / 6  # how far below a published accuracy ours may be, and in what share of the cells
@@ -141,12 +142,16 @@ class NiidBench(Study):
 def candidates(data: str, scale: Scale) -> list[Panel]:
     """The deals of a data set in every form; a label that was not tuned runs at the published rates."""
     panels = []
-    for (deal, own), (form, over) in itertools.product(DEALS.items(), FORMS.items()):
+    for deal, form in itertools.product(DEALS, FORMS):
+        if FORMS[form].get("vectors", 1) > vectors(f"{data}, {deal}"):
+            continue
+        tuning, over = FORMS[form]["tuning"], {**FORMS[form]["over"], "data": DEALS[deal]}
         labels, rates = over["methods"], f"niid-{data}-{deal}-{form}".replace(" ", "-")
         limits: dict[str, Any] = {"tunes": {}, "seeds": 1} if collapses(f"{data}, {deal}") else {}
-        limits |= {"tuned": False, "quick": QUICK, "near": _SMALL["tuning"], "rates": (rates,)}
-        name, over = f"{data}, {deal}, {form}", {**over, "data": own}
-        p = panel(f"niid-bench/{data}.toml", scale, [*labels], name=name, over=over, **limits)
+        limits |= {"tuned": False, "quick": QUICK, "near": tuning, "rates": (rates,)}
+        p = panel(
+            f"niid-bench/{data}.toml", scale, [*labels], name=f"{data}, {deal}, {form}", over=over, **limits
+        )
         for label, found in rates_in(rates).items():
             if label in labels:
                 p.table["methods"][label] |= found
@@ -157,10 +162,10 @@ def candidates(data: str, scale: Scale) -> list[Panel]:
 def compressed_plan(data: str, scale: Scale) -> list[Panel]:
     """The deals of a data set, each with the form and the label that were best on held-out samples."""
     every, panels = candidates(data, scale), []
-    for i, deal in enumerate(DEALS):
-        forms = every[i * len(FORMS) : (i + 1) * len(FORMS)]
-        p, label = max(((p, label) for p in forms for label in p.methods), key=lambda one: held_out(*one))
-        panels.append(replace(p, name=f"{data}, {deal}", methods=(label,)))
+    for name in (f"{data}, {deal}" for deal in DEALS):
+        own = ((p, label) for p in every if p.name.startswith(f"{name}, ") for label in p.methods)
+        p, label = max(own, key=lambda one: held_out(*one))
+        panels.append(replace(p, name=name, methods=(label,)))
     return panels
 
 
@@ -178,8 +183,17 @@ def collapses(name: str) -> bool:
     return sorted(published(name).values())[1] <= GUESS
 
 
+def vectors(name: str) -> int:
+    """How many vectors a client sends per round in the best of the methods that were published for a panel.
+
+    Of equally good ones the one that sends fewest counts.
+    """
+    theirs = published(name)
+    return min(VECTORS.get(method, 1) for method in theirs if theirs[method] == max(theirs.values()))
+
+
 def fewer(results: StudyResults, name: str, label: str, ways: Sequence[str] = ("uplink_bytes",)) -> float:
-    """How many times as many bytes models of 32 bits per number would be, one per published round.
+    """How many times as many bytes the best published method sends, at 32 bits per number.
 
     Of runs that diverged the rounds before count; 0 if none ran.
 
@@ -191,7 +205,7 @@ def fewer(results: StudyResults, name: str, label: str, ways: Sequence[str] = ("
     ours, theirs = (p.config.run.rounds for p in (results.panel(name), plan(data, results.scale)[0]))
     rounds = sum(row["round"] for row in ends) * theirs / ours
     sent = sum(row[way] for row in ends for way in ways)
-    return 4 * PARAMETERS[data] * rounds * len(ways) / sent if sent else 0.0
+    return 4 * PARAMETERS[data] * vectors(name) * rounds * len(ways) / sent if sent else 0.0
 
 
 def compressed_table(results: StudyResults, name: str) -> list[dict[str, Any]]:
