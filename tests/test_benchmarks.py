@@ -54,6 +54,11 @@ def test_fused_steps_are_those_of_torch() -> None:
     assert float(out.split()[-1]) < 1e-5
 
 
+def test_steps_of_convolutions_are_timed() -> None:
+    out = run("convolutions", "--repeats", "1")
+    assert out.count("\n| lenet, ") == 2
+
+
 def test_bounds_are_told_for_every_method() -> None:
     out = run("bounds", "--job", "tiny", "--rounds", "1", "--repeats", "1")
     rows = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("| Fed")]

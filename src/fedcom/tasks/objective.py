@@ -23,7 +23,7 @@ from fedcom.tasks.pooled import Pooled
 from fedcom.tasks.pooling import halved
 from fedcom.tasks.suitable import check_module, copied, dtype_of, embeds, inputs, sharing, translated
 from fedcom.tasks.survival import cox
-from fedcom.vectors import Layout, Piece
+from fedcom.vectors import Layout, Piece, Vectors
 
 _AFFINE = ("weight", "bias")
 _LARGE = 1 << 18  # numbers that convolutions give in a step, from which on a CPU is slower with stacks
@@ -206,15 +206,16 @@ class Objective:
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
         """The module's outputs for a batch, with parameters w; nothing is dropped."""
         if not self.drops and self.batch_norm is None:
-            return self._call(self._module_of_this_thread(), w, x)
-        w = self.complete(w)
+            return self._call(self._module_of_this_thread(), self.whole_layout.tensors(w), x)
+        tensors = self.whole_layout.tensors(self.complete(w))
         with Masks(None):
-            return self._call(self._module_of_this_thread("evaluated"), w, x)
+            return self._call(self._module_of_this_thread("evaluated"), tensors, x)
 
-    def _call(self, module: nn.Module, w: Tensor, x: Tensor) -> Tensor:
+    def _call(self, module: nn.Module, tensors: Vectors, x: Tensor) -> Tensor:
         args, named = ((x,), {}) if self.several is None else self.several.apart(x, self._embeds)
-        found = _tensor_of(functional_call(module, self.whole_layout.tensors(w), args, named))
-        return found.to(w.dtype) if found.dtype in (torch.float16, torch.bfloat16) else found
+        found = _tensor_of(functional_call(module, tensors, args, named))
+        given = tensors[self.layout.names[0]].dtype
+        return found.to(given) if found.dtype in (torch.float16, torch.bfloat16) else found
 
     def _module_of_this_thread(self, use: Literal["trained", "evaluated"] = "trained") -> nn.Module:
         """A copy: a call sets the parameters for a while, and Ctrl-C may come before they are put back."""
@@ -275,27 +276,39 @@ class Objective:
             return cast(Tensor, gradients(w, x, y, weight, *more))
         if self.pooled is not None and w.is_cuda:
             return self.pooled.gradients(w, x, y, weight)
+        if self._large(w, x):
+            found = torch.empty_like(w)
+            for rows, place, g in self._one_by_one(w, x, y, weight, key, first):
+                found[rows, place] = g
+            return found
         try:
-            if w.device.type == "cpu" and self.convolved * x.shape[1] >= _LARGE:
-                return self._one_by_one(w, x, y, weight, key, first)
             return cast(Tensor, gradients(w, x, y, weight, *more))
         except RuntimeError as error:
             if said := translated(error):
                 raise said from error
             raise
 
+    def _large(self, w: Tensor, x: Tensor) -> bool:
+        """Whether clients are computed one by one: a CPU takes twice as long for a stack's convolutions."""
+        return w.device.type == "cpu" and self.convolved * x.shape[1] >= _LARGE
+
     def _one_by_one(
-        self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None, first: int
-    ) -> Tensor:
-        """The same client by client: stacked convolutions of a batch take a CPU up to twice as long."""
-        found = torch.zeros_like(w)
-        for i, own in enumerate(w):
+        self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None, first: int = 0
+    ) -> Iterator[Piece]:
+        """The gradients in pieces, one per client and tensor."""
+        layout = self.whole_layout
+        for i, own in enumerate(w.detach()):
+            tensors = {name: part.requires_grad_() for name, part in layout.tensors(own).items()}
             with torch.enable_grad():
-                own = own.detach().requires_grad_()
-                loss = self._weighted_loss(own, x[i], y[i], weight[i], None if key is None else key[i], first)
-            if loss.requires_grad:
-                (found[i],) = torch.autograd.grad(loss, own)
-        return found
+                of_client = None if key is None else key[i]
+                loss = self._loss(tensors, x[i], y[i], weight[i], of_client, first)
+            if not loss.requires_grad:
+                yield Piece(slice(i, i + 1), slice(None), torch.zeros_like(w[i : i + 1]))
+                continue
+            start, parts = 0, torch.autograd.grad(loss, [*tensors.values()], materialize_grads=True)
+            for part, size in zip(parts, layout.sizes, strict=True):
+                yield Piece(slice(i, i + 1), slice(start, start + size), part.reshape(1, size))
+                start += size
 
     def pieces(
         self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None
@@ -304,7 +317,9 @@ class Objective:
 
         They do not depend on what is written to w meanwhile.
         """
-        if self.dense is None or self._parts(x):
+        if self._large(w, x) and not self._parts(x) and w.shape[-1] == self.whole_layout.size:
+            yield from self._one_by_one(w, x, y, weight, key)
+        elif self.dense is None or self._parts(x):
             yield Piece(slice(None), slice(None), self.gradients(w, x, y, weight, key))
         else:
             yield from self.dense.pieces(w, x, y, weight)
@@ -322,7 +337,7 @@ class Objective:
         module = self._module_of_this_thread()
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         with Masks(None) as masks, convolve.counting(module) as given:
-            outputs = self._call(module, self.complete(self.start), x)
+            outputs = self._call(module, self.whole_layout.tensors(self.complete(self.start)), x)
         self.convolved = sum(given) // len(x)
         self.drops = self.drops or masks.calls > 0
         for name, buffer in module.named_buffers():
@@ -368,24 +383,31 @@ class Objective:
     def _weighted_loss(
         self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None, first: int = 0
     ) -> Tensor:
+        return self._loss(self.whole_layout.tensors(w), x, y, weight, key, first)
+
+    def _loss(
+        self, tensors: Vectors, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None, first: int
+    ) -> Tensor:
         module = self._unfolded if torch.compiler.is_compiling() else self._module_of_this_thread()
         if self.statistics:
             with counting(module, weight) as gaps:
-                outputs = self._trained(module, w, x, key, first)
+                outputs = self._trained(module, tensors, x, key, first)
         else:
-            outputs, gaps = self._trained(module, w, x, key, first), []
+            outputs, gaps = self._trained(module, tensors, x, key, first), []
         if self.terms.of_batch:
             loss = self.whole(outputs, y, weight)
         else:
             loss = (self.losses(outputs, y) * weight).sum()
         return sum(gaps, loss)
 
-    def _trained(self, module: nn.Module, w: Tensor, x: Tensor, key: Tensor | None, first: int) -> Tensor:
+    def _trained(
+        self, module: nn.Module, tensors: Vectors, x: Tensor, key: Tensor | None, first: int
+    ) -> Tensor:
         """The outputs of a step of training."""
         if not (self.drops or self._recurs):
-            return self._call(module, w, x)
+            return self._call(module, tensors, x)
         with Masks(key, first, len(x)):
-            return self._call(module, w, x)
+            return self._call(module, tensors, x)
 
     def with_own_base(self) -> "Objective":
         """The same objective with a base that may be written over."""
