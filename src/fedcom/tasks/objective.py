@@ -270,17 +270,23 @@ class Objective:
             return self.gradients(self.complete(w), x, y, weight, key)[..., : self._sent]
         if parts := self._parts(x):
             return _total(self.gradients(w, x[:, p], y[:, p], weight[:, p], key, p.start) for p in parts)
+        if self.pooled is not None and w.is_cuda and not torch.compiler.is_compiling():
+            return self.pooled.gradients(w, x, y, weight)
+        if not self._large(w, x):
+            return self.stacked(w, x, y, weight, key, first)
+        found = torch.empty_like(w)
+        for rows, place, g in self._one_by_one(w, x, y, weight, key, first):
+            found[rows, place] = g
+        return found
+
+    def stacked(
+        self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None, first: int = 0
+    ) -> Tensor:
+        """The same for all clients at once, which not every module can; w is with what stays with clients."""
         gradients = self._gradients if key is None else self._gradients_dropping
         more = () if key is None else (key, first)
         if torch.compiler.is_compiling():
             return cast(Tensor, gradients(w, x, y, weight, *more))
-        if self.pooled is not None and w.is_cuda:
-            return self.pooled.gradients(w, x, y, weight)
-        if self._large(w, x):
-            found = torch.empty_like(w)
-            for rows, place, g in self._one_by_one(w, x, y, weight, key, first):
-                found[rows, place] = g
-            return found
         try:
             return cast(Tensor, gradients(w, x, y, weight, *more))
         except RuntimeError as error:
@@ -290,7 +296,8 @@ class Objective:
 
     def _large(self, w: Tensor, x: Tensor) -> bool:
         """Whether clients are computed one by one: a CPU takes twice as long for a stack's convolutions."""
-        return w.device.type == "cpu" and self.convolved * x.shape[1] >= _LARGE
+        on_cpu = w.device.type == "cpu" and not torch.compiler.is_compiling()
+        return on_cpu and self.convolved * x.shape[1] >= _LARGE
 
     def _one_by_one(
         self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None, first: int = 0

@@ -46,8 +46,8 @@ def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
             "layer, or the labels"
         )
     try:
-        weight = outputs.new_ones(1, 1)
-        objective.gradients(objective.start.unsqueeze(0), x[:1].unsqueeze(0), y[:1].unsqueeze(0), weight)
+        w, weight = objective.complete(objective.start), outputs.new_ones(1, 1)
+        objective.stacked(w.unsqueeze(0), x[:1].unsqueeze(0), y[:1].unsqueeze(0), weight)
     except _MISFITS as error:
         raise ConfigError(
             f"the loss of one sample, of outputs {list(outputs.shape)} and targets {list(y[:1].shape)}, "
