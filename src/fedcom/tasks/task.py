@@ -160,7 +160,7 @@ class Task:
         That is if each client has the samples of one author of the data set, as the natural partition deals
         them. Test samples of other authors come last; of text, they are left out.
         """
-        if data.groups is None:
+        if data.groups is None or (data.names is None and data.test_groups is None):
             return self
         authors = [torch.unique(data.groups[part]) for part in parts]
         found, clients = torch.cat(authors), len(parts)

@@ -69,7 +69,7 @@ const shade = (colours, colour, share) => mix(mix(colours.paper, colours.quiet, 
 const briefly = (name) => (name.length > 16 ? `${name.slice(0, 15)}…` : name);
 
 // How wide a cell of a client may be: enough for the names, if they have some.
-const widest = (names) => (names ? Math.max(22, 8 + largest(names.map((name) => wide(briefly(name), 11)))) : 22);
+const widest = (names) => (names ? 8 + largest(names.map((name) => wide(briefly(name), 11)), 14) : 22);
 
 function labelMap({ counts, shown, names, clients }, room) {
   const classes = counts[0].map((_, c) => c);
