@@ -40,6 +40,7 @@ from fedcom.tasks.objective import Objective
 from tests.cli.test_cli import Command, command
 from tests.data.test_hospitals import root
 from tests.engines.remote.clients import Perfect, deployed, participants
+from tests.processes import finished
 
 __all__ = ["command", "root"]
 
@@ -236,6 +237,17 @@ def test_the_command_line_names_the_sites(
         assert re.search("Lyon|Oslo|Rome", Path("b", file).read_text())
     refused = command("run", *task, *quick, "run.stop=client_worst_name>=1", "--out", "c")
     assert "rows do not hold" in refused.err
+
+
+def test_unknown_sites_of_a_test_file_are_told_once_for_all_runs(tmp_path: Path) -> None:
+    rows = "".join(f"{('Oslo', 'Lyon')[i % 2]},{i},{i // 2 % 2}\n" for i in range(20))
+    (tmp_path / "mine.csv").write_text(f"client,a,label\n{rows}")
+    (tmp_path / "test.csv").write_text(f"client,a,label\n{rows}Rome,1,1\n")
+    data = ("data.path=mine.csv", "data.test=test.csv", "model.name=logistic", "run.rounds=1")
+    some = ("--methods", "fedavg,fedcom", "--seeds", "2", "--device", "cpu", "-q")
+    told = finished(tmp_path, "compare", *data, *some, "--out", "a")
+    assert told.code == 0, told.err
+    assert told.err.count("in no client's own: 1 of 'Rome'") == 1
 
 
 class Seen(HTMLParser):
