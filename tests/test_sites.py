@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from fedcom import ConfigError, Curve, DataError, compare, from_arrays, load
+from fedcom import ConfigError, Curve, DataError, Draw, compare, from_arrays, load
 from fedcom.config import Config
 from fedcom.data.dataset import normalised
+from fedcom.data.own_files import read_own
 from fedcom.reports.comparison import compare_table, markdown
 from fedcom.runs.prepare import build_task, prepare
 from fedcom.tasks.objective import Objective
@@ -107,11 +110,65 @@ def test_what_does_not_go_together_is_told(file: Path, data: dict[str, Any], mat
         build_task(Config.of(settings))
 
 
-def test_a_site_whose_every_row_was_drawn_for_testing_keeps_them(tmp_path: Path) -> None:
-    (tmp_path / "few.csv").write_text("client,a,label\n" + "".join(f"c{i},{i},{i % 2}\n" for i in range(6)))
-    settings = {"data": {"path": str(tmp_path / "few.csv"), "test": 0.5}, "model": {"name": "logistic"}}
-    task, _ = build_task(Config.of(settings))
-    assert task.clients == 6
+def rows_of(sizes: dict[str, int]) -> str:
+    """A table whose feature numbers the rows, with those of all sites mixed."""
+    sites = [site for k in range(max(sizes.values())) for site, size in sizes.items() if k < size]
+    return "client,a,label\n" + "".join(f"{site},{i},{i % 2}\n" for i, site in enumerate(sites))
+
+
+def cut(folder: Path, sizes: dict[str, int], share: float, seed: int = 0) -> Any:
+    (folder / "cut.csv").write_text(rows_of(sizes))
+    return read_own(folder / "cut.csv", None, None, share, Draw.seeded(seed).fold("test"))
+
+
+def test_a_share_is_taken_of_each_sites_rows(tmp_path: Path) -> None:
+    sizes = {"Aachen": 20, "Bergen": 6, "Cork": 2, "Delft": 1, "Evora": 3}
+    data = cut(tmp_path, sizes, 0.25)
+    assert data.names == tuple(sizes)
+    assert torch.bincount(data.test_groups, minlength=5).tolist() == [5, 2, 1, 0, 1]
+    assert torch.bincount(data.groups).tolist() == [15, 4, 1, 1, 2]
+    most = cut(tmp_path, sizes, 0.9)
+    assert torch.bincount(most.groups).tolist() == [2, 1, 1, 1, 1]
+    again = cut(tmp_path, sizes, 0.25)
+    assert torch.equal(again.test_x, data.test_x)
+    assert any(not torch.equal(cut(tmp_path, sizes, 0.25, seed).test_x, data.test_x) for seed in (1, 2))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.dictionaries(st.text("abcxyz", min_size=1, max_size=3), st.integers(1, 30), min_size=1),
+    share=st.floats(0.01, 0.99),
+    seed=st.integers(0, 3),
+)
+def test_every_row_is_trained_or_tested_on_and_no_site_is_without_either(
+    tmp_path: Path, sizes: dict[str, int], share: float, seed: int
+) -> None:
+    data = cut(tmp_path, sizes, share, seed)
+    both = torch.cat((data.x, data.test_x))[:, 0]
+    assert sorted(both.tolist()) == list(range(sum(sizes.values())))
+    for number, site in enumerate(sorted(sizes)):
+        tested, trained = int((data.test_groups == number).sum()), int((data.groups == number).sum())
+        assert trained >= 1
+        assert tested + trained == sizes[site]
+        assert tested == 0 if sizes[site] == 1 else tested >= 1
+        assert abs(tested - share * sizes[site]) <= 1
+
+
+def test_which_rows_a_site_tests_on_does_not_depend_on_other_sites(tmp_path: Path) -> None:
+    header, *rows = rows_of({"b": 12}).splitlines()
+    for name, others in (("alone", []), ("joined", [f"{site},{i},0" for i, site in enumerate("aacc")])):
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *others, *rows]))
+    alone, joined = (
+        read_own(tmp_path / f"{name}.csv", None, None, 0.3, Draw.seeded(0)) for name in ("alone", "joined")
+    )
+    assert joined.test_groups is not None
+    assert torch.equal(joined.test_x[joined.test_groups == 1], alone.test_x)
+
+
+def test_a_share_of_a_table_without_sites_keeps_a_row_to_train_on(tmp_path: Path) -> None:
+    (tmp_path / "few.csv").write_text("a,label\n1,0\n2,1\n3,0\n")
+    data = read_own(tmp_path / "few.csv", None, None, 0.99, Draw.seeded(0))
+    assert (len(data.x), len(data.test_x)) == (1, 2)
 
 
 def test_sites_of_one_row_have_no_test_rows_and_are_compared(tmp_path: Path) -> None:
@@ -124,20 +181,42 @@ def test_sites_of_one_row_have_no_test_rows_and_are_compared(tmp_path: Path) -> 
     assert ["client_worst" in entry for entry in found.table] == [False]
 
 
-def test_a_test_file_with_clients_of_its_own_is_one_test_set(tmp_path: Path) -> None:
+def test_rows_of_unknown_sites_count_in_the_score_of_all_and_sites_keep_their_own(tmp_path: Path) -> None:
     for name, sites in (("train", "ab"), ("test", "ab"), ("others", "bc")):
         rows = "".join(f"{sites[i % 2]},{i},{i % 3 % 2}\n" for i in range(8))
         (tmp_path / f"{name}.csv").write_text(f"client,a,label\n{rows}")
     data = {"path": str(tmp_path / "train.csv"), "test": str(tmp_path / "test.csv")}
-    settings = {"data": data, "model": {"name": "logistic"}}
+    settings = {"data": data, "model": {"name": "logistic"}, "run": {"rounds": 1}}
     assert build_task(Config.of(settings))[0].test_sizes == (4, 4)
     data["test"] = str(tmp_path / "others.csv")
-    task, _ = build_task(Config.of(settings))
-    assert task.test_sizes is None
-    assert len(task.test_y) == 8
+    with pytest.warns(UserWarning, match="in no client's own: 4 of 'c'") as told:
+        task, _ = build_task(Config.of(settings))
+    assert len(told) == 1
+    assert task.test_sizes == (0, 4)
+    assert task.test_x[:, 0].tolist() == [0, 2, 4, 6, 1, 3, 5, 7]  # b's rows, then those of nobody
+    w = task.objective.start
+    a, b = task.evaluate_clients(w)
+    right = (task.objective.outputs(w, task.test_x).argmax(-1) == task.test_y).tolist()
+    assert (a["test_samples"], a["test_accuracy"]) == (0, None)
+    assert (b["test_samples"], b["test_accuracy"]) == (4, sum(right[:4]) / 4)
+    scores = task.evaluate(w, torch.ones(2) / 2)
+    assert scores["test_accuracy"] == sum(right) / 8
+    assert (scores["client_worst"], scores["client_worst_name"]) == (b["test_accuracy"], "b")
     data["normalise"] = "client"
     with pytest.raises(DataError, match="rows of 'c', who has no training row"):
         build_task(Config.of(settings))
+
+
+def test_the_warning_of_unknown_sites_names_a_few_of_them() -> None:
+    x, y = torch.arange(6.0).reshape(6, 1), torch.arange(6) % 2
+    with pytest.warns(UserWarning, match=r"6 of 'c', 'd', 'e', 2 more$") as told:
+        data = from_arrays(x, y, x, y, list("aabbaa"), test_groups=list("ccdefg"))
+    assert len(told) == 1
+    assert data.test_groups is not None
+    assert data.names == tuple("abcdefg")
+    assert data.test_groups.tolist() == [2, 2, 3, 4, 5, 6]
+    with pytest.raises(DataError, match="test samples of 'c', who has no training sample to scale them by"):
+        normalised(data, "client")
 
 
 def test_scaling_is_refused_or_told_where_it_would_change_nothing() -> None:

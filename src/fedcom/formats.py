@@ -15,9 +15,9 @@ def printable(text: object, most: int = 300) -> str:
     return shown if len(shown) <= most else shown[:most] + "…"
 
 
-def is_number(value: float | None) -> TypeGuard[float]:
-    """Whether a value is neither None nor infinite nor NaN."""
-    return value is not None and math.isfinite(value)
+def is_number(value: float | str | None) -> TypeGuard[float]:
+    """Whether a value is neither None nor text nor infinite nor NaN."""
+    return value is not None and not isinstance(value, str) and math.isfinite(value)
 
 
 def significant(value: float | None, digits: int) -> str:

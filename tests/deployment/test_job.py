@@ -69,7 +69,9 @@ def test_a_job_leaves_a_run_folder_like_any_other(tmp_path: Path) -> None:
     assert statuses([out])[0].state == "done"
     page.write([out], tmp_path / "report.html")
     assert "fedcomgate" in (tmp_path / "report.html").read_text()
-    assert json.loads((out / "partition.json").read_text())["label_counts"] is None
+    partition = json.loads((out / "partition.json").read_text())
+    assert partition["label_counts"] is None
+    assert "names" not in partition  # which only the clients may know
     again = job().serve(Here(job(), tmp_path / "others"), out)  # it is done already
     assert [row["round"] for row in again.curve.rows] == [0, 1, 2, 3]
 

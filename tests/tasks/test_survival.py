@@ -169,8 +169,11 @@ def test_rows_have_the_c_index_and_how_clients_differ() -> None:
     held = task.held_out(0.3)
     assert held.test_sizes == (3, 6, 1)
     assert "client_mean" in held.evaluate(task.objective.start, torch.full((3,), 1 / 3))
-    with pytest.raises(DataError, match="'south', who has no training sample"):
-        survival(test_x=test_x, test_y=test_y, test_groups=np.array(["south"] * 30))
+    with pytest.warns(UserWarning, match="in no client's own: 30 of 'south'"):
+        of_nobody = survival(test_x=test_x, test_y=test_y, test_groups=np.array(["south"] * 30))
+    last = of_nobody.evaluate(task.objective.start, torch.full((3,), 1 / 3))
+    assert last["test_c_index"] == first["test_c_index"]
+    assert "client_mean" not in last
 
 
 def test_targets_that_are_no_times_and_events_are_refused() -> None:

@@ -3,6 +3,7 @@
 import os
 import sys
 import warnings
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -20,7 +21,8 @@ for _commands in ("runs", "results", "choices", "flower", "advice"):  # in the o
 def main() -> None:
     """The entry point: an error the user can fix is printed as one line; any other also writes a file."""
     streams.open_all()
-    warnings.showwarning = lambda message, *_: streams.complain(message)
+    tell_once = cache(streams.complain)  # the runs of a comparison may all have the same to say
+    warnings.showwarning = lambda message, *_: tell_once(str(message))
     with by_flags(), streams.watched() as output:
         try:
             with stops.listening():

@@ -222,13 +222,13 @@ def evaluate(
     """Score a saved model on its own task, or on another task given by overrides; prints JSON."""
     from fedcom.config import Config, read
     from fedcom.runs.prepare import prepare
-    from fedcom.tasks.scores import SCORES
+    from fedcom.tasks.scores import SCORES, WORST
 
     table = read(folder / "config.toml", settings or [], trust)
     table.setdefault("run", {})["init"] = str(folder / f"{'best' if best else 'model'}.safetensors")
     simulation, config = prepare(Config.of(table), device)
     scores = simulation.row()
     data = config.data.name or config.data.file
-    found = {"data": data, **{key: scores[key] for key in SCORES if key in scores}}
+    found = {"data": data, **{key: scores[key] for key in (*SCORES, WORST) if key in scores}}
     found |= {"clients": list(simulation.clients())} if by_client else {}
     print(json.dumps(found, indent=2))

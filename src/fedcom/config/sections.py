@@ -39,7 +39,8 @@ class DataConfig:
         event_column: the one that says whether the event came then (1) or not until then (0).
         normalise: scale each feature by its mean and standard deviation: "client": each client by its own
             training samples, so that nothing is shared; "all": by those of all clients.
-        test: a file with the test set, or the share of rows to hold out; of text, of each client's lines.
+        test: a file with the test set, or the share of rows to hold out (of each client's, if they have
+            a client column); of text, of each client's lines.
         length: how many tokens a sequence of text has.
         tokenizer: a tokenizer.json that cuts text into tokens, or llama2.c's tokenizer.bin; None: they are
             characters.

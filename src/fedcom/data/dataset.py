@@ -2,7 +2,8 @@
 
 import math
 import reprlib
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from fedcom.data.tokens import IGNORED, Tokens
 from fedcom.errors import ConfigError, DataError, unknown
 
 _NAMES = "OSUT"  # numpy's kinds of objects and texts
+_FEW = 3  # clients that a warning names
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +32,14 @@ class Dataset:
         classes: how many there are; 0: regression or survival.
         groups: the natural client (the author, the hospital) of each training sample, 0..G-1; None: not
             known.
-        test_groups: the same of each test sample, numbered alike; None: not known.
+        test_groups: the same of each test sample, numbered alike; clients without a training sample have the
+            numbers from G on. None: not known.
         survival: whether a target is a time and whether the event came then (1) or not until then (0).
         pixels: of images the mean, the standard deviation and the largest of their pixels in the training
             set; x is pixels minus the mean, over the deviation. None: no images, or not known.
         tokens: of text, what the numbers in x and y stand for: y [samples, T] is the next token of each of x.
         inputs: how the inputs of a module that takes several lie in the rows of x; None: it takes one.
+        names: of the natural clients, in the order of their numbers; None: they have none.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Dataset:
     pixels: tuple[float, float, float] | None = None
     tokens: Tokens | None = None
     inputs: Inputs | None = None
+    names: tuple[str, ...] | None = None
 
     def in_unit_range(self) -> "Dataset":
         """The same images with pixels from 0 to 1."""
@@ -148,6 +153,12 @@ def normalised(data: Dataset, by: str) -> Dataset:
             f"data.normalise=client needs the client of each sample, of test samples too, and {data.name} "
             "does not say it; name it by data.client_column or groups, or set data.normalise=all"
         )
+    if test_groups is not None and len(lost := test_groups[~torch.isin(test_groups, groups)]):
+        who = int(lost[0]) if data.names is None else data.names[int(lost[0])]
+        raise DataError(
+            f"{data.name} has test samples of {who!r}, who has no training sample to scale them by; leave "
+            "them out, or set data.normalise=all"
+        )
     x, test_x = (
         t if t.is_floating_point() else t.to(torch.get_default_dtype()) for t in (data.x, data.test_x)
     )
@@ -191,7 +202,7 @@ def from_arrays(
             increasing order; None: not known.
         any_targets: whole numbers in y may have any shape and sign, for a loss that is not cross-entropy.
         ignored: a whole number in y that is no class, as ignore_index is in torch; None: there is none.
-        test_groups: the author of each test sample, each of whom has training samples too; None: not known.
+        test_groups: the author of each test sample; None: not known.
         survival: whether a target is a time and whether the event came then (1) or not until then (0).
     """
     x, y = unpacked(x, y, "x")
@@ -214,10 +225,12 @@ def from_arrays(
     if survival:
         train, test = ((half[0], _lifetimes(half[1])) for half in (train, test))
     ids = None if groups is None else _groups(groups, len(train[0]))
-    test_ids = None if test_groups is None else _test_groups(groups, test_groups, len(test[0]))
+    names = None if groups is None else names_of(groups)
+    test_ids, strangers = _test_groups(names, test_groups, len(test[0]))
     tokens = y.dim() == 2 and padding is not None
     classes = 0 if survival else _classes(y, padding if tokens else ignored, tokens)
-    return Dataset(name, *train, *test, classes, ids, test_ids, survival, inputs=inputs)
+    names = None if names is None else (*names, *strangers)
+    return Dataset(name, *train, *test, classes, ids, test_ids, survival, inputs=inputs, names=names)
 
 
 def _joined(x: Any, y: Any, name: str) -> tuple[Any, Inputs | None]:
@@ -306,7 +319,7 @@ def _groups(groups: Any, n: int, name: str = "groups") -> Tensor:
     Args:
         name: what errors call them.
     """
-    ids = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+    ids = _ids(groups)
     if ids.shape != (n,) or ids.dtype.kind not in f"{_NAMES}biu":
         raise DataError(
             f"{name} has shape {list(ids.shape)} {ids.dtype}; give {n} whole numbers or names, one per sample"
@@ -318,27 +331,53 @@ def _groups(groups: Any, n: int, name: str = "groups") -> Tensor:
     return torch.from_numpy(numbered(ids))
 
 
-def _test_groups(groups: Any, test_groups: Any, n: int) -> Tensor:
-    """The numbers of the test samples' groups, as the training samples' are numbered."""
-    if groups is None:
+def _test_groups(names: Sequence[str] | None, test_groups: Any, n: int) -> tuple[Tensor | None, list[str]]:
+    """The numbers of the test samples' groups, and the names of those who have no training sample.
+
+    Args:
+        names: of the training samples' groups, in the order of their numbers.
+    """
+    if test_groups is None:
+        return None, []
+    if names is None:
         raise DataError(
             "test_groups gives the author of each test sample; give groups too, the author of each training "
             "sample"
         )
-    ids, own = (np.asarray(g.cpu() if isinstance(g, Tensor) else g) for g in (groups, test_groups))
-    known = list(np.unique(ids.astype(str) if ids.dtype.kind in _NAMES else ids))
-    _groups(own, n, "test_groups")  # refuses what is no group
-    strangers = sorted({str(g) for g in own.tolist()} - {str(g) for g in known})
+    numbers = _groups(test_groups, n, "test_groups")
+    own, known = names_of(test_groups), set(names)
+    strangers = [name for name in own if name not in known]
+    place = {name: number for number, name in enumerate([*names, *strangers])}
+    found = torch.tensor([place[name] for name in own], dtype=torch.int64)[numbers]
     if strangers:
-        raise DataError(f"test samples are of {strangers[0]!r}, who has no training sample; leave them out")
-    number = {str(g): i for i, g in enumerate(known)}
-    return torch.tensor([number[str(g)] for g in own.tolist()], dtype=torch.int64)
+        count, more = int((found >= len(names)).sum()), len(strangers) - _FEW
+        who = ", ".join([*map(repr, strangers[:_FEW]), *[f"{more} more"] * (more > 0)])
+        warnings.warn(
+            "test samples of clients that have no training sample count in the scores on all test samples, "
+            f"and in no client's own: {count} of {who}",
+            stacklevel=4,
+        )
+    return found, strangers
+
+
+def _ids(groups: Any) -> NDArray[Any]:
+    """The group of each sample as an array."""
+    return groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+
+
+def names_of(groups: Any) -> tuple[str, ...]:
+    """The names of groups, in the order in which `numbered` numbers them."""
+    return tuple(map(str, np.unique(_comparable(_ids(groups))).tolist()))
 
 
 def numbered(values: NDArray[Any]) -> NDArray[np.int64]:
     """The values, numbers or names, as whole numbers 0, 1, 2, ... in increasing order."""
-    found = values.astype(str) if values.dtype.kind in _NAMES else values
-    return np.unique(found, return_inverse=True)[1]
+    return np.unique(_comparable(values), return_inverse=True)[1]
+
+
+def _comparable(values: NDArray[Any]) -> NDArray[Any]:
+    """Numbers as they are, and names as texts."""
+    return values.astype(str) if values.dtype.kind in _NAMES else values
 
 
 def _tensor(values: Any, name: str) -> Tensor:

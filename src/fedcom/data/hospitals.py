@@ -19,7 +19,7 @@ _DROPPED = (10, 11, 12)  # columns that most hospitals left empty
 _LEVELS = {2: (2, 3, 4), 6: (1, 2)}  # of chest pain and of the resting electrocardiogram, but the first
 _TRAIN = 0.66  # the share of each hospital's patients to train on
 _SPLIT_SEED = 43  # FLamby's
-_FOLDS = 6  # TCGA-BRCA's regions
+REGIONS = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")  # TCGA-BRCA's, as FLamby numbers them
 
 
 def read_heart(found: Found) -> Dataset:
@@ -31,7 +31,7 @@ def read_heart(found: Found) -> Dataset:
         for part, rows in zip(parts.values(), _split(y), strict=True):
             part.append((x[rows], y[rows], np.full(len(rows), hospital)))
     train, test = ([np.concatenate(own) for own in zip(*part, strict=True)] for part in parts.values())
-    return _dataset("heart-disease", train, test, classes=2)
+    return _dataset("heart-disease", train, test, classes=2, names=HOSPITALS)
 
 
 def read_brca(found: Found) -> Dataset:
@@ -46,10 +46,10 @@ def read_brca(found: Found) -> Dataset:
     fold = np.array([folds[row[0]] for row in kept])
     halves = []
     for half in ("train", "test"):
-        own = [np.flatnonzero(fold == f"{half}_{region}") for region in range(_FOLDS)]
-        order, region = np.concatenate(own), np.repeat(np.arange(_FOLDS), [len(part) for part in own])
+        own = [np.flatnonzero(fold == f"{half}_{region}") for region in range(len(REGIONS))]
+        order, region = np.concatenate(own), np.repeat(np.arange(len(REGIONS)), [len(part) for part in own])
         halves.append([numbers[order, :-2], numbers[order, :-3:-1], region])
-    return _dataset("tcga-brca", *halves, classes=0, survival=True)
+    return _dataset("tcga-brca", *halves, classes=0, survival=True, names=REGIONS)
 
 
 def _dataset(name: str, train: list[Any], test: list[Any], **kind: Any) -> Dataset:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcom.data.csv_files import first_unusable, read_csv
-from fedcom.data.dataset import Dataset, from_arrays, normalised, numbered
+from fedcom.data.dataset import Dataset, from_arrays, names_of, normalised, numbered
 from fedcom.data.files import array_header, refuse_too_large
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError, nearest
@@ -55,12 +55,14 @@ def read_own(
     one may be the client of each row, and all others are features, which must be numbers. Labels that are
     names or whole numbers are classes, numbered in their order; fractions make it a regression. For survival
     two columns are times and events. If clients are known and the test set is of rows of this file, or its
-    file has a column of clients, each client has test samples of its own.
+    file has a column of clients, each client has test samples of its own, and rows of other clients are part
+    of the whole test set alone.
 
     Args:
         label: the name of the label's column, or of the array in place of y; None: label, or y.
         client: the name of the client's column or array; None: client, if there is one.
-        test: a file with the test set, or the share of rows to hold out, drawn at random; None: no test set.
+        test: a file with the test set, or the share of each client's rows to hold out, drawn at random; None:
+            no test set.
         time: the name of the column of times, for survival, and `event` that of the events; None: labels.
         normalise: see `normalised`; None: features are as they are.
     """
@@ -74,7 +76,9 @@ def read_own(
         if train.test_x is not None:
             raise ConfigError(f"{path} holds test_x already; leave data.test out")
         held = _aligned(_halves(Path(test), targets, client), Path(test), train.features, path)
-        held = held._replace(groups=_known_clients(held, train, test, normalise))
+        held = held if train.groups is not None else held._replace(groups=None)
+        if normalise == "client":
+            _refuse_strangers(held, train, test)
     elif test is not None:
         if not 0 < test < 1:
             raise ConfigError(f"data.test is a file or a share of the rows, such as 0.2; got {test}")
@@ -99,12 +103,19 @@ def read_own(
 
 
 def _drawn(rows: _Halves, share: float, draw: Draw) -> tuple[_Halves, _Halves]:
-    """The rows to train on, and a share drawn at random to test on."""
-    order = draw.permutation(len(rows.x)).numpy()
-    held, kept = np.split(order, [max(1, round(share * len(order)))])
-    if rows.groups is not None:  # a client whose every row was drawn keeps them
-        lonely = ~np.isin(rows.groups[held], rows.groups[kept])
-        held, kept = held[~lonely], np.concatenate([kept, held[lonely]])
+    """The rows to train on, and a share drawn at random to test on, of each client's if clients are known.
+
+    Whoever has two rows or more has one or more in each part; a single row is trained on.
+    """
+    if rows.groups is None or not len(rows.x):
+        orders = [draw.permutation(len(rows.x)).numpy()]
+    else:
+        numbers = numbered(rows.groups)
+        places = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
+        named = zip(names_of(rows.groups), places, strict=True)
+        orders = [own[draw.fold(name).permutation(len(own)).numpy()] for name, own in named]
+    cut = [np.split(own, [min(max(1, round(share * len(own))), len(own) - 1)]) for own in orders]
+    held, kept = (np.concatenate(parts) for parts in zip(*cut, strict=True))
     return rows.rows(kept)._replace(features=rows.features), rows.rows(held)
 
 
@@ -124,18 +135,16 @@ def _aligned(held: _Halves, test: Path, features: tuple[str, ...], path: Path) -
     return held._replace(x=held.x[:, [held.features.index(name) for name in features]], features=features)
 
 
-def _known_clients(held: _Halves, train: _Halves, test: str, normalise: str | None) -> NDArray[Any] | None:
-    """The clients of test rows; None if they are not known, or are not all clients of this run."""
+def _refuse_strangers(held: _Halves, train: _Halves, test: str) -> None:
+    """Raise DataError if a test row is of a client without a training row, which would tell its scale."""
     if held.groups is None or train.groups is None:
-        return None
-    own = {str(client) for client in train.groups.tolist()}
-    strangers = [str(client) for client in held.groups.tolist() if str(client) not in own]
-    if strangers and normalise == "client":
+        return
+    known = set(names_of(train.groups))
+    if strangers := [name for name in names_of(held.groups) if name not in known]:
         raise DataError(
             f"{test} has rows of {strangers[0]!r}, who has no training row to scale them by; leave them out, "
             "or set data.normalise=all"
         )
-    return None if strangers else held.groups
 
 
 def _halves(path: Path, targets: tuple[str, ...], client: str | None) -> _Halves:

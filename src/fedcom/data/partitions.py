@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedcom.data.dataset import numbered
+from fedcom.data.dataset import names_of, numbered
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import Registry, function_of
@@ -104,6 +104,13 @@ def _given(parts: Any, clients: int | None, samples: int) -> list[Tensor]:
     if clients not in (None, len(found)):
         raise ConfigError(f"clients is {clients}, but the partition has {len(found)}; leave clients out")
     return found
+
+
+def client_names(partition: Any) -> tuple[str, ...] | None:
+    """The names of the clients, if a partition gives the client of each sample; None if it does not."""
+    if isinstance(partition, str) or callable(partition) or not _is_flat(partition):
+        return None
+    return names_of(partition)
 
 
 def _is_flat(parts: Any) -> bool:

@@ -79,7 +79,8 @@ def from_codes(texts: Mapping[str, tuple[Tensor, Tensor]], tokens: Tokens, lengt
         raise DataError(
             f"client {who!r} has less than two tokens to train on; leave it out, or lower data.test"
         )
-    return Dataset(name, x, y, test_x, test_y, tokens.size, groups, test_groups, tokens=tokens)
+    names = tuple(texts)
+    return Dataset(name, x, y, test_x, test_y, tokens.size, groups, test_groups, tokens=tokens, names=names)
 
 
 def sequences(codes: Tensor, length: int) -> tuple[Tensor, Tensor]:

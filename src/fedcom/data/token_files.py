@@ -43,6 +43,7 @@ def save_tokens(data: Dataset, path: str | Path) -> Path:
         found[f"{half}_sizes"] = np.array([len(codes) for codes in own])
     about = {"name": data.name, "size": tokens.size, "characters": tokens.characters}
     about |= {} if tokens.tokenizer is None else {"tokenizer": tokens.tokenizer}
+    about |= {} if data.names is None else {"clients": data.names[:clients]}
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, about=np.array(json.dumps(about)), **found)
     return path
@@ -72,9 +73,12 @@ def read_tokens(path: str | Path, length: int | None = None) -> Dataset:
         halves = [_split(arrays[half], arrays[f"{half}_sizes"], size) for half in _HALVES]
         if len(halves[0]) != len(halves[1]):
             raise ValueError("its halves are of different clients")
+        names = list(map(str, about.get("clients", range(len(halves[0])))))
+        if len({*names}) != len(halves[0]) or len(names) != len(halves[0]):
+            raise ValueError("its clients do not have one name each")
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is no file of tokens: {error}; `fedcom cut` writes one") from None
-    texts = {str(i): pair for i, pair in enumerate(zip(*halves, strict=True))}
+    texts = dict(zip(names, zip(*halves, strict=True), strict=True))
     return from_codes(texts, tokens, LENGTH if length is None else length, name)
 
 

@@ -10,7 +10,7 @@ from fedcom.codecs import Codec
 from fedcom.engines.ranks.ranks import job
 from fedcom.engines.results import Row
 from fedcom.errors import ConfigError
-from fedcom.tasks.scores import SCORES, Metric
+from fedcom.tasks.scores import SCORES, WORST, Metric
 from fedcom.traffic.links import Links, codec_of
 
 Callback = Callable[[Row], object]
@@ -52,7 +52,7 @@ def metrics_of(given: Metrics | None) -> dict[str, Metric]:
     for name, function in found.items():
         if not callable(function):
             raise ConfigError(f"metric {name!r} must be a function of outputs and targets; got {function!r}")
-        if name in ROW_KEYS:
+        if name in (*ROW_KEYS, WORST):
             raise ConfigError(f"rows have a {name!r} already; give your metric another name")
     return found
 

@@ -639,6 +639,6 @@ def _kind(thing: object) -> str:
     return f"{type(thing).__name__} {thing!r}"[:60]
 
 
-def _finite(value: float | None) -> float | None:
+def _finite(value: Any) -> Any:
     """None instead of a number that JSON cannot hold."""
-    return value if value is None or math.isfinite(value) else None
+    return None if isinstance(value, float) and not math.isfinite(value) else value

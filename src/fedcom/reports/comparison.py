@@ -3,18 +3,19 @@
 import csv
 import statistics
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fedcom.engines.results import Row
-from fedcom.formats import NOTHING, duration, html_table, is_number, percent, significant, unit
+from fedcom.formats import NOTHING, duration, html_table, is_number, percent, printable, significant, unit
 from fedcom.reports import terminal
 from fedcom.reports.markdown import markdown_table
 from fedcom.reports.terminal import Fitted
 from fedcom.runs.curve import UNFINISHED, Curve, milestones, timed
-from fedcom.tasks.scores import FAIRNESS
+from fedcom.tasks.scores import FAIRNESS, WORST
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,6 +43,7 @@ class Column(NamedTuple):
 BASELINES = ("fedavg", "scaffold")  # methods whose bytes the others' are compared with
 _OF_TEXT = ("test_perplexity", "test_bits_per_character", "worst_client_perplexity")
 _OWN_TESTS = ("test_c_index", *FAIRNESS, *_OF_TEXT)  # scores that only some tasks have
+_NAME = 32  # characters of a name that a table shows
 _COSTS = ("rounds", "uplink_bytes", "downlink_bytes", "seconds")
 
 
@@ -56,6 +58,9 @@ def compare_table(curves: Sequence[Curve], target: float | None) -> list[dict[st
         if all(entry[key] is None for entry in table):
             for entry in table:
                 del entry[key], entry[f"{key}_spread"]
+    if all(entry[WORST] is None for entry in table):
+        for entry in table:
+            del entry[WORST]
     if not timed(row for curve in curves for row in curve.rows):
         for entry in table:
             del entry["modelled_seconds"], entry["seconds_to_target"]
@@ -87,12 +92,21 @@ def _entry(method: str, runs: Sequence[Curve], target: float | None) -> dict[str
         "worst_client_accuracy": _mean(finals, "worst_client_accuracy"),
         **{key: _mean(finals, key) for key in _OWN_TESTS},
         **{f"{key}_spread": _deviation(finals, key) for key in _OWN_TESTS},
+        WORST: _names(finals),
         "uplink_bytes": _mean(finals, "uplink_bytes"),
         "downlink_bytes": _mean(finals, "downlink_bytes"),
         "modelled_seconds": _mean(finals, "modelled_seconds"),
         "reached_target": len(_values(marks, "rounds_to_target")),
         **{f"{key}_to_target": _mean(marks, f"{key}_to_target") for key in _COSTS},
     }
+
+
+def _names(rows: Iterable[Row]) -> str | None:
+    """The name of the worst client; of several, with how often each was, the most frequent first."""
+    names = Counter(str(name) for row in rows if (name := row.get(WORST)) is not None)
+    if len(names) < 2:
+        return next(iter(names), None)
+    return ", ".join(f"{name} ({times})" for name, times in names.most_common())
 
 
 def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
@@ -137,7 +151,7 @@ def markdown(table: Sequence[MethodEntry], target: float | None) -> str:
     """The table of `compare_table` in Markdown; the headings name the target."""
     shown = columns(table, target)
     headings = [column.heading for column in shown]
-    rows = [[column.text(entry) for column in shown] for entry in table]
+    rows = [[column.text(entry).replace("<", "\\<") for column in shown] for entry in table]
     notes = "\n".join(f"- {note}" for note in _footnotes(table))
     return f"{markdown_table(headings, rows, 'l' + 'r' * (len(shown) - 1))}\n\n{notes}\n"
 
@@ -185,6 +199,7 @@ def columns(table: Sequence[MethodEntry], target: float | None) -> list[Column]:
         ),
         Column(f"client mean{in_percent}", lambda e: _share(e, "client_mean"), "client_mean", max),
         Column(f"worst client{in_percent}", lambda e: _share(e, "client_worst"), "client_worst", max),
+        Column("worst client's name", _worst_name, WORST),
         Column(f"client spread{in_percent}", lambda e: _share(e, "client_spread"), "client_spread", min),
         Column(f"up {name}", lambda e: _bytes(e["uplink_bytes"], scale), "uplink_bytes"),
         Column(f"down {name}", lambda e: _bytes(e["downlink_bytes"], scale), "downlink_bytes"),
@@ -258,6 +273,12 @@ def _share(entry: MethodEntry, key: str) -> str:
 def _worst_tenth(entry: MethodEntry) -> str:
     """On training samples, unless clients have test samples of their own, which say more."""
     return NOTHING if entry.get("client_worst") is not None else percent(entry["worst_client_accuracy"])
+
+
+def _worst_name(entry: MethodEntry) -> str:
+    """The names of the worst clients; what is long is cut."""
+    name = entry.get(WORST)
+    return NOTHING if name is None else printable(name, _NAME)
 
 
 def _rounds(mean: float | None) -> str:

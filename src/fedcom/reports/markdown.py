@@ -1,5 +1,6 @@
 """Tables in Markdown."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 _RULES = {"l": ":--", "r": "--:"}
@@ -18,4 +19,4 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], align
 
 
 def _escaped(cells: Sequence[str]) -> list[str]:
-    return [cell.replace("|", "\\|") for cell in cells]
+    return [re.sub(r"(\\*)\|", r"\1\1\\|", cell) for cell in cells]

@@ -42,7 +42,7 @@ class Csv:
                 kept = list(csv.DictReader(file))
             self._rows = [line for line in kept if int(line["round"]) < row["round"]]
         rewrite = self._fresh or any(key not in self._rows[-1] for key in row)
-        self._rows.append({key: value if is_number(value) else "" for key, value in row.items()})
+        self._rows.append({k: v if isinstance(v, str) or is_number(v) else "" for k, v in row.items()})
         names = list(dict.fromkeys(key for line in self._rows for key in line))
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("w" if rewrite else "a", newline="", encoding="utf-8") as file:

@@ -2,6 +2,7 @@
 
 import math
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedcom.engines.simulation import Simulation
 from fedcom.plain import plain
 from fedcom.redaction import own_command
 from fedcom.tasks.similarity import chosen_clients, similarity
+from fedcom.tasks.task import Task
 from fedcom.version import VERSION
 
 
@@ -61,14 +63,24 @@ def partition_of(simulation: Simulation) -> dict[str, Any]:
     task = simulation.task
     counts = task.label_counts() if task.classes and not task.blind else None
     shown = {} if task.shown is None else {"shown": task.shown.tolist()}
-    return {"clients": task.clients, **shown, "sizes": task.shown_sizes.tolist(), "label_counts": counts}
+    sizes = task.shown_sizes.tolist()
+    return {"clients": task.clients, **shown, **_names(task), "sizes": sizes, "label_counts": counts}
+
+
+def _names(task: Task, clients: Sequence[int] | None = None) -> dict[str, list[str]]:
+    """The names of some clients, or all on which a model is evaluated; empty if they have none."""
+    if task.names is None:
+        return {}
+    if clients is None:
+        clients = range(task.clients) if task.shown is None else task.shown.tolist()
+    return {"names": [task.names[client] for client in clients]}
 
 
 def accuracy_of(simulation: Simulation) -> dict[str, Any]:
     with repeatable(simulation.options.tf32):
         found = simulation.task.details(simulation.server.w, simulation.own())
     clients = [accuracy if accuracy is None else round(accuracy, 5) for accuracy in found.client_accuracy]
-    return {"clients": clients, "confusion": found.confusion}
+    return {"clients": clients, **_names(simulation.task), "confusion": found.confusion}
 
 
 def similarity_of(simulation: Simulation) -> dict[str, Any]:
@@ -79,4 +91,5 @@ def similarity_of(simulation: Simulation) -> dict[str, Any]:
     with repeatable(simulation.options.tf32):
         cosine = similarity(task, w).cpu()
     rows = [[round(c, 4) if math.isfinite(c) else None for c in row] for row in cosine.tolist()]
-    return {"clients": chosen_clients(task, w.numel()).tolist(), "cosine": rows}
+    clients = chosen_clients(task, w.numel()).tolist()
+    return {"clients": clients, **_names(task, clients), "cosine": rows}

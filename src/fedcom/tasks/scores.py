@@ -19,6 +19,7 @@ from fedcom.tasks.survival import concordance_index
 Metric = Callable[[Tensor, Tensor], Any]  # of outputs and targets, to one number
 Numbers = NDArray[np.float64]
 FAIRNESS = ("client_mean", "client_worst", "client_spread")  # see `Marks.fairness`
+WORST = "client_worst_name"  # whose score client_worst is; in rows of tasks whose clients have names
 SCORES = (  # what a model's row may hold of it
     *("train_loss", "test_loss", "test_accuracy", "worst_client_accuracy"),
     *("test_r2", "test_rmse", "test_c_index", *FAIRNESS),
@@ -152,14 +153,19 @@ class Marks:
         found = [self.regression(rows).get(self.score_name, math.nan) for rows in slices]
         return [score if math.isfinite(score) else None for score in found]
 
-    def fairness(self, sizes: Sequence[int]) -> dict[str, float]:
-        """How the score differs between clients: its mean, the worst and the standard deviation.
+    def fairness(self, sizes: Sequence[int], names: Sequence[str] | None = None) -> dict[str, Any]:
+        """How the score differs between clients: its mean, the worst and whose it is, the standard deviation.
 
         Args:
             sizes: see `by_client`; clients without a score are left out.
+            names: of the clients; None: the worst is not named. Of several that are equal the first is.
         """
-        found = [score for score in self.by_client(sizes) if score is not None]
-        return dict(zip(FAIRNESS, (fmean(found), min(found), pstdev(found)), strict=True)) if found else {}
+        each = self.by_client(sizes)
+        found = [score for score in each if score is not None]
+        if not found:
+            return {}
+        worst = {} if names is None else {WORST: names[each.index(min(found))]}
+        return dict(zip(FAIRNESS, (fmean(found), min(found), pstdev(found)), strict=True)) | worst
 
     def own(self, metrics: Mapping[str, Metric], rows: slice = slice(None)) -> dict[str, float]:
         """The user's metrics on some of the samples."""

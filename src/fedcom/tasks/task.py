@@ -19,6 +19,7 @@ from fedcom.data import (
     Population,
     Tokens,
     check_parts,
+    client_names,
     from_arrays,
     from_text,
     indices,
@@ -68,6 +69,7 @@ class Task:
         test_sizes: the number of test samples of each client, with those of the first client first; None:
             whose they are is not known.
         tokens: of text, what the numbers in x and y stand for, if that is known.
+        names: of all clients; None: they have none.
     """
 
     objective: Objective
@@ -84,6 +86,7 @@ class Task:
     augment: Augment | None = None
     test_sizes: tuple[int, ...] | None = None
     tokens: Tokens | None = None
+    names: tuple[str, ...] | None = None
 
     @property
     def answers(self) -> bool:
@@ -149,19 +152,23 @@ class Task:
         classes = rehearse(objective, x, y, data.classes)
         check_numbers(objective, test_x)
         task = cls(objective, x, y, sizes, test_x, test_y, classes, data.name, tokens=data.tokens)
-        return task._with_own_tests(data, parts)
+        return task._by_author(data, parts)
 
-    def _with_own_tests(self, data: Dataset, parts: Sequence[Tensor]) -> "Task":
-        """The same task, with test samples client by client if it is known whose they are.
+    def _by_author(self, data: Dataset, parts: Sequence[Tensor]) -> "Task":
+        """The same task, with the names of the clients and whose the test samples are, if these are known.
 
         That is if each client has the samples of one author of the data set, as the natural partition deals
-        them. Those of other authors come last; of text, they are left out.
+        them. Test samples of other authors come last; of text, they are left out.
         """
-        if data.groups is None or data.test_groups is None or not len(data.test_groups):
+        if data.groups is None or (data.names is None and data.test_groups is None):
             return self
         authors = [torch.unique(data.groups[part]) for part in parts]
         found, clients = torch.cat(authors), len(parts)
         if any(len(own) != 1 for own in authors) or len(torch.unique(found)) != clients:
+            return self
+        if data.names is not None:
+            self = self.named([data.names[author] for author in found.tolist()])
+        if data.test_groups is None or not len(data.test_groups):
             return self
         place = torch.full((int(max(data.groups.max(), data.test_groups.max())) + 1,), clients)
         place[found] = torch.arange(clients)
@@ -170,6 +177,13 @@ class Task:
         order = order if data.tokens is None else order[: int(sizes.sum())]
         test_x, test_y = self.test_x[order], self.test_y[order]
         return replace(self, test_x=test_x, test_y=test_y, test_sizes=tuple(sizes.tolist()))
+
+    def named(self, names: Sequence[str]) -> "Task":
+        """The same task whose clients have these names; none if they are their numbers."""
+        if len(names) != self.clients:
+            raise ConfigError(f"there are {len(names)} names for {self.clients} clients; give one for each")
+        known = tuple(name.encode("utf-8", "replace").decode() for name in names)  # a file's may be any bytes
+        return replace(self, names=None if known == tuple(map(str, range(len(known)))) else known)
 
     @classmethod
     def drawn(cls, objective: Objective, population: Population) -> "Task":
@@ -267,7 +281,9 @@ class Task:
             alpha=alpha,
         )
         module = initialised(module, data.x, data.inputs)
-        return cls.build(Objective(module, loss, dtype, model_seed, batch_norm), data, parts)
+        task = cls.build(Objective(module, loss, dtype, model_seed, batch_norm), data, parts)
+        names = client_names(partition)
+        return task if names is None else task.named(names)
 
     @classmethod
     def from_text(
@@ -443,7 +459,7 @@ class Task:
         test_rmse, or with Cox's loss test_c_index. Of text test_perplexity, test_bits_per_character if tokens
         are characters, and worst_client_perplexity, the mean over the worst tenth of clients. If it is known
         whose the test samples are, client_mean, client_worst and client_spread: of the accuracy (C-index, r2)
-        over clients' own test samples.
+        over clients' own test samples; and if clients have names client_worst_name.
 
         Args:
             w: the model.
@@ -465,7 +481,7 @@ class Task:
             "worst_client_accuracy": worst,
             **({f"test_{key}": n for key, n in test.regression().items()} if regression and has_test else {}),
             **(self._text_scores(test) if self.objective.terms.tokens and has_test else {}),
-            **({} if self.test_sizes is None else test.fairness(self.test_sizes)),
+            **({} if self.test_sizes is None else test.fairness(self.test_sizes, self.names)),
             **test.own(metrics or {}),
         }
 
@@ -550,7 +566,7 @@ class Task:
     ) -> list[Scores]:
         """The scores of one model on the training data of each client on which models are evaluated.
 
-        And the score on its own test samples, if it is known which are its own.
+        And its name if it has one, and the score on its own test samples, if it is known which are its own.
 
         Args:
             w: the model.
@@ -564,7 +580,8 @@ class Task:
             rows = slice(start, start + size)
             right = {"accuracy": marks.accuracy(rows)} if self.answers else {}
             scores = {"train_loss": marks.loss(rows), **right, **marks.own(metrics or {}, rows)}
-            found.append({"client": client, "samples": size, **scores})
+            name = {} if self.names is None else {"name": self.names[client]}
+            found.append({"client": client, **name, "samples": size, **scores})
         if self.test_sizes is not None:
             keep = not self.objective.terms.tokens  # outputs of text are many
             test = self._marked(w, self.test_x, self.test_y, self.test_sizes, own, keep=keep)

@@ -130,6 +130,7 @@ def _partitions(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
         entry = {
             "counts": counts and counts[:CLIENTS],
             "shown": shown and shown[:CLIENTS],
+            "names": (names := run.partition.get("names")) and names[:CLIENTS],
             "clients": run.partition.get("clients"),
             "similarity": run.similarity or None,
         }

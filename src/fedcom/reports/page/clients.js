@@ -10,7 +10,7 @@ function heat({ heading, note, rows, columns, names, paint, say, bar, room, most
   const [top, colours] = [4, inks()];
   const left = 28 + largest(rows.map((row) => wide(String(row), 11)), 10);
   const cell = Math.min(most, (room - left - 2) / columns.length);
-  const tall = write ? 30 : rows.length > 30 ? Math.min(cell, 12) : Math.max(cell, 14);
+  const tall = write ? 30 : rows.length > 30 ? Math.min(cell, 12) : Math.max(Math.min(cell, 22), 14);
   const [width, height] = [Math.max(left + cell * columns.length + 2, left + 190), top + tall * rows.length + 76];
   const svg = shape("svg", {
     viewBox: `0 0 ${width} ${height}`, style: `max-width:${Math.round(width)}px`, "font-family": FONT,
@@ -66,33 +66,41 @@ const twoSided = (power = 1) => (t, colours) =>
 
 const shade = (colours, colour, share) => mix(mix(colours.paper, colours.quiet, 0.1), colour, share);
 
-function labelMap({ counts, shown, clients }, room) {
+const briefly = (name) => (name.length > 16 ? `${name.slice(0, 15)}…` : name);
+
+// How wide a cell of a client may be: enough for the names, if they have some.
+const widest = (names) => (names ? 8 + largest(names.map((name) => wide(briefly(name), 11)), 14) : 22);
+
+function labelMap({ counts, shown, names, clients }, room) {
   const classes = counts[0].map((_, c) => c);
   const most = largest(counts.flat(), 1);
   const some = counts.length < clients ? `${counts.length} of ${clients} clients; ` : "";
+  const who = (i) => names?.[i] ?? `client ${shown[i]}`;
   const figure = heat({
     heading: "Samples by class", note: `${some}how many samples of each class a client has`, room,
     bar: { ends: ["0", `${most} samples`], at: (t, colours) => shade(colours, colours.accent, t ** 0.7) },
-    rows: classes, columns: shown, names: ["class", "client"],
+    rows: classes, columns: names?.map(briefly) ?? shown, names: ["class", "client"], most: widest(names),
     paint: (c, i, colours) => shade(colours, colours.accent, (counts[i][c] / most) ** 0.7),
-    say: (c, i) => `client ${shown[i]}, class ${c}: ${counts[i][c]} samples`,
+    say: (c, i) => `${who(i)}, class ${c}: ${counts[i][c]} samples`,
   });
-  const rows = () => [["client", ...classes.map((c) => `class ${c}`)], ...counts.map((row, i) => [String(shown[i]), ...row])];
+  const rows = () => [["client", ...classes.map((c) => `class ${c}`)], ...counts.map((row, i) => [names?.[i] ?? String(shown[i]), ...row])];
   return [figure, fold("Samples by class, as a table", rows)];
 }
 
-function similarityMap({ similarity: { clients, cosine } }, room) {
+function similarityMap({ similarity: { clients, names, cosine } }, room) {
+  const called = names ?? clients.map(String);
   const apart = cosine.flatMap((row, i) => row.filter((c, j) => i !== j && known(c)));
   const mean = number(Math.round((100 * apart.reduce((a, b) => a + b, 0)) / apart.length) / 100 || 0);
   const written = (c) => (known(c) ? c.toFixed(2) : "—");
   const figure = heat({
-    heading: "Similarity of gradients", room, rows: clients, columns: clients, names: ["client", "client"],
+    heading: "Similarity of gradients", room, names: ["client", "client"], most: widest(names),
+    rows: called.map(briefly), columns: called.map(briefly),
     note: apart.length ? `cosine at the starting model; ${mean} on average` : "one client",
     bar: { ends: ["−1", "0", "1"], at: twoSided() },
     paint: (i, j, colours) => shade(colours, cosine[i][j] < 0 ? colours.cold : colours.accent, Math.abs(cosine[i][j] ?? 0)),
-    say: (i, j) => `clients ${clients[i]} and ${clients[j]}: cosine ${written(cosine[i][j])}`,
+    say: (i, j) => `${names ? "" : "clients "}${called[i]} and ${called[j]}: cosine ${written(cosine[i][j])}`,
   });
-  const rows = () => [["client", ...clients.map(String)], ...cosine.map((row, i) => [String(clients[i]), ...row.map(written)])];
+  const rows = () => [["client", ...called], ...cosine.map((row, i) => [called[i], ...row.map(written)])];
   return [figure, fold("Similarity, as a table", rows)];
 }
 
@@ -111,7 +119,7 @@ function fold(name, rows) {
 // One small histogram per method, on one scale: how many clients have which accuracy.
 function histograms(all) {
   const [from, colours] = [100 * data.accuracies.low, inks()];
-  return all.map(({ method, bins, median, least: lowest, worst }) => {
+  return all.map(({ method, bins, median, least: lowest, least_name: name, worst }) => {
     const [top, step] = [largest(bins, 1), 240 / bins.length];
     const ink = stroke(look(method).colour);
     const edge = (i) => number(from + ((100 - from) * i) / bins.length);
@@ -125,7 +133,7 @@ function histograms(all) {
     }, ...bars, shape("line", { x1: 4, x2: 244, y1: 52.5, y2: 52.5, stroke: colours.line }),
     shape("path", { d: `M${at} 2V56`, stroke: colours.ink, "stroke-dasharray": "2 2" }),
     shape("text", { x: 4, y: 66 }, `${number(from)}%`), shape("text", { x: 244, y: 66, "text-anchor": "end" }, "100%"));
-    const words = `worst ${number(100 * lowest, 3)}, worst tenth ${number(100 * worst, 3)}, median ${number(100 * median, 3)}%`;
+    const words = `worst ${number(100 * lowest, 3)}${name ? ` (${name})` : ""}, worst tenth ${number(100 * worst, 3)}, median ${number(100 * median, 3)}%`;
     return element("figure", { class: "hist" }, element("figcaption", {}, swatch(look(method)), method), svg,
       element("p", { class: "quiet" }, words));
   });

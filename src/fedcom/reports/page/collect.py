@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 from fedcom.errors import ConfigError
-from fedcom.formats import NOTHING
+from fedcom.formats import NOTHING, printable
 from fedcom.reports.comparison import grouped
 from fedcom.runs.curve import Curve
 from fedcom.runs.folder import holder
 from fedcom.runs.status import state
+from fedcom.tasks.scores import WORST
 
 JsonObject = dict[str, Any]  # from a JSON or TOML file
 Notice = tuple[str, str]  # what was wrong, where
 T = TypeVar("T")
 LINK = ("budgets", "bandwidths", "memory", "clip", "first")  # keys of a link, not of its codec
+_NAME = 40  # characters of a client's name that the page shows
 _SEED = re.compile(r"seed-\d+")
 _BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
@@ -312,7 +314,9 @@ def _rows(text: str) -> tuple[list[JsonObject], list[int]]:
     """The readable rows, in order of rounds, and the numbers of the lines that are not."""
 
     def parse(line: str) -> JsonObject:
-        row = {k: v for k, v in _json_object(line).items() if v is None or is_usable(v)}
+        told = _json_object(line)
+        row: JsonObject = {k: v for k, v in told.items() if v is None or is_usable(v)}
+        row |= {WORST: _clean(told[WORST])} if isinstance(told.get(WORST), str) else {}
         up, down = row.get("uplink_bytes"), row.get("downlink_bytes")
         total = {} if up is None or down is None else {"total_bytes": up + down}
         return {**row, **total, "round": _whole(row["round"])}
@@ -374,11 +378,21 @@ def _ledger(text: str) -> JsonObject:
 def _accuracy(text: str) -> JsonObject:
     """The accuracy on each client, and test samples by class and by the class they were taken for."""
     table = _json_object(text)
-    clients = [min(1.0, max(0.0, float(accuracy))) for accuracy in table["clients"] if is_usable(accuracy)]
+    names = _names(table, len(table["clients"])) or [""] * len(table["clients"])
+    usable = [(a, name) for a, name in zip(table["clients"], names, strict=True) if is_usable(a)]
+    clients = [min(1.0, max(0.0, float(accuracy))) for accuracy, _ in usable]
     confusion = [[_whole(count) for count in row] for row in table["confusion"]]
     if {len(row) for row in confusion} - {len(confusion)}:
         raise ValueError("not square")
-    return {"clients": clients, "confusion": confusion}
+    return {"clients": clients, "names": [name for _, name in usable], "confusion": confusion}
+
+
+def _names(table: JsonObject, clients: int) -> list[str] | None:
+    """The names of the clients in a table, with what is long cut; None if it has no name for each."""
+    names = table.get("names")
+    if not isinstance(names, list) or len(names) != clients:
+        return None
+    return [printable(_clean(str(name)), _NAME) for name in names]
 
 
 def _samples(text: str) -> JsonObject:
@@ -393,7 +407,8 @@ def _partition(text: str) -> JsonObject:
     if rows and len({len(row) for row in rows}) > 1:
         raise ValueError("clients with different numbers of classes")
     shown = [_whole(client) for client in table.get("shown") or range(len(rows or ()))]
-    return {"clients": _whole(table["clients"]), "shown": shown, "label_counts": rows}
+    names = _names(table, len(shown))
+    return {"clients": _whole(table["clients"]), "shown": shown, "names": names, "label_counts": rows}
 
 
 def _similarity(text: str) -> JsonObject:
@@ -403,5 +418,6 @@ def _similarity(text: str) -> JsonObject:
         raise ValueError("not square")
     return {
         "clients": clients,
+        "names": _names(table, len(clients)),
         "cosine": [[c if is_usable(c) else None for c in row] for row in cosine],
     }

@@ -135,6 +135,8 @@ def accuracies(runs: Sequence[SavedRun]) -> dict[str, Any]:
 
 def _accuracy(label: str, own: Sequence[JsonObject], low: float) -> dict[str, Any]:
     clients = sorted(accuracy for one in own for accuracy in one["clients"])
+    named = (pair for one in own for pair in zip(one["clients"], one["names"], strict=True))
+    lowest = min(named, key=lambda pair: pair[0])
     bins = [0] * BINS
     for accuracy in clients:
         bins[min(BINS - 1, int(BINS * (accuracy - low) / (1 - low)))] += 1
@@ -144,6 +146,7 @@ def _accuracy(label: str, own: Sequence[JsonObject], low: float) -> dict[str, An
         "bins": bins,
         "median": statistics.median(clients),
         "least": clients[0],
+        "least_name": lowest[1],
         "worst": statistics.fmean(_worst_tenth(one["clients"]) for one in own),
         "confusion": _summed([one["confusion"] for one in own]) if len(sizes) == 1 else [],
     }
