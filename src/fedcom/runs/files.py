@@ -13,6 +13,7 @@ from typing import Any
 from fedcom.engines.results import Row
 from fedcom.saving.whole import disk_errors
 
+BASE = "base.json"  # checksums of what is frozen; only of models that have something frozen
 FILES = (
     "config.toml",
     "metrics.jsonl",
@@ -22,6 +23,7 @@ FILES = (
     "partition.json",
     "similarity.json",
     "environment.json",
+    BASE,
     "model.safetensors",
     "best.safetensors",
 )

@@ -27,11 +27,13 @@ from fedcom.engines.stopping import asks_to_stop
 from fedcom.errors import ConfigError, Diverged, OutOfMemory, Stopped, StorageError, flag
 from fedcom.redaction import redacted
 from fedcom.runs import stops
+from fedcom.runs.base import check_base
 from fedcom.runs.callbacks import check_installed, opened
 from fedcom.runs.curve import Curve, milestones
 from fedcom.runs.display import Display, progress
 from fedcom.runs.facts import accuracy_of, environment, partition_of, similarity_of, table_of
 from fedcom.runs.files import (
+    BASE,
     CHECKPOINTS,
     FAULTS,
     FILES,
@@ -242,6 +244,8 @@ class _Recorder:
             self._write_config()
         self._write_once("partition.json", partition_of)
         self._write_once("similarity.json", similarity_of)
+        if frozen := self.simulation.task.objective.frozen:
+            self._write_once(BASE, lambda _: {"frozen": frozen})
         known = read_json(self.out / "environment.json")
         lost = list[int]()
         if self._any_saved:
@@ -444,6 +448,7 @@ class _Recorder:
                         f"{self.out} holds a run with {section}.{key}={old.get(key)}, not {new.get(key)}; "
                         "leave it as it was, or begin anew in another folder"
                     )
+        check_base(self.out, self.simulation.task.objective.frozen)
 
 
 def out_of_memory(error: BaseException) -> OutOfMemory | None:

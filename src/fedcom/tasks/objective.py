@@ -17,6 +17,7 @@ from fedcom.tasks import convolve
 from fedcom.tasks.adapters import PRODUCTS, RANKS, TURNS, own_base
 from fedcom.tasks.dense import Dense
 from fedcom.tasks.dropout import Masks, has_dropout, has_frozen_recurrence
+from fedcom.tasks.frozen import checksums
 from fedcom.tasks.idle import check_idle, watched
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
 from fedcom.tasks.norms import STATISTICS, Choice, check_norms, converted, counting, norms, write
@@ -146,6 +147,11 @@ class Objective:
         module, names = copy.deepcopy(self.module), _inside(norms(self.computed), STATISTICS)
         write(module, self.whole_layout.tensors(self.complete(w)), names)
         return module
+
+    @functools.cached_property
+    def frozen(self) -> dict[str, int]:
+        """The checksums of the module's frozen parameters, by name."""
+        return checksums(self.module)
 
     @property
     def survival(self) -> bool:
