@@ -462,7 +462,7 @@ def out_of_memory(error: BaseException) -> OutOfMemory | None:
         return None
     return OutOfMemory(
         f"out of memory ({' '.join(str(error).split())[:200] or type(error).__name__}); use a smaller "
-        "run.chunk or run.microbatch, fewer clients per round, a smaller model, a smaller data.length (text), or "
+        "run.chunk or run.microbatch, fewer clients per round, a smaller model, a smaller data.length, or "
         "run.store=disk"
     )
 
