@@ -108,6 +108,24 @@ def test_runs_of_version_0_2_go_on_without_it(tmp_path: Path, command: Command) 
     assert (damaged.code, "base.json is damaged; delete it" in damaged.err) == (StorageError.exit_code, True)
 
 
+def test_a_comparison_goes_on_with_its_base_or_begins_anew(tmp_path: Path, command: Command) -> None:
+    write_base(tmp_path / "base", 0)
+    write_texts()
+    words = ["compare", *SETTINGS, *QUICK, "adapter.name=lora", "--methods", "fedavg", "--out", "two"]
+    words = [word for word in words if not word.startswith("algorithm.name")]
+    assert command(*words).code == 0
+    (told,) = Path("two").rglob("base.json")
+    then = read_json(told)
+    shutil.rmtree("base")
+    write_base(tmp_path / "base", 1)
+    done = command(*words)
+    assert (done.code, "was made with another base" in done.err) == (2, True)
+    assert command(*words, "--force").code == 0
+    assert read_json(told).keys() == then.keys()
+    assert read_json(told) != then
+    assert command(*words).code == 0
+
+
 def test_a_run_with_nothing_frozen_has_no_such_file(tmp_path: Path) -> None:
     x, y = torch.ones(6, 4), torch.arange(6) % 2
     task = Task.from_arrays(nn.Linear(4, 2), x, y, clients=2)

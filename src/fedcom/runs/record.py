@@ -239,7 +239,7 @@ class _Recorder:
             fresh: clear the folder of an earlier run.
         """
         if fresh:
-            clear(self.out, (*FILES, SAMPLES, FAULTS, AUDIT, *LOGS, CHECKPOINTS))
+            clear(self.out, (*FILES, BASE, SAMPLES, FAULTS, AUDIT, *LOGS, CHECKPOINTS))
         if not (self.out / "config.toml").exists():
             self._write_config()
         self._write_once("partition.json", partition_of)
