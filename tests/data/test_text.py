@@ -13,7 +13,7 @@ import torch
 from fedcom.data import from_text, llama2c, load, read_tokens, save_tokens, split
 from fedcom.data.plays import speeches
 from fedcom.data.sources import SOURCES, Source
-from fedcom.data.text import read_text, read_texts
+from fedcom.data.text import FAR, read_text, read_texts
 from fedcom.data.tokens import Tokens
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError
@@ -340,3 +340,30 @@ def test_a_tokenizer_file_cuts_text_into_tokens(tmp_path):
     with pytest.raises(DataError, match="is no tokenizer"):
         from_text({"a": "to be"}, tokenizer=tmp_path / "no.json")
     assert torch.equal(data.test_x, torch.tensor([[2, 0]]))
+
+
+def test_a_length_beyond_all_texts_pads_no_further_than_the_longest_needs():
+    texts = {"a": ("ab" * 600, "b" * 30), "b": ("abba" * 5, "a")}
+    for length, wide in ((600, 600), (FAR, FAR), (FAR + 1, 1199), (10**9, 1199), (10**30, 1199)):
+        data = from_text(texts, length=length)
+        assert data.x.shape == data.y.shape == (2 if length > 600 else 3, wide)
+        assert data.test_x.shape == (1, wide)
+        assert int((data.y != -100).sum()) == 1199 + 19
+        assert int((data.test_y != -100).sum()) == 29
+    long = {"a": ("ab" * 2000, "b" * 5000)}  # the longest may be one to test on
+    assert from_text(long, length=10**9).x.shape == (1, 4999)
+    assert from_text(long, length=3000).x.shape == (2, 3000)
+    assert from_text({"a": ("ab", ""), "b": ("ab", "")}, length=10**9).x.shape == (2, 1)
+
+
+def test_a_length_that_needs_too_much_memory_is_refused_before_it_is_taken(monkeypatch):
+    texts = {"long": ("ab" * 5000, "")} | {str(i): ("ab" * 20, "") for i in range(9)}
+    monkeypatch.setattr("fedcom.data.text.memory", lambda: 10**6)
+    assert from_text(texts).x.shape == (125 + 9, 80)
+    said = r"9,999 tokens .data.length. need 3,199,680 bytes.* has 1,000,000;.* 10,000 tokens; data.length=80"
+    with pytest.raises(ConfigError, match=said):
+        from_text(texts, length=10**9)
+    monkeypatch.setattr("fedcom.data.text.memory", lambda: 10**5)
+    for length in (10, 80, 10**9):
+        with pytest.raises(ConfigError, match="tokens; use less text"):
+            from_text(texts, length=length)

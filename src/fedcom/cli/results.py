@@ -196,13 +196,17 @@ def export(
 def _saved(folder: Path, best: bool, trust: bool, base: bool = False) -> "tuple[Config, nn.Module]":
     """The config of a run's folder, and the module with its parameters; base: with those it began from."""
     from fedcom.config import Config, read
+    from fedcom.runs.base import check_base
     from fedcom.runs.prepare import module_of
+    from fedcom.tasks.frozen import checksums
 
     table = read(folder / "config.toml", [], trust)
     if not base:
         table.setdefault("run", {})["init"] = str(folder / f"{'best' if best else 'model'}.safetensors")
     config = Config.of(table)
-    return config, module_of(config)
+    module = module_of(config)
+    check_base(folder, checksums(module))
+    return config, module
 
 
 @app.command()
@@ -221,12 +225,14 @@ def evaluate(
 ) -> None:
     """Score a saved model on its own task, or on another task given by overrides; prints JSON."""
     from fedcom.config import Config, read
+    from fedcom.runs.base import check_base
     from fedcom.runs.prepare import prepare
     from fedcom.tasks.scores import SCORES, WORST
 
     table = read(folder / "config.toml", settings or [], trust)
     table.setdefault("run", {})["init"] = str(folder / f"{'best' if best else 'model'}.safetensors")
     simulation, config = prepare(Config.of(table), device)
+    check_base(folder, simulation.task.objective.frozen)
     scores = simulation.row()
     data = config.data.name or config.data.file
     found = {"data": data, **{key: scores[key] for key in (*SCORES, WORST) if key in scores}}

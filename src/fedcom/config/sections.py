@@ -41,7 +41,7 @@ class DataConfig:
             training samples, so that nothing is shared; "all": by those of all clients.
         test: a file with the test set, or the share of rows to hold out (of each client's, if they have
             a client column); of text, of each client's lines.
-        length: how many tokens a sequence of text has.
+        length: how many tokens a sequence of text has; beyond 2048, no more than the longest text needs.
         tokenizer: a tokenizer.json that cuts text into tokens, or llama2.c's tokenizer.bin; None: they are
             characters.
         tokens: a file of text that is cut already, in place of the text; `fedcom cut` writes one.

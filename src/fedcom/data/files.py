@@ -58,12 +58,16 @@ def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
     return read(file)
 
 
+def memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def refuse_too_large(path: Path, nbytes: int) -> None:
     """Raise DataError if what a file holds, once it is unpacked, is more than the memory of this machine."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if nbytes > memory:
+    if nbytes > memory():
         raise DataError(
-            f"{path} holds {nbytes:,} bytes once it is unpacked, and this machine has {memory:,}; it may "
+            f"{path} holds {nbytes:,} bytes once it is unpacked, and this machine has {memory():,}; it may "
             "not be what it claims to be"
         )
 

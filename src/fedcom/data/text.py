@@ -1,7 +1,7 @@
 """Clients' text as sequences of tokens, each with the token that follows it as its target."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from fedcom.data.dataset import Dataset
+from fedcom.data.files import memory
 from fedcom.data.tokens import IGNORED, PADDING, Tokens
 from fedcom.errors import ConfigError, DataError, nearest
 
 LENGTH = 80  # tokens of a sequence, unless told otherwise
+FAR = 2**11  # up to here sequences have the length asked for, even if no text is that long
+_BYTES = 4 * 8  # of a token in memory: it and its target, which are put together from those of each client
 TEST = 0.2  # the share of each client's lines to test on, unless told otherwise
 _LIST = (".jsonl", ".ndjson")
 _TEXT, _CLIENT = "text", "client"  # what the fields of jsonl are called, unless told otherwise
@@ -37,8 +40,8 @@ def from_text(
     """A data set of clients' texts, to predict the next character or token of each.
 
     A text is cut into sequences of `length` tokens. The last one is padded, and what is padded has the target
-    -100. The vocabulary is that of all clients' training text; characters that only the test text has are all
-    one unknown character.
+    -100. Beyond 2048 tokens, sequences are no longer than the longest text needs. The vocabulary is that of
+    all clients' training text; characters that only the test text has are all one unknown character.
 
     Args:
         texts: of each client, by name; or a pair of texts, to train on and to test on.
@@ -67,6 +70,7 @@ def from_codes(texts: Mapping[str, tuple[Tensor, Tensor]], tokens: Tokens, lengt
     """
     if length < 1:
         raise ConfigError(f"the length of a sequence is 1 or more; got {length}")
+    length = _fitting(length, [len(codes) - 1 for half in texts.values() for codes in half])
     parts = []
     for half in zip(*texts.values(), strict=True):
         cut = [sequences(codes, length) for codes in half]
@@ -81,6 +85,31 @@ def from_codes(texts: Mapping[str, tuple[Tensor, Tensor]], tokens: Tokens, lengt
         )
     names = tuple(texts)
     return Dataset(name, x, y, test_x, test_y, tokens.size, groups, test_groups, tokens=tokens, names=names)
+
+
+def _fitting(length: int, sizes: Sequence[int]) -> int:
+    """How long sequences are for a given length; a ConfigError if they take more memory than there is.
+
+    Args:
+        sizes: how many tokens of each text are followed by another.
+    """
+    longest = max(1, *sizes)
+    length = length if length <= FAR else min(length, longest)
+
+    def needed(each: int) -> int:
+        return sum(-(-max(size, 0) // each) * each for size in sizes) * _BYTES
+
+    if (bytes_ := needed(length)) > memory():
+        usual = needed(LENGTH)
+        remedy = (
+            "use less text" if usual >= min(bytes_, memory()) else f"data.length={LENGTH} needs {usual:,}"
+        )
+        raise ConfigError(
+            f"sequences of {length:,} tokens (data.length) need {bytes_:,} bytes, and this machine has "
+            f"{memory():,}; the last one of each text is padded, and the longest text has {longest + 1:,} "
+            f"tokens; {remedy}"
+        )
+    return length
 
 
 def sequences(codes: Tensor, length: int) -> tuple[Tensor, Tensor]:

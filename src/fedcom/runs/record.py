@@ -27,11 +27,13 @@ from fedcom.engines.stopping import asks_to_stop
 from fedcom.errors import ConfigError, Diverged, OutOfMemory, Stopped, StorageError, flag
 from fedcom.redaction import redacted
 from fedcom.runs import stops
+from fedcom.runs.base import check_base
 from fedcom.runs.callbacks import check_installed, opened
 from fedcom.runs.curve import Curve, milestones
 from fedcom.runs.display import Display, progress
 from fedcom.runs.facts import accuracy_of, environment, partition_of, similarity_of, table_of
 from fedcom.runs.files import (
+    BASE,
     CHECKPOINTS,
     FAULTS,
     FILES,
@@ -237,11 +239,13 @@ class _Recorder:
             fresh: clear the folder of an earlier run.
         """
         if fresh:
-            clear(self.out, (*FILES, SAMPLES, FAULTS, AUDIT, *LOGS, CHECKPOINTS))
+            clear(self.out, (*FILES, BASE, SAMPLES, FAULTS, AUDIT, *LOGS, CHECKPOINTS))
         if not (self.out / "config.toml").exists():
             self._write_config()
         self._write_once("partition.json", partition_of)
         self._write_once("similarity.json", similarity_of)
+        if frozen := self.simulation.task.objective.frozen:
+            self._write_once(BASE, lambda _: {"frozen": frozen})
         known = read_json(self.out / "environment.json")
         lost = list[int]()
         if self._any_saved:
@@ -444,6 +448,7 @@ class _Recorder:
                         f"{self.out} holds a run with {section}.{key}={old.get(key)}, not {new.get(key)}; "
                         "leave it as it was, or begin anew in another folder"
                     )
+        check_base(self.out, self.simulation.task.objective.frozen)
 
 
 def out_of_memory(error: BaseException) -> OutOfMemory | None:
@@ -457,7 +462,8 @@ def out_of_memory(error: BaseException) -> OutOfMemory | None:
         return None
     return OutOfMemory(
         f"out of memory ({' '.join(str(error).split())[:200] or type(error).__name__}); use a smaller "
-        "run.chunk or run.microbatch, fewer clients per round, a smaller model, or run.store=disk"
+        "run.chunk or run.microbatch, fewer clients per round, a smaller model, a smaller data.length, or "
+        "run.store=disk"
     )
 
 

@@ -20,7 +20,7 @@ from fedcom.reports import comparison, page
 from fedcom.reports.comparison import compare_table, markdown, write_csv
 from fedcom.reports.figures import VIEWS, figures
 from fedcom.runs.curve import Curve
-from fedcom.runs.files import CHECKPOINTS, read_rows, status_of
+from fedcom.runs.files import BASE, CHECKPOINTS, SAMPLES, read_rows, status_of
 from fedcom.runs.files import FILES as RUN_FILES
 from fedcom.runs.folder import LOCK, claim, clear
 from fedcom.runs.prepare import build_task, refuse
@@ -227,7 +227,7 @@ def _take_over(out: Path, plan: Table, force: bool) -> None:
         clear(out, (PLAN, *FILES))
         for run in {path.parent for path in out.glob("*/seed-*/config.toml")}:
             with claim(run, used=True):  # which removes it, unless it holds other files
-                clear(run, (*RUN_FILES, CHECKPOINTS))
+                clear(run, (*RUN_FILES, BASE, SAMPLES, CHECKPOINTS))
             with suppress(OSError):
                 run.parent.rmdir()
     write_text(out / PLAN, text)

@@ -294,8 +294,12 @@ def _trained(parameter: nn.Parameter | None) -> bool:
 def load_kept(module: nn.Module, state: dict[str, Tensor]) -> None:
     """Load what `kept` returned; a RuntimeError if the names or shapes are others.
 
-    Version 0.2.0 left the statistics of BatchNorm out.
+    Version 0.2.0 left the statistics of BatchNorm out. If the base of adapted layers changes, they get
+    weights of their own, in the dtype of the state: those that they share with other layers stay as they are.
     """
+    weights = [state[key] for name, _ in adapted_layers(module) if (key := f"{name}.weight") in state]
+    if hasattr(module, PRODUCTS) and weights:
+        own_base(module, weights[0].dtype)
     names = {*kept(module)}
     fits = names - _statistics(module) <= {*state} <= names
     module.load_state_dict(state, strict=not fits)

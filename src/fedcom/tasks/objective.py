@@ -17,6 +17,8 @@ from fedcom.tasks import convolve
 from fedcom.tasks.adapters import PRODUCTS, RANKS, TURNS, own_base
 from fedcom.tasks.dense import Dense
 from fedcom.tasks.dropout import Masks, has_dropout, has_frozen_recurrence
+from fedcom.tasks.frozen import checksums
+from fedcom.tasks.idle import check_idle, watched
 from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
 from fedcom.tasks.norms import STATISTICS, Choice, check_norms, converted, counting, norms, write
 from fedcom.tasks.pooled import Pooled
@@ -145,6 +147,11 @@ class Objective:
         module, names = copy.deepcopy(self.module), _inside(norms(self.computed), STATISTICS)
         write(module, self.whole_layout.tensors(self.complete(w)), names)
         return module
+
+    @functools.cached_property
+    def frozen(self) -> dict[str, int]:
+        """The checksums of the module's frozen parameters, by name."""
+        return checksums(self.module)
 
     @property
     def survival(self) -> bool:
@@ -339,12 +346,12 @@ class Objective:
     def look_inside(self, x: Tensor) -> Tensor:
         """Set `drops` and `convolved` by a call of the module on some samples, and return its outputs.
 
-        A module that changes its buffers by that is refused.
+        A module that changes its buffers by that is refused, and so are adapters that it passes by.
         """
-        module = self._module_of_this_thread()
+        module, tensors = self._module_of_this_thread(), self.whole_layout.tensors(self.complete(self.start))
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        with Masks(None) as masks, convolve.counting(module) as given:
-            outputs = self._call(module, self.whole_layout.tensors(self.complete(self.start)), x)
+        with Masks(None) as masks, convolve.counting(module) as given, watched(module) as idle:
+            outputs = self._call(module, tensors, x)
         self.convolved = sum(given) // len(x)
         self.drops = self.drops or masks.calls > 0
         for name, buffer in module.named_buffers():
@@ -355,6 +362,8 @@ class Objective:
                     "computed side by side cannot; leave that out, or call the eval() of the part if it does "
                     "so in training alone"
                 )
+        with Masks(None):
+            check_idle(module, idle, lambda: self._call(module, tensors, x))
         return outputs
 
     def curvatures(

@@ -307,7 +307,8 @@ class Task:
         data = from_text(texts, test=test, length=length, tokenizer=tokenizer)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            made = model.module((length,), data.classes) if isinstance(model, Model) else model(data.classes)
+            shape = tuple(data.x.shape[1:])
+            made = model.module(shape, data.classes) if isinstance(model, Model) else model(data.classes)
         check_kind(made)
         parts = split("natural", data.y, data.groups, None, Draw.seeded(seed))
         return cls.build(Objective(made, None, dtype, seed), data, parts)

@@ -4,6 +4,7 @@ A round computes with tensors only. What changes from round to round (keys, rate
 `Inputs`, so that a GPU can replay a recorded round. Results stay on the device until they are asked for.
 """
 
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -157,6 +158,7 @@ class EagerEngine(InOneProcess):
         """
         books = {"round": self.round, "ledgers": [run.ledger.as_dict() for run in self.runs]}
         of = {"data": self.task.checksum, "model": self.runs[0].rules.layout.fingerprint}
+        of |= {} if (base := self._base()) is None else {"base": base}
         series.save(self.round, {**facts, "of": of, "engine": books}, self._tensors(), self.rows_since)
 
     def restore(self, saved: Saved) -> None:
@@ -170,9 +172,19 @@ class EagerEngine(InOneProcess):
             raise ConfigError(
                 "the checkpoint was made with other data (its checksum differs); give the same data"
             )
+        if of.get("base", base := self._base()) != base:
+            raise ConfigError(
+                "the checkpoint was made with another base (the checksum of what is frozen differs); give "
+                "the same module"
+            )
         self.set_state(books, saved.tensors)
         for clients, rows in saved.rows():
             self.fill(clients, rows)
+
+    def _base(self) -> int | None:
+        """A checksum of what is frozen in the module; None: nothing is."""
+        frozen = self.task.objective.frozen
+        return zlib.crc32(repr(frozen).encode()) if frozen else None
 
     def set_state(self, books: Facts, tensors: Vectors) -> None:
         """Set what a checkpoint holds of the runs, except what clients keep."""
