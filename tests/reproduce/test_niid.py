@@ -244,7 +244,7 @@ def test_every_label_is_tuned_as_its_form_says_where_methods_do_not_collapse(
 def test_every_form_has_a_hundredth_of_the_bytes(data: str) -> None:
     labels = set()
     for p in STUDIES[f"niid-compressed-{data}"].panels(Scale(), tuning=True):
-        name = p.name.rsplit(", ", p.name.count(", ") - 1)[0]
+        name = p.name.rpartition(", ")[0]
         most = niid.vectors(name) * 4 * 50 * niid.PARAMETERS[data] / niid.TIMES
         for run in p.runs(1):
             labels.add(run.method)
