@@ -132,6 +132,20 @@ def test_the_same_folder_twice_is_one_run(tmp_path: Path) -> None:
     assert len(collect([run, run, tmp_path]).runs) == 1
 
 
+@pytest.mark.parametrize(
+    ("data", "called"),
+    [
+        ('path = "/home/me/wards.csv"', "wards.csv"),
+        ('name = "text"\npath = "letters/"', "letters"),
+        ('name = "digits"', "digits"),
+        ("clients = 3", "unknown data"),
+    ],
+)
+def test_the_title_names_the_data(data: str, called: str, tmp_path: Path) -> None:
+    make(tmp_path / "a", more=f"[data]\n{data}\n")
+    assert f"int 2-bit on {called}" in shown(tmp_path)
+
+
 def test_curves_have_the_mean_and_range_over_seeds_and_the_methods_colour(tmp_path: Path) -> None:
     for seed, loss in ((0, 1.0), (1, 3.0)):
         rows = [ROW, {**ROW, "round": 1, "train_loss": loss, "uplink_bytes": 2e6, "modelled_seconds": 7.0}]

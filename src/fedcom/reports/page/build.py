@@ -1,6 +1,6 @@
 """Write the HTML page of `fedcom report`, a single file that needs no others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -99,12 +99,16 @@ def _title(found: CollectedRuns) -> str:
     if not found.runs:
         names = [sweep.folder.resolve().name for sweep in found.sweeps]
         return f"Sweep {', '.join(names)}" if names else "No runs yet"
-    names = list(
-        dict.fromkeys(str(run.config.get("data", {}).get("name", "unknown data")) for run in found.runs)
-    )
+    names = list(dict.fromkeys(_data(run.config.get("data", {})) for run in found.runs))
     labels = list(dict.fromkeys(run.label for run in found.runs))
     who = labels[0] if len(labels) == 1 else counted(len(labels), called(found.runs))
     return f"{who} on {', '.join(names[:3])}{' and others' * (len(names) > 3)}"
+
+
+def _data(section: Mapping[str, Any]) -> str:
+    """What a run's data is called: by the name of its file, if it is the user's own."""
+    own = section.get("path") or section.get("tokens")
+    return Path(str(own)).name if own else str(section.get("name", "unknown data"))
 
 
 def _lead(found: CollectedRuns) -> str:
