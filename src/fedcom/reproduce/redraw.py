@@ -18,6 +18,7 @@ from fedcom.reproduce.tables.tables_runner import publish as publish_tables
 from fedcom.reproduce.tables.tables_runner import work_of
 from fedcom.runs.files import append, open_log
 from fedcom.studies.sweep import Record
+from fedcom.tasks.scores import WORST
 
 Line = Mapping[str, str]  # of points.csv
 
@@ -86,5 +87,6 @@ def _records(panel: Panel, scale: Scale, lines: Sequence[Line]) -> list[Record]:
 
 
 def _row(line: Line, known: set[str]) -> dict[str, Any]:
-    """The numbers of a line; what is empty was not measured."""
-    return {key: json.loads(value) for key, value in line.items() if key not in known and value}
+    """The numbers of a line, and a client's name; what is empty was not measured."""
+    own = {key: value for key, value in line.items() if key not in known and value}
+    return {key: value if key == WORST else json.loads(value) for key, value in own.items()}
