@@ -91,15 +91,18 @@ def test_points_are_tuned_on_seeds_of_their_own_and_resumed(
     (tmp_path / "experiments" / "rates").mkdir(parents=True)
     shutil.copy(studies.experiment_file("rates/mnist.toml"), tmp_path / "experiments" / "rates")
     monkeypatch.chdir(tmp_path)
-    path = rates.tune_panel(some, tmp_path, "cpu", True)
+    path = tmp_path / base.rates[-1] / f"{base.rates[-1]}.toml"
+    with pytest.raises(ConfigError, match="has no rates of fedcom peaks 0.03; the messages above say why"):
+        rates.tune_panel(some, tmp_path, "cpu", True)
     log = path.parent / "results.jsonl"
     assert {json.loads(line)["seed"] for line in log.read_text().splitlines()} == {100, 101, 102}
     found = tomllib.loads(path.read_text())["methods"]
     assert set(found) == set(some.methods[1:3])  # fedavg has rates for this task already
     assert set(found["local-sgd"]) == {"eta"}
     assert "fedcom peaks 0.03 cannot be tuned" in capsys.readouterr().err  # the model is too small
-    before = log.read_text()
-    assert rates.tune_panel(some, tmp_path, "cpu", True).read_text() == path.read_text()
+    before, told = log.read_text(), path.read_text()
+    others = replace(some, methods=labels[:3])
+    assert rates.tune_panel(others, tmp_path, "cpu", True).read_text() == told
     assert log.read_text() == before
 
 

@@ -24,7 +24,7 @@ KEPT = Path(__file__).parents[2] / "docs" / "results"
 @pytest.mark.parametrize(
     "name",
     [
-        *("fig1", "fig6", "tracking"),
+        *("fig1", "fig6", "tracking", "lora-smollm2"),
         *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fig3", "fig8", "fig9")),
     ],
 )
@@ -67,6 +67,12 @@ def test_points_that_lack_a_run_are_refused_and_nothing_is_written(tmp_path: Pat
     with pytest.raises(ConfigError, match="no point of mnist · no memory"):
         redraw(STUDIES["fig8"], tmp_path)
     assert not (tmp_path / "fig8.png").exists()
+
+
+def test_points_that_share_their_place_on_a_log_axis_are_drawn() -> None:
+    points = {"first": [(0.1, 3.0, 0.2)], "second": [(0.1, 4.0, 0.0)]}
+    axes = series(blank(*CHART, dpi=50).subfigures(), points, "", "", PlotAxes("x", "y", log=True, every=True))
+    assert axes.get_xlim() == pytest.approx((0.01, 1.0))
 
 
 def test_a_point_far_below_does_not_set_the_range_and_is_told_with_its_value() -> None:

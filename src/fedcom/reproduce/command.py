@@ -59,7 +59,10 @@ def run(
 
 
 def _tune(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> Iterator[Path]:
-    """Tune the methods on a data set, or the points of studies; yield the files of rates."""
+    """Tune the methods on a data set, or the points of studies; yield the files of rates.
+
+    What cannot be tuned does not keep the rest from it; the first error is raised last.
+    """
     if name in rates.GRIDS:
         if scale.only:
             raise ConfigError(
@@ -71,9 +74,15 @@ def _tune(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> Itera
     panels = [p for study in studies for p in study.panels(scale, tuning=True)]
     if not any(p.rates for p in panels):
         raise unknown("data set or study to tune rates for", name, (*rates.GRIDS, "frontier"))
+    failed = []
     for p in panels:
         if p.rates and p.tunes != {}:
-            yield rates.tune_panel(p, out, device, quiet)
+            try:
+                yield rates.tune_panel(p, out, device, quiet)
+            except ConfigError as error:
+                failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 def chosen(names: Sequence[str]) -> list[str]:

@@ -233,6 +233,9 @@ def series(
     if axis.zero:
         axes.axhline(0, color=INK, linewidth=1)
     axes.set(xscale="log" if axis.log else "linear", yscale="log" if axis.log_y else "linear")
+    tried = sorted({x for own in points.values() for x, _, _ in own})
+    if axis.log and len(tried) == 1:  # else matplotlib has no room beside it
+        axes.set_xlim(tried[0] / 10, tried[0] * 10)
     low, high = axis.limits or (-np.inf, np.inf)
     for name, own in points.items():
         known = [p for p in sorted(own) if np.isfinite(p[1])]
@@ -248,7 +251,6 @@ def series(
     axes.set_xlabel(axis.x, color=INK)
     axes.set_ylabel(axis.y, color=INK)
     if axis.every:
-        tried = sorted({x for own in points.values() for x, _, _ in own})
         axes.set_xticks(tried, [f"{x:g}" for x in tried])
         axes.minorticks_off()
     if axis.limits:

@@ -71,7 +71,8 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
 def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = False) -> Path:
     """Tune every label of a panel that has no rates yet, around its method's; return the file of rates.
 
-    The file is written anew after each label; what it says of labels that are not asked for is kept.
+    The file is written anew after each label; what it says of labels that are not asked for is kept. ConfigError
+    at the end if a label could not be tuned.
 
     Args:
         panel: one with `rates`, of which the last names the file; if it says what to tune (`near`), one seed
@@ -82,7 +83,7 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
     data, run, best = str(panel.config.data.name), _runner(out / name, device, quiet), dict[str, Any]()
     path = out / name / f"{name}.toml"
     best |= _told(path, panel.left_out)
-    known = {label for file in others for label in rates_in(file)}
+    known, failed = {label for file in others for label in rates_in(file)}, list[str]()
     near, seeds = (NEAR, CONFIRMED) if panel.near is None else (panel.near, 1)
     tunes = dict.fromkeys(panel.methods, tuple(near)) if panel.tunes is None else panel.tunes
     for label in (
@@ -99,10 +100,13 @@ def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = Fals
             best[label] = tune_one(held_out(panel.table, SEED), label, grid, seeds, run)
         except ConfigError as error:
             print(f"fedcom: {panel.name}: {error}", file=sys.stderr)
+            failed.append(label)
             continue
         score = "perplexity" if "perplexity" in best[label] else "accuracy"
         head, tuning = PANEL_HEAD.format(name), facts(data, near, seeds, score)
         path.write_text(text(head, tuning, best), encoding="utf-8")
+    if failed:
+        raise ConfigError(f"{name} has no rates of {', '.join(failed)}; the messages above say why")
     return path
 
 
