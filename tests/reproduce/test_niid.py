@@ -230,7 +230,7 @@ def test_every_label_is_tuned_as_its_form_says_where_methods_do_not_collapse(
         raise ConfigError("enough")
 
     monkeypatch.setattr(rates, "tune_one", note)
-    with pytest.raises(ConfigError, match="has no rates of exact peaks 0.06"):
+    with pytest.raises(ConfigError, match=r"has no rates of exact peaks 0\.06"):
         command.run(["rates", "niid-compressed-mnist"], False, None, tmp_path, "cpu", True)
     forms = [(told["over"], told["tuning"]) for told in niid.FORMS.values() if "vectors" not in told]
     assert {"gamma": [0.5, 1.0, 2.0]} in [grid for _, grid in forms]

@@ -92,7 +92,7 @@ def test_points_are_tuned_on_seeds_of_their_own_and_resumed(
     shutil.copy(studies.experiment_file("rates/mnist.toml"), tmp_path / "experiments" / "rates")
     monkeypatch.chdir(tmp_path)
     path = tmp_path / base.rates[-1] / f"{base.rates[-1]}.toml"
-    with pytest.raises(ConfigError, match="has no rates of fedcom peaks 0.03; the messages above say why"):
+    with pytest.raises(ConfigError, match=r"no rates of fedcom peaks 0\.03; the messages above say why"):
         rates.tune_panel(some, tmp_path, "cpu", True)
     log = path.parent / "results.jsonl"
     assert {json.loads(line)["seed"] for line in log.read_text().splitlines()} == {100, 101, 102}

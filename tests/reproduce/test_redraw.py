@@ -71,7 +71,8 @@ def test_points_that_lack_a_run_are_refused_and_nothing_is_written(tmp_path: Pat
 
 def test_points_that_share_their_place_on_a_log_axis_are_drawn() -> None:
     points = {"first": [(0.1, 3.0, 0.2)], "second": [(0.1, 4.0, 0.0)]}
-    axes = series(blank(*CHART, dpi=50).subfigures(), points, "", "", PlotAxes("x", "y", log=True, every=True))
+    part, axis = blank(*CHART, dpi=50).subfigures(), PlotAxes("x", "y", log=True, every=True)
+    axes = series(part, points, "", "", axis)
     assert axes.get_xlim() == pytest.approx((0.01, 1.0))
 
 

@@ -71,8 +71,8 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
 def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = False) -> Path:
     """Tune every label of a panel that has no rates yet, around its method's; return the file of rates.
 
-    The file is written anew after each label; what it says of labels that are not asked for is kept. ConfigError
-    at the end if a label could not be tuned.
+    The file is written anew after each label; what it says of labels that are not asked for is kept.
+    ConfigError at the end if a label could not be tuned.
 
     Args:
         panel: one with `rates`, of which the last names the file; if it says what to tune (`near`), one seed
