@@ -197,7 +197,7 @@ def test_a_run_that_goes_on_follows_the_number_of_rounds_it_is_given(tmp_path: P
 
 def test_real_clients_must_know_the_number_of_rounds_that_a_schedule_needs() -> None:
     def agreed(rounds: int, **how: Any) -> int:
-        return agreement(Simulation(mlp_task(), FedAvg(**how), rounds=rounds, device="cpu").state)
+        return agreement(Simulation(mlp_task(), FedAvg(**how), rounds=rounds, device="cpu").state, {})
 
     assert agreed(3) == agreed(4)
     assert agreed(3, eta_schedule="cosine") != agreed(4, eta_schedule="cosine")

@@ -62,7 +62,8 @@ def check(app: Path, out: Path, states: Path | None, settings: str, here: Path) 
     job = job_of(app, settings)
     played, folder = job.simulation(job.server_task()), out / CHECKPOINTS
     clients = Losing(job, here if states is None else states, {})
-    how = {"terms": job.config.round, "checksum": played.task.checksum}
+    task = played.task
+    how = {"terms": job.config.round, "checksum": task.checksum, "frozen": task.objective.frozen}
     played.join(RemoteEngine(played.state, clients, folder / "remote", **how), 0)
     assert played.restore(folder)
     same = job_of(app, f"{settings} run.rounds={played.round}")

@@ -66,6 +66,7 @@ class Job:
             self.config.round,
             out / FAULTS,
             simulation.task.checksum,
+            simulation.task.objective.frozen,
         )
         simulation.join(engine, 0)
         used = (out / "config.toml").is_file()

@@ -64,6 +64,7 @@ def deployed(
     """A run with participants in place of the local engine."""
     played = simulation(task, settings)
     transport = transport or Perfect(participants(task, settings, folder / "clients"))
-    log = folder / "faults.jsonl"
-    played.join(RemoteEngine(played.state, transport, folder / "server", terms, log, task.checksum), 0)
+    log, frozen = folder / "faults.jsonl", task.objective.frozen
+    engine = RemoteEngine(played.state, transport, folder / "server", terms, log, task.checksum, frozen)
+    played.join(engine, 0)
     return played, transport

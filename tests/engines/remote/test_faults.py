@@ -10,8 +10,9 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch import nn
 
-from fedcom import Identity, Int, Links, Simulation, TopK
+from fedcom import Identity, Int, Links, Simulation, Task, TopK
 from fedcom.engines.remote import messages
 from fedcom.engines.remote.coordinator import Coordinator
 from fedcom.engines.remote.messages import Envelope
@@ -514,6 +515,28 @@ def test_calls_for_others_are_refused(tmp_path: Path) -> None:
         with pytest.raises(WireError):
             clients[0].answer(bad)
     assert not (tmp_path / "other").exists()
+
+
+def test_a_client_with_another_base_is_refused(tmp_path: Path) -> None:
+    def task_on(base: float, top: float = 0.0) -> Task:
+        module = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+        for p, value in ((module[0].weight, base), (module[2].weight, top)):
+            nn.init.constant_(p, value)
+        module[0].weight.requires_grad_(False)
+        own = small_task()
+        owner = torch.arange(CLIENTS).repeat_interleave(own.sizes)
+        return Task.from_arrays(module, own.x, own.y, groups=owner, partition="natural")
+
+    task = task_on(0.1)
+    played, _ = deployed(task, settings(), tmp_path)
+    calls = dict(played.engine.coordinator.open())  # type: ignore[attr-defined]
+
+    def client(task: Task, folder: str) -> Participant:
+        return Participant(run_of(task, settings()), task, 0, tmp_path / folder)
+
+    with pytest.raises(WireError, match="of what is frozen in the model"):
+        client(task_on(0.2), "other").answer(calls[0])
+    assert client(task_on(0.1, top=1.0), "same").answer(calls[0])  # what is trained, the server says
 
 
 def test_states_are_readable_by_their_owner_alone(tmp_path: Path) -> None:

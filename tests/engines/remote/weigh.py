@@ -51,7 +51,7 @@ def make(codec: Codec, d: int, replies: int, folder: Path) -> None:
     for client in range(replies):
         draw = shared.sender(run, 0, client, 1.0).draw.fold("uplink", "D")[0]
         body = messages.joined([codec.encode(x, run.rules.layout, draw), *q])
-        envelope = Envelope(messages.UPDATE, shared.agreement(run), JOB, 1, 0, 0, client)
+        envelope = Envelope(messages.UPDATE, shared.agreement(run, {}), JOB, 1, 0, 0, client)
         (folder / f"{d}-{client}").write_bytes(envelope.seal(body))
 
 

@@ -9,8 +9,9 @@ open_round.py and clients.py are the books of a round and of the clients.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -71,7 +72,12 @@ class Coordinator:
     """
 
     def __init__(
-        self, run: RunState, folder: Path, terms: Terms | None = None, faults: Faults | None = None
+        self,
+        run: RunState,
+        folder: Path,
+        terms: Terms | None = None,
+        faults: Faults | None = None,
+        frozen: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.run, self.terms, self.faults = run, terms or Terms(), faults or Faults()
         self.archive = Archive(folder)
@@ -83,7 +89,7 @@ class Coordinator:
                 "adapters fedex and flora change the base, which real clients do not keep; use lora, ffa or "
                 "rolora"
             )
-        self.job, self._session, self._agreement = b"", 0, shared.agreement(run)
+        self.job, self._session, self._agreement = b"", 0, shared.agreement(run, frozen)
         state, _ = run.rules.init_client(run.server.w)
         self._coupled = bool(state)
         self._open: OpenRound | None = None

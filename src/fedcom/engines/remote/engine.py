@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -50,6 +51,7 @@ class RemoteEngine(InOneProcess):
 
     Args:
         checksum: of the data, for checkpoints.
+        frozen: the checksums of the model's frozen parameters.
         folder: the coordinator's; see there.
         log: the file that refused replies are written to; None: none.
     """
@@ -64,10 +66,11 @@ class RemoteEngine(InOneProcess):
         terms: Terms | None = None,
         log: Path | None = None,
         checksum: int = 0,
+        frozen: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.runs: Sequence[RunState] = [run]
         self.transport, self._checksum = transport, checksum
-        self.coordinator = Coordinator(run, folder, terms, Faults(log))
+        self.coordinator = Coordinator(run, folder, terms, Faults(log), frozen)
         self._figures: dict[str, Any] = {"q": 0.0, "alpha": 0.0, "finite_rounds": 0, "counted": 0}
         self._series: Series | None = None
 

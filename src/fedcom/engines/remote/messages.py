@@ -5,7 +5,8 @@
     2       1      version of this format, 2
     3       2      version of the fedcom that made it: 0 and 2 for 0.2.3
     5       1      kind: 1 call, 2 update, 3 "my state is lost", 4 "I cannot"
-    6       4      fingerprint of the settings that both sides must share: method, links, model, clients, seed
+    6       4      fingerprint of what both sides must share: method, links, model and what is frozen in it,
+                   clients, seed
     10      8      the job, a number that the coordinator drew
     18      4      session: how often the coordinator has started
     22      4      round

@@ -55,7 +55,7 @@ class Participant:
     def __init__(self, run: RunState, task: Task, client: int, folder: Path) -> None:
         self.run, self.task, self.client = run, task, client
         self._vault = Vault(folder, client)
-        self._agreement = shared.agreement(run)
+        self._agreement = shared.agreement(run, task.objective.frozen)
         self._initial = run.rules.init_client(run.server.w)
         state, memory = self._initial
         self._keeps = bool(state or memory or run.rules.clients_repeat_step)
@@ -72,7 +72,8 @@ class Participant:
             if error.envelope is None or error.envelope.client != self.client:
                 raise
             return messages.cannot(error.envelope, str(error))
-        wire.check("fingerprint of the settings", call.envelope.agreement, self._agreement)
+        what = "fingerprint of the settings and of what is frozen in the model"
+        wire.check(what, call.envelope.agreement, self._agreement)
         wire.check("client", call.envelope.client, self.client)
         with self._vault.locked(call.envelope.job) if self._keeps else nullcontext():
             try:

@@ -1,6 +1,7 @@
 """What coordinator and participants each compute for themselves: the public facts of rounds and clients."""
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -12,15 +13,20 @@ from fedcom.rounds.round import Senders, facts
 from fedcom.rounds.state import RunState
 
 
-def agreement(run: RunState) -> int:
-    """A 32-bit fingerprint of all that both sides must have set alike."""
+def agreement(run: RunState, frozen: Mapping[str, int]) -> int:
+    """A 32-bit fingerprint of all that both sides must have set alike.
+
+    Args:
+        frozen: the checksums of the model's frozen parameters, which are never sent.
+    """
     rules, cohort = run.rules, run.cohort
     links = replace(rules.links, encode=True)
     parts = (rules.algorithm, links, rules.layout.fingerprint, cohort.clients, cohort.sampled, cohort.tau)
     scheduled = rules.algorithm.eta_schedule or rules.algorithm.gamma_schedule  # by the number of rounds
     more = ((run.rounds,) if scheduled else ()) + ((rules.turns,) if rules.turns else ())
     ranks = (rules.ranks.ranks,) if rules.ranks else ()
-    return zlib.crc32(repr((*parts, rules.seed, int(run.draw.key), *more, *ranks)).encode())
+    base = (sorted(frozen.items()),) if frozen else ()
+    return zlib.crc32(repr((*parts, rules.seed, int(run.draw.key), *more, *ranks, *base)).encode())
 
 
 def round_facts(run: RunState, round_index: int, share: float) -> Round:
