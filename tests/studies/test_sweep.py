@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedcom.cli import app
 from fedcom.config import Config
 from fedcom.errors import ConfigError
 from fedcom.studies import sweep, sweep_report
-from fedcom.studies.trial_runs import run_stack
+from fedcom.studies.trial_runs import _Stack, run_stack
 from fedcom.studies.trials import Trial, points, stacks
 
 TABLE = {
@@ -154,7 +155,9 @@ def test_a_sweep_of_a_model_with_its_own_data_has_a_folder_of_its_name(
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["sweep-quadratic-001"]
 
 
-def test_runs_that_only_deal_the_same_data_otherwise_share_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_only_deal_the_same_data_otherwise_share_a_stack(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     deals = [{"partition": "labels", "classes_per_client": k} for k in (2, 5)] + [{"partition": "dirichlet"}]
     tables = [{**TABLE, "data": {"name": "digits", "clients": 5, **deal}} for deal in deals]
     for table in tables:
@@ -184,3 +187,15 @@ def test_runs_that_only_deal_the_same_data_otherwise_share_a_stack(monkeypatch: 
         assert [row["round"] for row in mine] == [1, 3]
         for row, same in zip(mine, other, strict=True):
             assert row == pytest.approx(same, rel=1e-5)
+
+    class Small(_Stack):
+        """A stack on a machine with too little memory for all three runs."""
+
+        def play(self, *how: Any) -> Any:
+            if len(self.alive) == 3:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().play(*how)
+
+    monkeypatch.setattr("fedcom.studies.trial_runs._Stack", Small)
+    assert [len(own) for own in rows()] == [2, 2, 2]
+    assert "too little memory for 3 runs at once; going on with 1" in capsys.readouterr().err

@@ -90,8 +90,8 @@ def run_stack(
 ) -> Iterator[tuple[Trial, str, list[Row]]]:
     """Run trials of one shape, as many at once as fit; yield each with its status and its rows.
 
-    Trials that cannot be run are told on standard error and end as "failed". Those that a rank ran by itself
-    are not run again.
+    Trials that cannot be run are told on standard error and end as "failed"; if memory was short, half as
+    many at once are tried first. Those that a rank ran by itself are not run again.
 
     Args:
         trials: of one shape; see `stacks`.
@@ -103,7 +103,7 @@ def run_stack(
     tasks = {} if tasks is None else tasks
     files = [] if saves is None else [_end_of(trial, saves) for trial in trials]
     ended = {i: file for i, file in enumerate(files) if file.exists()}
-    start = 0
+    start, most = 0, len(trials)
     while start < len(trials):
         if file := ended.get(start):
             end = read_json(file)
@@ -113,7 +113,8 @@ def run_stack(
             start += 1
             continue
         stop = min((i for i in ended if i > start), default=len(trials))
-        some, found = trials[start:stop], list[tuple[str, list[Row]]]()
+        some, found = trials[start:stop][:most], list[tuple[str, list[Row]]]()
+        simulations = list[Simulation]()
         try:
             some = some[: runs_that_fit(_simulation(some[0], device, tasks))]
             number = before + start + 1
@@ -126,6 +127,11 @@ def run_stack(
             )
         except Exception as error:
             known = out_of_memory(error) or error
+            if isinstance(known, OutOfMemory) and len(some) > 1:
+                most = len(some) // 2
+                told = f"too little memory for {len(some)} runs at once; going on with {most}"
+                print(f"fedcom: {some[0].title}: {told}", file=sys.stderr)
+                continue
             if not isinstance(known, ConfigError | DataError | OutOfMemory):
                 raise
             print(f"fedcom: {some[0].title}: {known}", file=sys.stderr)
