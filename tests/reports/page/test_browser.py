@@ -440,6 +440,25 @@ def test_the_frontier_has_dots_with_error_bars_and_each_name_at_its_own_dot(
     assert crowded.run("document.querySelector('#frontier-plot .front') !== null")
 
 
+def aim(tab: Page, value: str) -> None:
+    """Choose the accuracy to reach."""
+    change = f"a.value = '{value}'; a.dispatchEvent(new Event('change'))"
+    tab.run(f"(a => {{ {change}; }})(document.querySelector('#aim'))")
+
+
+@everywhere
+def test_the_numbers_of_an_axis_stand_clear_of_its_title(tab: Page, screen: str) -> None:
+    for plot in ("#plot", "#frontier-plot"):
+        found = (
+            f"(which) => [...document.querySelectorAll('{plot} svg text' + which)]"
+            ".map(t => t.getBoundingClientRect())"
+        )
+        (title,) = tab.run(f"({found})('[transform*=rotate]').map(b => b.right)")
+        ticks = tab.run(f"({found})('[text-anchor=end]').map(b => b.left)")
+        assert ticks
+        assert title < min(ticks)
+
+
 @everywhere
 def test_bytes_to_an_accuracy_are_bars_that_say_how_many_times_fewer(tab: Page, screen: str) -> None:
     # FedPAQ's seeds reach 50% in rounds 3 and 4, with 1.6 MB on average; FedAvg in round 4, with 20 MB
@@ -451,12 +470,21 @@ def test_bytes_to_an_accuracy_are_bars_that_say_how_many_times_fewer(tab: Page, 
     widths = tab.run("[...document.querySelectorAll('.aim b')].map(b => b.getBoundingClientRect().width)")
     assert widths == sorted(widths)
     assert widths[0] > 0
-    tab.run(
-        "(a => { a.value = '0.8'; a.dispatchEvent(new Event('change')); })(document.querySelector('#aim'))"
-    )
+    aim(tab, "0.8")
     assert (
         "3 MB" in dict(zip(texts(tab, ".aim .name"), texts(tab, ".aim > :last-child"), strict=True))["fedpaq"]
     )
+    for value in tab.run("[...document.querySelectorAll('#aim option')].map(o => o.value)"):
+        aim(tab, value)
+        edge, *ends = tab.run("""[...document.querySelectorAll('#aims-plot, .aim .size')].map(e => {
+          if (e.matches('.size')) e.append(' (1 of 2 runs)');
+          const range = document.createRange();
+          range.selectNodeContents(e);
+          return (e.matches('.size') ? range : e).getBoundingClientRect().right;
+        })""")
+        assert ends
+        assert all(end <= edge for end in ends), value
+    aim(tab, "0.8")
     choose(tab, "cost", "total_bytes")
     assert (
         "18 MB"

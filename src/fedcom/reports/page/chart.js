@@ -174,12 +174,13 @@ const group = (count) => `${data.curves.what ?? "method"}${count === 1 ? "" : "s
 // The scales and the box of the plot, with room to the right and above.
 function layOut(all, width, right, top) {
   const height = Math.round(Math.min(460, Math.max(280, width * 0.5)));
-  const box = { left: 60, right: width - right, top, bottom: height - 46, width, height };
+  const box = { right: width - right, top, bottom: height - 46, width, height };
   const points = all.flatMap((line) => line.points);
   const [xs, ys] = [points.map((p) => p.x), points.flatMap((p) => [p.low, p.high])];
   const whole = { x: extent(xs, isLog("x")), y: extent(ys, isLog("y")) };
-  const x = scale((state.zoom ?? whole).x, box.left, box.right, isLog("x"));
   const y = scale((state.zoom ?? whole).y, box.bottom, box.top, isLog("y"));
+  box.left = leftOf(y);
+  const x = scale((state.zoom ?? whole).x, box.left, box.right, isLog("x"));
   const inside = (pixel) => Math.min(box.right, Math.max(box.left, pixel));
   const span = [inside(least(points.map((p) => x(p.x)), box.right)), inside(largest(points.map((p) => x(p.x)), box.left))];
   drawn = { all, x, y, whole, box, span, colours: inks(), cursor: shape("g") };
@@ -192,6 +193,9 @@ function grid() {
   if (!all.length) layer.append(shape("text", { x, y, fill: colours.quiet }, "Nothing is shown"));
   return layer;
 }
+
+// Where a plot begins, so that the numbers of its ticks stand clear of its title.
+const leftOf = (y) => Math.max(60, 30 + 7.5 * largest(y.ticks(6).map((tick) => number(tick).length), 0));
 
 // The grid, ticks and titles of a plot.
 function axes({ x, y, box, colours, xTitle, yTitle, whole }) {

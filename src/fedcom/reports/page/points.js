@@ -8,12 +8,13 @@ const visible = (list) => list.filter(({ method }) => !state.hidden.has(method))
 function scatter(place, { points, xTitle, yTitle, logX, logY, extra = () => [], floor = null }) {
   const width = Math.max(280, place.clientWidth);
   const height = Math.round(Math.min(420, Math.max(280, width * 0.75)));
-  const box = { left: 60, right: width - 16, top: 14, bottom: height - 46 };
+  const box = { right: width - 16, top: 14, bottom: height - 46 };
   const [xs, ys] = [points.map((p) => p.x), points.flatMap((p) => [p.low, p.high])];
   const colours = inks();
   const [xr, yr] = [padded(extent(xs, logX), logX), extent(floor === null ? ys : [...ys, floor], logY)];
-  const x = scale(xr, box.left, box.right, logX);
   const y = scale(yr, box.bottom, box.top, logY);
+  box.left = leftOf(y);
+  const x = scale(xr, box.left, box.right, logX);
   const view = { x, y, box, colours, xr, yr };
   const dots = points.map((p) => {
     const { colour, marker: kind } = look(p.method);
