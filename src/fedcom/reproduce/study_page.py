@@ -47,9 +47,9 @@ def study_page(
         f"`fedcom reproduce {study.name}{' --quick' * scale.quick}{seeds}` repeats it"
         + (f", with {' '.join(scale.overrides)}." if scale.overrides else "."),
         *(f"![{study.title}]({image})" for image in images),
-        caption(verdicts) if images else "",
+        caption(verdicts) if images and verdicts else "",
         "## Verdict",
-        "\n".join(_line(v.table()) for v in verdicts),
+        "\n".join(_line(v.table()) for v in verdicts) or "The points that a claim compares have not all run.",
         RULE,
         *(_measured(results) if study.table is None else _tables(study.table, results)),
     ]
@@ -177,6 +177,7 @@ def _board(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
 
 
 def read_verdicts(folder: Path, names: Sequence[str]) -> dict[str, list[dict[str, str]]]:
-    """The verdicts of the named studies that a folder has, in order of the names."""
+    """The verdicts of the named studies that a folder has any of, in order of the names."""
     files = {name: folder / name / "verdicts.json" for name in names}
-    return {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
+    found = {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
+    return {name: own for name, own in found.items() if own}
