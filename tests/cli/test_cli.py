@@ -16,6 +16,7 @@ from fedcom import cli
 from fedcom.algorithms.optimisers import OPTIMISERS
 from fedcom.algorithms.schedules import SCHEDULES
 from fedcom.cli import options
+from fedcom.cli.shared import methods_in
 from fedcom.config import DataConfig, RunConfig
 from fedcom.runs.files import FILES
 from tests.processes import Result, finished, started
@@ -278,6 +279,12 @@ def test_compare_names_each_run_in_its_progress(command: Command) -> None:
     got = command("compare", *SMALL, "run.rounds=0", "--methods", "fedavg,fedpaq", "--seeds", "2")
     labels = [line.split("  ")[0] for line in got.err.splitlines()]
     assert labels == ["fedavg seed 0", "fedavg seed 1", "fedpaq seed 0", "fedpaq seed 1"]
+
+
+def test_labels_with_commas_are_names_of_methods() -> None:
+    table: dict[str, Any] = {"methods": {"a, b": {}, "a, b, c": {}, "d": {}}}
+    assert methods_in("a, b,d , a, b, c,fedavg", table) == ["a, b", "d", "a, b, c", "fedavg"]
+    assert methods_in("fedavg, ,fedpaq", {}) == ["fedavg", "fedpaq"]
 
 
 @pytest.mark.parametrize(

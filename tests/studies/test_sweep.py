@@ -14,7 +14,7 @@ from fedcom.config import Config
 from fedcom.errors import ConfigError
 from fedcom.studies import sweep, sweep_report
 from fedcom.studies.trial_runs import _Stack, run_stack
-from fedcom.studies.trials import Trial, points, stacks
+from fedcom.studies.trials import Trial, lists, points, stacks
 
 TABLE = {
     "data": {"name": "digits", "clients": 5},
@@ -127,6 +127,11 @@ def test_the_command_writes_a_table_and_a_figure(tmp_path: Path) -> None:
     assert sum(entry["best"] for entry in table) == 2
     assert (out / "sweep.png").stat().st_size > 5000
     assert "grid's edge" in (out / "table.md").read_text()
+
+
+def test_commas_within_the_brackets_of_a_schedule_part_no_values() -> None:
+    given = {"eta_schedule": "cosine(end=0.1),warmup(rounds=2, then=cosine),constant"}
+    assert lists(given) == {"eta_schedule": ["cosine(end=0.1)", "warmup(rounds=2, then=cosine)", "constant"]}
 
 
 def test_words_and_numbers_go_together_in_a_grid(tmp_path: Path) -> None:

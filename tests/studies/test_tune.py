@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fedcom.algorithms.optimisers import Momentum
 from fedcom.cli import app
 from fedcom.config import Config, read
-from fedcom.config.methods import alone, with_point
+from fedcom.config.methods import alone, variant, with_point
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.runs.prepare import build_task, prepare
@@ -237,6 +237,19 @@ def test_one_methods_config_is_for_run(tmp_path: Path) -> None:
     ((_, other),) = variants(read(tmp_path / "a.toml"), ["mine, 1 bit"], range(1))
     assert other.links.uplink == config.links.uplink
     assert prepare(config, "cpu")[0].algorithm.eta == 0.1
+
+
+def test_a_tuned_label_leaves_other_labels_as_they_are(tmp_path: Path) -> None:
+    fine = {"name": "fedcom", "uplink": {"name": "peaks", "bits": 0.3}, "option": "I"}
+    others = {"models": {"name": "fedavg"}, "ints": {"name": "fedcom", "uplink": {"bits": 4}}}
+    table = {"data": {"name": "digits"}, "algorithm": {"eta": 0.2}, "methods": {"fine": fine, **others}}
+    found = {"eta": 0.1, "gamma": 2.0, "accuracy": 91.5, "note": "n", "spent": 3.0}
+    (tmp_path / "a.toml").write_text(tune.tuned_text(table, {"fine": found}))
+    written = read(tmp_path / "a.toml")
+    for label in (*others, "fedpaq"):
+        assert variant(written, label) == variant(table, label)
+    assert alone(str(tmp_path / "a.toml"), []) == variant(written, "fine")
+    assert variant(written, "fine").algorithm.gamma == 2
 
 
 @pytest.mark.parametrize("shared", [{}, {"local": {"name": "momentum"}, "server": {"name": "nesterov"}}])

@@ -65,5 +65,7 @@ def test_only_minibatches_are_augmented() -> None:
     plain.step()
     changed.step()
     assert not close(plain.server.w, changed.server.w, 1e-6)
+    with pytest.warns(UserWarning, match="images are not shifted or flipped"):
+        Simulation(task(True), FedAvg(batch="full"), rounds=1, device="cpu")
     with pytest.raises(ConfigError, match=r"larger than 8 pixels.*one sample has shape \[1, 8, 8\]"):
         task(False).augmented(Augment(8))

@@ -115,7 +115,7 @@ def compare_command(
     from fedcom.studies.compare import compare, labels, variants
 
     table = shared.settings_of(settings, trust)
-    names = labels(table) if methods is None else shared.names_in(methods)
+    names = labels(table) if methods is None else shared.methods_in(methods, table)
     if dry_run:
         first = run_of(table).seed
         for label, config in variants(table, names, range(first, first + 1)):

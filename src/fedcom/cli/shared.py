@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,16 +39,28 @@ def is_override(argument: str) -> bool:
     return re.match(r"[\w-]+(\.[\w-]+)*=", argument) is not None
 
 
-def names_in(methods: str) -> list[str]:
-    """The names in a text, which has commas between them."""
-    return [name.strip() for name in methods.split(",") if name.strip()]
+def names_in(methods: str, labels: Collection[str] = ()) -> list[str]:
+    """The names in a text, which has commas between them.
+
+    Args:
+        labels: names that may have commas in them.
+    """
+    words, found = methods.split(","), list[str]()
+    while words:
+        several = range(len(words), 1, -1)
+        count = next((n for n in several if ",".join(words[:n]).strip() in labels), 1)
+        found.append(",".join(words[:count]).strip())
+        words = words[count:]
+    return [name for name in found if name]
 
 
 def methods_in(methods: str | None, table: "Table") -> list[str]:
     """The methods that are asked for; where none is, the config's own."""
     from fedcom.config.config import DEFAULT
 
-    return [table.get("algorithm", {}).get("name", DEFAULT)] if methods is None else names_in(methods)
+    if methods is None:
+        return [table.get("algorithm", {}).get("name", DEFAULT)]
+    return names_in(methods, table.get("methods", {}))
 
 
 def data_in(table: "Table") -> str:

@@ -137,6 +137,7 @@ class Simulation:
         self.algorithm = algorithm
         self.rounds, self.eval_every = rounds, eval_every
         _warn_of_decay(algorithm, rounds)
+        _warn_of_whole_batches(algorithm, task)
         self.engine_name, w = engine, self.task.objective.start.clone()
         self.options = Options(chunk, rounds, home or Storage(), tf32, ranks, transport)
         if transport == "bytes" and ranks.size > 1:
@@ -625,6 +626,16 @@ def _warn_of_decay(algorithm: Algorithm, rounds: int) -> None:
         warnings.warn(
             f"decay={algorithm.decay:g} leaves {last:.0e} of eta after {rounds} rounds: the last ones "
             f"hardly count; set decay=1 for a constant eta, or {0.1 ** (1 / rounds):.6g} to end at a tenth",
+            stacklevel=3,
+        )
+
+
+def _warn_of_whole_batches(algorithm: Algorithm, task: Task) -> None:
+    """Warn if images are to be changed in minibatches, and there are none."""
+    if task.augment is not None and algorithm.batch == "full":
+        warnings.warn(
+            "images are not shifted or flipped: data.augment changes those of minibatches, and batch=full "
+            "has none; give a batch size, or leave data.augment out",
             stacklevel=3,
         )
 

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -152,7 +153,8 @@ def lists(grid: Table) -> dict[str, list[Any]]:
 def _values(own: Any) -> list[Any]:
     """A grid's values of one key; words may be among them, as in auto,0.1 or int,rotated."""
     if isinstance(own, str) and "," in own:
-        return [parse(word.strip()) for word in own.split(",") if word.strip()]
+        words = re.split(r",(?![^()]*\))", own)  # not within the brackets of a schedule
+        return [parse(word.strip()) for word in words if word.strip()]
     return list(own) if isinstance(own, list | tuple) else [own]
 
 

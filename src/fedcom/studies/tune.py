@@ -408,10 +408,7 @@ def tuned_text(table: Table, found: Mapping[str, Mapping[str, Any]]) -> str:
     sections, labels = {k: v for k, v in table.items() if k != "methods"}, table["methods"]
     if len(found) == 1:  # `fedcom run` takes one method
         (method,) = found
-        one = dict(labels[method])
-        up = {key: one.pop(key) for key in SECTIONS if isinstance(one.get(key), dict)}
-        sections["algorithm"] = {"name": method, **sections.get("algorithm", {}), **one}
-        sections |= {key: {**sections.get(key, {}), **value} for key, value in up.items()}
+        sections["algorithm"] = {**sections.get("algorithm", {}), "name": method}
     flat = {f"methods.{toml_key(label)}": own for label, own in labels.items()}
     text = dumps({**sections, **{name: _plain(own) for name, own in flat.items()}})
     nested = {
