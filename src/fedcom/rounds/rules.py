@@ -243,7 +243,7 @@ class Rules:
         return wanted and self.links.uplink.unbiased
 
     def coarsest_q(self, q: Tensor, clients: Tensor) -> Tensor:
-        """The q that alpha follows: the mean over clients, or over those of the coarsest budget.
+        """The q that alpha follows: the mean over clients, or the largest mean over those of one budget.
 
         Args:
             q: measured by each client, in the last axis.

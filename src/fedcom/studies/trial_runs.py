@@ -131,6 +131,8 @@ def run_stack(
                 most = len(some) // 2
                 told = f"too little memory for {len(some)} runs at once; going on with {most}"
                 print(f"fedcom: {some[0].title}: {told}", file=sys.stderr)
+                if saves is not None:
+                    shutil.rmtree(saves / _name(some), ignore_errors=True)
                 continue
             if not isinstance(known, ConfigError | DataError | OutOfMemory):
                 raise
