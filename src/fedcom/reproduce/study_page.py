@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcom.formats import megabytes, significant
+from fedcom.formats import NOTHING, megabytes, significant
 from fedcom.reports.markdown import markdown_table
 from fedcom.reproduce.panels import Scale, shown
 from fedcom.reproduce.results import (
@@ -22,6 +22,8 @@ from fedcom.saving.whole import write_json, write_text
 
 if TYPE_CHECKING:
     from fedcom.reproduce.study import Study
+
+NONE_YET = "The points that a claim compares have not all run."
 
 
 def study_page(
@@ -49,7 +51,7 @@ def study_page(
         *(f"![{study.title}]({image})" for image in images),
         caption(verdicts) if images and verdicts else "",
         "## Verdict",
-        "\n".join(_line(v.table()) for v in verdicts) or "The points that a claim compares have not all run.",
+        "\n".join(_line(v.table()) for v in verdicts) or NONE_YET,
         RULE,
         *(_measured(results) if study.table is None else _tables(study.table, results)),
     ]
@@ -150,7 +152,7 @@ def verdicts_page(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
         RULE,
     ]
     for name, own in verdicts.items():
-        parts += [f"## {name}", "\n".join(map(_line, own))]
+        parts += [f"## {name}", "\n".join(map(_line, own)) or NONE_YET]
     return "\n\n".join(parts) + "\n"
 
 
@@ -168,7 +170,7 @@ def _board(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
         return [name, marks, *(str(ends.count(outcome) or "") for outcome in MARKS)]
 
     rows = [
-        row(f"[{name}](#{name})", own, "".join(MARKS[v["outcome"]] for v in own))
+        row(f"[{name}](#{name})", own, "".join(MARKS[v["outcome"]] for v in own) or NOTHING)
         for name, own in verdicts.items()
     ]
     rows.append(row("all", [v for own in verdicts.values() for v in own], ""))
@@ -177,7 +179,6 @@ def _board(verdicts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
 
 
 def read_verdicts(folder: Path, names: Sequence[str]) -> dict[str, list[dict[str, str]]]:
-    """The verdicts of the named studies that a folder has any of, in order of the names."""
+    """The verdicts of the named studies that a folder has, in order of the names."""
     files = {name: folder / name / "verdicts.json" for name in names}
-    found = {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
-    return {name: own for name, own in found.items() if own}
+    return {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
