@@ -87,3 +87,21 @@ def test_a_sample_without_a_group_is_no_group_called_none(missing: object) -> No
         from_arrays(x, y, x, y, groups=list("aab"), test_groups=np.array([missing, "a", "b"], object))
     with pytest.raises(DataError, match=r"test_groups has shape \[1\]"):
         from_arrays(x, y, x, y, groups=list("aab"), test_groups=["a"])
+
+
+def test_masked_entries_are_refused() -> None:
+    x = np.ma.masked_greater(np.arange(12.0).reshape(4, 3), 10)
+    with pytest.raises(DataError, match="x has masked entries"):
+        from_arrays(x, np.array([0, 1, 0, 1]))
+
+
+def test_named_test_inputs_may_be_in_another_order() -> None:
+    ids, mask, y = (
+        torch.arange(8).reshape(4, 2),
+        torch.ones(4, 2, dtype=torch.int64),
+        torch.tensor([0, 1, 0, 1]),
+    )
+    named, other = {"ids": ids, "mask": mask}, {"mask": mask, "ids": ids}
+    found, alike = from_arrays(named, y, other, y), from_arrays(named, y, named, y)
+    assert torch.equal(found.x, alike.x)
+    assert torch.equal(found.test_x, alike.test_x)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -126,6 +127,10 @@ def test_a_callback_ends_a_run() -> None:
     run.run([third, lambda row: calls.append(row["round"]), lambda row: "a word ends nothing"])
     assert calls == [0, 1, 2, 3]
     assert run.ended == "a callback ended it after round 3"
+    for of in (np.bool_, torch.tensor):
+        again = simulation()
+        again.run(lambda row, of=of: of(row["round"] == 1))
+        assert again.round == 1
     whole = simulation(rounds=2, stop="uplink_bytes>=1", eval_every=2)
     whole.run(lambda row: row["round"] == 2)
     assert (whole.round, whole.ended) == (2, None)  # all its rounds were played

@@ -3,7 +3,7 @@
 import math
 import reprlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -207,6 +207,8 @@ def from_arrays(
     """
     x, y = unpacked(x, y, "x")
     test_x, test_y = unpacked(test_x, test_y, "test_x")
+    if isinstance(x, Mapping) and isinstance(test_x, Mapping) and x.keys() == test_x.keys():
+        test_x = {key: test_x[key] for key in x}
     if y is None:
         raise DataError("y is missing; give one target per sample of x, or a torch Dataset or pairs as x")
     x, inputs = _joined(x, y, "x")
@@ -397,6 +399,10 @@ def _tensor(values: Any, name: str) -> Tensor:
 
 def _array(values: Any, name: str) -> NDArray[Any]:
     """Anything numpy can read, as int64, float32 or float64."""
+    if np.ma.is_masked(values):
+        raise DataError(
+            f"{name} has masked entries, which have no value; fill them in, as {name}.filled() does"
+        )
     try:
         array = np.asarray(values)
     except (ValueError, TypeError) as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedcom.engines.results import Row
@@ -196,5 +197,10 @@ def _round_of(folder: Path) -> int | None:
 
 
 def asks_to_stop(answers: Sequence[object]) -> bool:
-    """Whether one of the callbacks has returned True; anything else that they return means nothing."""
-    return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
+    """Whether one of the callbacks has returned True, numpy's and torch's too; all else means nothing."""
+    return any(
+        bool(answer)
+        for answer in answers
+        if isinstance(answer, bool | np.bool_)
+        or (isinstance(answer, Tensor) and answer.dtype == torch.bool and answer.numel() == 1)
+    )
