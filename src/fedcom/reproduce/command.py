@@ -32,7 +32,7 @@ def run(
     Args:
         what: names of studies, or "rates" and data sets or studies; and overrides such as "run.rounds=10".
         quick: the small version of each study.
-        seeds: seeds per run; None for the study's own number, which is 3 for most, or 1 if quick.
+        seeds: seeds per run, or on which the best rates are confirmed; None for the study's own number.
         out: the folder of all results; None for the default under runs/.
         device: "auto", "cpu" or "cuda".
         quiet: show no progress.
@@ -44,7 +44,7 @@ def run(
     out = out or Path("runs") / ("reproduce-quick" if quick else "reproduce")
     if names[:1] == ["rates"]:
         for name in names[1:] or rates.GRIDS:
-            for path in _tune(name, scale, out / "rates", device, quiet):
+            for path in _tune(name, scale, out / "rates", device, quiet, seeds):
                 print(f"rates in {path}")
         return
     failed = []
@@ -58,7 +58,9 @@ def run(
         raise failed[0]
 
 
-def _tune(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> Iterator[Path]:
+def _tune(
+    name: str, scale: Scale, out: Path, device: str, quiet: bool, seeds: int | None
+) -> Iterator[Path]:
     """Tune the methods on a data set, or the points of studies; yield the files of rates.
 
     What cannot be tuned does not keep the rest from it; the first error is raised last.
@@ -68,7 +70,7 @@ def _tune(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> Itera
             raise ConfigError(
                 f"rates of a data set are tuned for all methods at once; leave out {flag('only')}"
             )
-        yield rates.tune(name, scale, out, device, quiet)
+        yield rates.tune(name, scale, out, device, quiet, seeds or rates.SEEDS)
         return
     studies = [STUDIES[study] for study in chosen([name]) if study in STUDIES]
     panels = [p for study in studies for p in study.panels(scale, tuning=True)]
@@ -78,7 +80,7 @@ def _tune(name: str, scale: Scale, out: Path, device: str, quiet: bool) -> Itera
     for p in panels:
         if p.rates and p.tunes != {}:
             try:
-                yield rates.tune_panel(p, out, device, quiet)
+                yield rates.tune_panel(p, out, device, quiet, seeds)
             except ConfigError as error:
                 failed.append(error)
     if failed:

@@ -36,7 +36,7 @@ DEFAULTS = {"eta": 0.1, "gamma": 1.0}  # unless the config shares rates among it
 WITH_MOMENTUM = {"eta": 0.1, "gamma": 8.0}
 LOCAL_ETA = {"momentum": 0.02, "adamw": 0.001}
 SERVER_RATES = (0.0025, 0.005, 0.01, 0.02, 0.04)  # of adaptive servers, which use no gamma
-SEEDS = 5  # seeds on which a best point is confirmed; it is dropped if it diverges on any
+SEEDS = 5  # on which a best point is confirmed, unless one asks for another number
 CONFIRMED = 3  # the same for the points of a study
 HEAD = "Rates on {0}, two classes per client; `fedcom reproduce rates {0}` writes this file."
 PANEL_HEAD = (
@@ -44,19 +44,22 @@ PANEL_HEAD = (
 )
 
 
-def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool = False) -> Path:
+def tune(
+    data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool = False, seeds: int = SEEDS
+) -> Path:
     """Sweep every method over a grid, which is widened if the best point is at its edge; return the file.
 
     Args:
         data: the name of the data set, one of GRIDS.
         out: the folder; files go into its subfolder of the data set's name.
+        seeds: on which a best point is confirmed; it is dropped if it diverges on any.
     """
     if data not in GRIDS:
         raise unknown("data set to tune for", data, GRIDS)
     table = held_out({**panel(f"{data}.toml", scale, TUNED, tuned=False).table, "methods": {}}, SEED)
     run = _runner(out / data, device, quiet)
     grid, size = GRIDS[data], math.prod(map(len, GRIDS[data].values()))
-    best = {method: tune_one(table, method, grid, SEEDS, run, size / SHARE) for method in TUNED}
+    best = {method: tune_one(table, method, grid, seeds, run, size / SHARE) for method in TUNED}
     entries = [entry for found in best.values() for entry in found.pop("table")]
     for method, twin in SAME.items():
         best |= (
@@ -64,27 +67,30 @@ def tune(data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool =
         )
     sweep_report.write(entries, out / data)
     path = out / data / f"{data}.toml"
-    path.write_text(text(HEAD.format(data), facts(data, GRIDS[data], SEEDS), best), encoding="utf-8")
+    path.write_text(text(HEAD.format(data), facts(data, GRIDS[data], seeds), best), encoding="utf-8")
     return path
 
 
-def tune_panel(panel: Panel, out: Path, device: str = "auto", quiet: bool = False) -> Path:
+def tune_panel(
+    panel: Panel, out: Path, device: str = "auto", quiet: bool = False, seeds: int | None = None
+) -> Path:
     """Tune every label of a panel that has no rates yet, around its method's; return the file of rates.
 
     The file is written anew after each label; what it says of labels that are not asked for is kept.
     ConfigError at the end if a label could not be tuned.
 
     Args:
-        panel: one with `rates`, of which the last names the file; if it says what to tune (`near`), one seed
-            must do.
+        panel: one with `rates`, of which the last names the file.
         out: the folder; files go into its subfolder of that name.
+        seeds: on which a best point is confirmed; None: 3, or one if the panel says what to tune (`near`).
     """
     *others, name = panel.rates
     data, run, best = str(panel.config.data.name), _runner(out / name, device, quiet), dict[str, Any]()
     path = out / name / f"{name}.toml"
     best |= _told(path, panel.left_out)
     known, failed = {label for file in others for label in rates_in(file)}, list[str]()
-    near, seeds = (NEAR, CONFIRMED) if panel.near is None else (panel.near, 1)
+    near, usual = (NEAR, CONFIRMED) if panel.near is None else (panel.near, 1)
+    seeds = seeds or usual
     tunes = dict.fromkeys(panel.methods, tuple(near)) if panel.tunes is None else panel.tunes
     for label in (
         label for label in panel.methods if label in tunes and label not in {*known, *panel.followers}
