@@ -183,11 +183,12 @@ def lay_rates(table: Table, methods: Sequence[str], files: Sequence[str] = ()) -
         own = labels.get(label, {})
         if own.pop("rates_of", None):
             like = labels[whose[label]]
-            rates = {key: like[key] for key in ("eta", "gamma") if key in like}
+            whole = {**like, "rate": like.get("server", {}).get("rate")}
+            rates = {key: whole[key] for key in ("eta", "gamma", "rate") if whole.get(key) is not None}
         else:
             rates = dict(tuned.get(label) or method_rates(table["data"]["name"], own.get("name", label)))
-            if "rate" in rates:  # of an adaptive server
-                own = {**own, "server": {**own["server"], "rate": rates.pop("rate")}}
+        if "rate" in rates:  # of an adaptive server
+            own = {**own, "server": {**own["server"], "rate": rates.pop("rate")}}
         labels[label] = {**rates, **own}
     return tuple(label for label in methods if files and whose[label] not in tuned)
 
