@@ -77,6 +77,8 @@ def test_codecs_run_at_the_rate_of_their_adapter_and_text_that_is_cut_comes_firs
     rates.tune_panel(panel, tmp_path, "cpu", True)
     assert tried[label_of("lora")] == ({"eta": [0.001, 0.002, 0.004]}, 1)
     assert set(tried) == {label for label in panel.methods if label.startswith("fedavg")}
+    rates.tune_panel(panel, tmp_path, "cpu", True, seeds=3)
+    assert {seeds for _, seeds in tried.values()} == {3}
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "shakespeare-stories15M.npz").touch()
     assert text_of("stories15M") == {"tokens": "shakespeare-stories15M.npz"}

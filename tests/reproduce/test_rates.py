@@ -150,6 +150,27 @@ def test_committed_rates_are_as_tuning_writes_them(path: Path) -> None:
     assert path.read_text() == rates.text(head.format(path.stem), found["tuning"], best)
 
 
+def test_points_that_follow_another_have_its_servers_rate_too() -> None:
+    follower = {**settings("fedcom peaks 0.1, adam"), "rates_of": "fedavg, adam"}
+    table = {
+        "data": {"name": "shakespeare"},
+        "methods": {"fedavg, adam": settings("fedavg, adam"), "small": follower},
+    }
+    studies.lay_rates(table, ("fedavg, adam", "small"), ("language",))
+    told = studies.rates_in("language")["fedavg, adam"]
+    for own in table["methods"].values():
+        assert (own["eta"], own["server"]) == (told["eta"], {"name": "adam", "rate": told["rate"]})
+
+
+def test_the_rate_of_an_adaptive_server_is_widened() -> None:
+    (panel, *_) = STUDIES["frontier-mnist"].plan(Scale(True, 1, TINY))
+    table = {**panel.table, "methods": {"x": {"name": "fedavg", "server": {"name": "adam"}}}}
+    grid = {"eta": [0.05, 0.1, 0.2], "server.rate": [0.01, 0.02]}
+    found = tune.tune_one(table, "x", grid, 1, scored((0.1, 0.08)))
+    assert (found["eta"], found["server.rate"], found["edges"]) == (0.1, 0.08, [])
+    assert found["note"] == "grid widened by server.rate 0.04, server.rate 0.08, server.rate 0.16"
+
+
 def test_the_search_begins_where_optimisers_need_it() -> None:
     rates_of_fedavg = {"eta": 0.2, "gamma": 2.0}
     grid = rates._first_grid(settings("fedavg, momentum"), rates_of_fedavg, rates.NEAR)

@@ -114,7 +114,12 @@ def reproduce_command(
     ],
     small: Annotated[bool, typer.Option("--quick", help=options.QUICK)] = False,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds per run.", show_default="3, flamby: 5; quick: 1")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Seeds per run; of rates: on how many the best are confirmed.",
+            show_default="3, flamby: 5; quick: 1",
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results.", show_default=options.REPRODUCED)

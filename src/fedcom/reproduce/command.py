@@ -58,9 +58,7 @@ def run(
         raise failed[0]
 
 
-def _tune(
-    name: str, scale: Scale, out: Path, device: str, quiet: bool, seeds: int | None
-) -> Iterator[Path]:
+def _tune(name: str, scale: Scale, out: Path, device: str, quiet: bool, seeds: int | None) -> Iterator[Path]:
     """Tune the methods on a data set, or the points of studies; yield the files of rates.
 
     What cannot be tuned does not keep the rest from it; the first error is raised last.
@@ -70,7 +68,7 @@ def _tune(
             raise ConfigError(
                 f"rates of a data set are tuned for all methods at once; leave out {flag('only')}"
             )
-        yield rates.tune(name, scale, out, device, quiet, seeds or rates.SEEDS)
+        yield rates.tune(name, scale, out, device, quiet, seeds)
         return
     studies = [STUDIES[study] for study in chosen([name]) if study in STUDIES]
     panels = [p for study in studies for p in study.panels(scale, tuning=True)]

@@ -36,7 +36,7 @@ DEFAULTS = {"eta": 0.1, "gamma": 1.0}  # unless the config shares rates among it
 WITH_MOMENTUM = {"eta": 0.1, "gamma": 8.0}
 LOCAL_ETA = {"momentum": 0.02, "adamw": 0.001}
 SERVER_RATES = (0.0025, 0.005, 0.01, 0.02, 0.04)  # of adaptive servers, which use no gamma
-SEEDS = 5  # on which a best point is confirmed, unless one asks for another number
+SEEDS = 5  # on which a best point is confirmed
 CONFIRMED = 3  # the same for the points of a study
 HEAD = "Rates on {0}, two classes per client; `fedcom reproduce rates {0}` writes this file."
 PANEL_HEAD = (
@@ -45,15 +45,16 @@ PANEL_HEAD = (
 
 
 def tune(
-    data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool = False, seeds: int = SEEDS
+    data: str, scale: Scale, out: Path, device: str = "auto", quiet: bool = False, seeds: int | None = None
 ) -> Path:
     """Sweep every method over a grid, which is widened if the best point is at its edge; return the file.
 
     Args:
         data: the name of the data set, one of GRIDS.
         out: the folder; files go into its subfolder of the data set's name.
-        seeds: on which a best point is confirmed; it is dropped if it diverges on any.
+        seeds: on which a best point is confirmed; None: 5. It is dropped if it diverges on any.
     """
+    seeds = seeds or SEEDS
     if data not in GRIDS:
         raise unknown("data set to tune for", data, GRIDS)
     table = held_out({**panel(f"{data}.toml", scale, TUNED, tuned=False).table, "methods": {}}, SEED)

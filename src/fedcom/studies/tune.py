@@ -44,6 +44,7 @@ SHARE = 4  # the default budget: the grid's runs over this
 FACTORS = {"eta": (0.25, 0.5, 1.0, 2.0, 4.0), "gamma": (0.25, 0.5, 1.0, 2.0)}  # of the auto rates
 FEWER = {"eta": (0.5, 1.0, 2.0), "gamma": (0.5, 1.0, 2.0)}  # the same with momentum, where rates forgive more
 RATES = ("eta", "gamma")
+WIDENED = (*RATES, "server.rate")
 LIKELY = {"eta": "0.0005,0.001,0.002", "gamma": "0.5,1"}  # with steps that have a length of their own
 # The server's optimisers that are tried if nothing is said of it, and the factors with each.
 SERVERS: dict[str, Grid] = {"sgd": FACTORS, "momentum": FEWER}
@@ -206,7 +207,7 @@ def size(grid: Grid) -> int:
 
 def _rates(grid: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """The keys of a grid that are widened: others may be names."""
-    return {key: values for key, values in grid.items() if key in RATES}
+    return {key: values for key, values in grid.items() if key in WIDENED}
 
 
 def _holding(grids: Sequence[dict[str, list[Any]]], point: Mapping[str, Any]) -> dict[str, list[Any]]:
