@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -87,6 +89,14 @@ def test_a_sample_without_a_group_is_no_group_called_none(missing: object) -> No
         from_arrays(x, y, x, y, groups=list("aab"), test_groups=np.array([missing, "a", "b"], object))
     with pytest.raises(DataError, match=r"test_groups has shape \[1\]"):
         from_arrays(x, y, x, y, groups=list("aab"), test_groups=["a"])
+
+
+@pytest.mark.parametrize("values", [[0, 1, 2], [0.5, 1, 2], [np.int8(1), True, np.float32(2)]])
+def test_numbers_in_an_array_of_objects_are_numbers(values: list[Any]) -> None:
+    x, labels = np.array(values, dtype=object).reshape(3, 1), [0, 1, 1]
+    assert torch.equal(from_arrays(x, labels).x, from_arrays(np.array(values).reshape(3, 1), labels).x)
+    with pytest.raises(DataError, match="x holds None, not numbers"):
+        from_arrays(np.array([*values, None], dtype=object), [*labels, 0])
 
 
 def test_masked_entries_are_refused() -> None:

@@ -117,6 +117,18 @@ def test_a_run_ends_at_its_bound_and_keeps_the_best_model() -> None:
     assert torch.equal(flatten(whole.module(best=True), torch.float64), models[whole.best.round])
 
 
+def test_rows_that_a_callback_changes_are_its_own(tmp_path: Path) -> None:
+    whole, run, calls = simulation().run(), simulation(), [dict.clear, lambda row: row.update(train_loss=0)]
+    assert run.run(calls)["train_loss"] == whole["train_loss"]
+    record(simulation(), tmp_path, quiet=True, callbacks=calls)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["train_loss"] for row in rows] == whole["train_loss"]
+    iterated = simulation()
+    for row in iterated.rows():
+        row.clear()
+    assert iterated.results["train_loss"] == whole["train_loss"]
+
+
 def test_a_callback_ends_a_run() -> None:
     calls: list[int] = []
 

@@ -626,6 +626,7 @@ def test_draws_depend_on_the_seed_and_the_name_alone() -> None:
         ({"layers": "nowhere"}, "layer 'nowhere' is not there"),
         ({"layers": "1"}, "layer '1' is a Tanh"),
         ({"layers": "2"}, "2 groups"),
+        ({"layers": []}, "layers names no layer to adapt; leave it out"),
         ({"also": "nothing"}, "no parameter 'nothing'"),
         ({"rank": 0}, "rank must be 1 or more"),
         ({"alpha": -1}, "alpha must be above 0"),

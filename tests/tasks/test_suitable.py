@@ -1,5 +1,6 @@
 """Which modules are taken, with all their tensors, and which are refused with the remedy."""
 
+import re
 import warnings
 from typing import Any
 
@@ -134,6 +135,27 @@ def tensors_in(thing: Any, seen: set[int]) -> list[Tensor]:
     inner = thing.values() if isinstance(thing, dict) else thing if isinstance(thing, list | tuple) else ()
     inner = [*inner, *getattr(thing, "__dict__", {}).values()]
     return [x for one in inner for x in tensors_in(one, seen)]
+
+
+@pytest.mark.parametrize("table", [nn.Embedding, nn.EmbeddingBag])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"max_norm": 0.5},
+            "has max_norm=0.5, which changes its weight whenever it is read; leave max_norm out",
+        ),
+        ({"sparse": True}, "has sparse=True, and gradients are whole vectors here; leave sparse out"),
+    ],
+)
+def test_tables_that_change_when_read_or_have_sparse_gradients_are_refused(
+    table: Any, given: dict[str, Any], said: str
+) -> None:
+    part = table(7, 3, **given)
+    module = nn.Sequential(part, nn.Flatten(), nn.LazyLinear(2))
+    x, y = torch.randint(0, 7, (12, 4)), torch.randint(0, 2, (12,))
+    with pytest.raises(ConfigError, match=re.escape(f"{table.__name__} '0' {said}")):
+        Task.from_arrays(module, x, y, clients=2, partition="iid")
 
 
 def test_every_tensor_of_a_task_is_on_its_device() -> None:

@@ -18,6 +18,7 @@ from fedcom.data.tokens import IGNORED, Tokens
 from fedcom.errors import ConfigError, DataError, unknown
 
 _NAMES = "OSUT"  # numpy's kinds of objects and texts
+_NUMBERS = (int, float, np.number, np.bool_)
 _FEW = 3  # clients that a warning names
 
 
@@ -407,11 +408,14 @@ def _array(values: Any, name: str) -> NDArray[Any]:
         array = np.asarray(values)
     except (ValueError, TypeError) as error:
         raise DataError(f"{name} is not an array: {error}") from error
+    others = [one for one in array.flat if not isinstance(one, _NUMBERS)] if array.dtype == object else []
+    if array.dtype == object and array.size and not others:
+        array = np.array(array.tolist())
     if array.dtype.kind in _NAMES:
         remedy = f"np.unique({name}, return_inverse=True)[1]"
         if name.endswith("x"):
             remedy = f"pandas.get_dummies({name}) for categories, or a tokenizer for texts"
-        held = reprlib.repr(array.flatten().tolist()[0]) if array.size else "nothing"
+        held = reprlib.repr((others or array.flatten().tolist())[0]) if array.size else "nothing"
         raise DataError(f"{name} holds {held}, not numbers; give numbers, as {remedy} makes them")
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name} has dtype {array.dtype}; give whole or floating-point numbers")

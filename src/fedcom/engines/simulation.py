@@ -279,7 +279,7 @@ class Simulation:
         """
         calls = callbacks_of(callbacks)
         for row in self.rows():
-            if asks_to_stop([callback(row) for callback in calls]):
+            if asks_to_stop(calls, row):
                 self.end_here()
                 break
         return self.results
@@ -301,7 +301,7 @@ class Simulation:
             self.results.add(row)
             self.best, why = self.stopping.see(row, self.best, self._with_base())
             self.ended = why if self.round < self.rounds else None
-            yield row
+            yield {**row}
             self._warn_of_growth(row)
             if self.ended is not None:
                 return

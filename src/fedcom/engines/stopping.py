@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedcom.engines.arguments import Callback
 from fedcom.engines.results import Row
 from fedcom.errors import ConfigError, nearest
 from fedcom.formats import is_number
@@ -196,8 +197,9 @@ def _round_of(folder: Path) -> int | None:
         return None
 
 
-def asks_to_stop(answers: Sequence[object]) -> bool:
-    """Whether one of the callbacks has returned True, numpy's and torch's too; all else means nothing."""
+def asks_to_stop(callbacks: Sequence[Callback], row: Row) -> bool:
+    """Whether one of the callbacks returns True, also numpy's or torch's; each has a row of its own."""
+    answers = [callback({**row}) for callback in callbacks]
     return any(
         bool(answer)
         for answer in answers

@@ -328,7 +328,7 @@ class _Recorder:
                     self._crc = checksum([row], self._crc)
                     append(log, row)
                     self.watch.see(row, self.simulation)
-                    asked = asks_to_stop([callback(row) for callback in callbacks])
+                    asked = asks_to_stop(callbacks, row)
                     stops.check()
                     if asked:
                         self.simulation.end_here()

@@ -330,6 +330,8 @@ def _chosen(module: nn.Module, layers: tuple[str, ...] | None) -> list[tuple[str
         if not found:
             raise ConfigError("the module has no linear layer to adapt; name layers, as in layers=conv1")
         return _once(module, found)
+    if not layers:
+        raise ConfigError("layers names no layer to adapt; leave it out for the usual ones")
     for pattern in layers:
         matching = [(name, part) for name, part in named if _fits(name, (pattern,))]
         if not any(type(part) in _KINDS for _, part in matching):

@@ -125,6 +125,21 @@ def check_module(module: Any) -> None:
                 f"parameter {name!r} is complex, and models are real vectors; keep its real and imaginary "
                 "parts, as torch.view_as_real gives them, and join them by torch.view_as_complex in forward"
             )
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            _check_embedding(name, part)
+
+
+def _check_embedding(name: str, table: nn.Embedding | nn.EmbeddingBag) -> None:
+    """Refuse tables that change themselves when they are read, and those whose gradients are sparse."""
+    kind = f"{type(table).__name__} {name!r}"
+    if table.max_norm is not None:
+        raise ConfigError(
+            f"{kind} has max_norm={table.max_norm:g}, which changes its weight whenever it is read; leave "
+            "max_norm out, or divide by the norm in forward"
+        )
+    if table.sparse and table.weight.requires_grad:
+        raise ConfigError(f"{kind} has sparse=True, and gradients are whole vectors here; leave sparse out")
 
 
 def dtype_of(given: Any) -> torch.dtype:
