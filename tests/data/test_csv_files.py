@@ -67,6 +67,10 @@ def test_whole_numbers_of_clients_may_be_written_as_fractions(tmp_path: Path) ->
             PLAIN.replace("Cork", "0.5").replace("Évora", "2"),
             "'site' of mine.csv holds 0.5; clients are names",
         ),
+        (
+            PLAIN.replace("Cork", f"{10**19}").replace("Évora", f"{10**19 + 1}"),
+            "'site' of mine.csv holds numbers of 9007199254740992 or more, which are not told apart",
+        ),
         (PLAIN.encode("latin-1"), "cannot be read as text in UTF-8"),
     ],
 )

@@ -327,6 +327,18 @@ def test_a_tokenizer_of_llama2c_cuts_text_and_the_file_of_its_tokens_needs_none(
             read_tokens(tmp_path / "bad.npz")
 
 
+def test_bytes_of_older_tokenizers_of_llama2c_do_not_hide_words(tmp_path):
+    """Their bytes are written as the characters themselves, so that a comma is there twice."""
+    first, later = [b"<unk>", b"\n<s>\n", b"\n</s>\n"], [b" ", b",", b"a", b" a", "é".encode()]
+    for file, told in (("old.bin", "{0}"), ("new.bin", "<0x{1:02X}>")):
+        words = [*first, *(told.format(chr(byte), byte).encode() for byte in range(256)), *later]
+        entries = [struct.pack("<fi", float(i > 258), len(word)) + word for i, word in enumerate(words)]
+        (tmp_path / file).write_bytes(struct.pack("<i", 9) + b"".join(entries))
+        tokenizer = llama2c.Tokenizer(tmp_path / file)
+        assert tokenizer.encode("a,aé\n€") == [1, 262, 260, 261, 263, 3 + 10, 3 + 0xE2, 3 + 0x82, 3 + 0xAC]
+        assert tokenizer.decode(tokenizer.encode("a,aé\n€")) == "a,aé\n€"
+
+
 def test_a_tokenizer_file_cuts_text_into_tokens(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "to": 1, "be": 2}, "<unk>"))

@@ -115,6 +115,18 @@ def test_the_best_is_the_mean_over_seeds_and_an_edge_is_reported() -> None:
     assert "every point diverged" in sweep_report.warnings_of(lost)[0]
 
 
+def test_of_equal_scores_the_lower_loss_is_best_and_a_regression_goes_by_its_test_loss() -> None:
+    even = [{**record(eta, 0, 0.5), "train_loss": loss} for eta, loss in ((0.1, 2.0), (0.2, 1.0), (0.4, 1.5))]
+    (best,) = [entry for entry in sweep_report.summary(even) if entry["best"]]
+    assert best["point"] == {"eta": 0.2}
+    losses = {0.1: 0.3, 0.2: 0.5, 0.4: 0.4}
+    told = [{**r, "test_accuracy": None, "test_loss": losses[r["point"]["eta"]]} for r in even]
+    table = sweep_report.summary(told)
+    (best,) = [entry for entry in table if entry["best"]]
+    assert best["point"] == {"eta": 0.1}
+    assert "| test loss |" in sweep_report.markdown(table)
+
+
 def test_the_command_writes_a_table_and_a_figure(tmp_path: Path) -> None:
     out = tmp_path / "s"
     settings = ["data.clients=5", "model.hidden=8", "run.rounds=2", "grid.eta=0.05,0.1", "grid.gamma=1,2"]

@@ -127,6 +127,29 @@ def test_each_optimiser_of_a_grid_has_auto_rates_of_its_own() -> None:
         tune._grids(small, {"local": ["sgd", "adamw"]}, "fedcom", "cpu")
 
 
+def test_rates_of_the_server_are_one_grid() -> None:
+    small = {"data": {"name": "digits", "clients": 4}, "model": {"hidden": 4}, "server": {"name": "adam"}}
+    ((grid, _),) = tune._grids(small, {"server.rate": [0.01, 0.02]}, "fedcom", "cpu")
+    assert grid["server.rate"] == [0.01, 0.02]
+
+
+def test_what_is_given_alone_stays_if_all_diverges() -> None:
+    run, seen = scored({"eta": 0.1, "gamma": 1.0}, limit=0.0)
+    found = tune.tune_one({}, "fedavg", {"eta": [1000.0], "gamma": [1.0]}, 1, run)
+    assert found["note"] == "every point diverged"
+    assert {trial.point for trial in seen} == {(("eta", 1000.0), ("gamma", 1.0))}
+    tune.tune_one({}, "fedavg", {"eta": [1.0, 2.0], "gamma": [1.0]}, 1, run)
+    assert {dict(trial.point)["gamma"] for trial in seen} == {1.0}
+
+
+def test_a_search_without_an_end_says_so_and_its_best_is_confirmed() -> None:
+    run, seen = scored({"eta": 1e-9, "gamma": 1.0})
+    found = tune.tune_one({}, "fedavg", {"eta": [1.0, 2.0], "gamma": [1.0]}, 3, run)
+    assert found["note"] == f"the search ended after {tune.TRIES} grids"
+    assert found["edges"] == ["eta"]
+    assert {t.seed for t in seen if dict(t.point)["eta"] == found["eta"]} == {0, 1, 2}
+
+
 @pytest.mark.parametrize("limit", [4.3, 5.0, 7.0, 12.0, 40.0])
 @pytest.mark.parametrize("peak", [0.05, 0.4])  # within the grid, and beyond it
 def test_a_budget_counts_widening_and_confirming_too(limit: float, peak: float) -> None:

@@ -60,6 +60,48 @@ def test_only_trainable_parameters_are_the_model(draw: Draw) -> None:
     assert not torch.equal(simulation.server.w, simulation.task.objective.start)
 
 
+class AtTheLastPlace(nn.Module):
+    """Tokens [samples, T] through an embedding, a layer and a head of the last place."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.first, self.layer, self.head = nn.Embedding(9, 4), layer, nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h, state = self.first(x).transpose(0, 1), None
+        if isinstance(self.layer, nn.LSTMCell):
+            for place in h:
+                state = self.layer(place, state)
+            return self.head(state[0])
+        if isinstance(self.layer, nn.TransformerEncoder):
+            return self.head(self.layer(h, src_key_padding_mask=x == 0)[-1])
+        more = (h, h) if isinstance(self.layer, nn.MultiheadAttention) else ()
+        return self.head(self.layer(h, *more)[0][-1])
+
+
+LAYERS = {
+    "lstm": lambda: nn.LSTM(4, 4),
+    "gru": lambda: nn.GRU(4, 4),
+    "rnn": lambda: nn.RNN(4, 4),
+    "cell": lambda: nn.LSTMCell(4, 4),
+    "attention": lambda: nn.MultiheadAttention(4, 2),
+    "encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1), 1).eval(),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+def test_curvature_of_torchs_recurrent_layers_and_attention_is_the_change_of_gradients(layer: str) -> None:
+    draw = Draw.seeded(5)
+    objective, weight = Objective(AtTheLastPlace(LAYERS[layer]()), dtype="float64"), torch.full((3, 6), 1 / 6)
+    x, y = 1 + draw.integers(8, 3 * 6 * 5).reshape(3, 6, 5), draw.fold("y").integers(3, 18).reshape(3, 6)
+    w, v = (draw.fold(key).normal(3 * objective.start.numel(), torch.float64).reshape(3, -1) for key in "wv")
+    w, rest = objective.start + 0.1 * w, (x, y, weight.double())
+    up, down = (objective.gradients(w + h * v, *rest) for h in (1e-5, -1e-5))
+    assert torch.allclose(objective.curvatures(w, v, *rest), (up - down) / 2e-5, rtol=1e-6, atol=1e-7)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 def test_any_loss_on_any_targets(draw: Draw) -> None:
     """Least squares: FedAvg with one full step is gradient descent on the loss over all samples."""
     x = draw.normal(90, torch.float64).reshape(30, 3)

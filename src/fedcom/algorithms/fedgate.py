@@ -56,7 +56,7 @@ class FedGATE(Algorithm):
         return "auto"
 
     def reply(self, server: TrackingServer, mean: Vectors, rnd: Round) -> Vectors:
-        return {"D": mean["D"] + rnd.tau * server.H}
+        return {**mean, "D": mean["D"] + rnd.tau * server.H}
 
     def settle_server(
         self, server: TrackingServer, mean: Vectors, heard: Vectors, rnd: Round

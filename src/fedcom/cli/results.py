@@ -166,16 +166,18 @@ def generate(
     trust: Trust = False,
 ) -> None:
     """Continue a text with a run's language model."""
+    from fedcom.data.text import LENGTH
     from fedcom.runs.prepare import build_task, by_characters
     from fedcom.tasks.generate import generate as go_on
+    from fedcom.tasks.models import MODELS
 
     config, module = _saved(folder, best, trust, base)
     of_model = None if by_characters(config) else config.model.tokenizer()
     tokenizer = of_model or build_task(config)[0].tokens
     if tokenizer is None:
         raise ConfigError(f"model {config.model.name} has no tokenizer and no text to go on with")
-    shape = getattr(module, "shape", None)
-    context = None if shape is None else shape.max_position_embeddings
+    own = config.model.name not in MODELS  # it may know no more places than it was trained on
+    context = (config.data.length or LENGTH) if own else None
     for number in range(samples):
         print(go_on(module, tokenizer, prompt, tokens, temperature, seed + number, context))
 

@@ -12,6 +12,7 @@ _BYTES = {_BYTE % byte: bytes([byte]) for byte in range(256)}
 _BETWEEN = re.compile("(?<=[^ ])(?= )")  # where a text may be cut if no token reaches across
 _SIGNS = 3  # the first tokens: an unknown one, the beginning and the end of a text
 _START = 1  # the token before each text
+_PLAIN = [chr(byte).encode() for byte in range(256)]  # the words of single bytes in older files
 
 
 class Tokenizer:
@@ -34,6 +35,9 @@ class Tokenizer:
                 raise struct.error
         except (OSError, struct.error):
             raise DataError(f"{path} is no tokenizer of llama2.c, or cut short") from None
+        after = _SIGNS + len(_PLAIN)
+        if self._words[_SIGNS:after] == _PLAIN:  # which would hide the words that are meant
+            self._words[_SIGNS:after] = _BYTES
         self._number = {word: i for i, word in reversed(list(enumerate(self._words)))}
         self._apart = not any(re.search(b"[^ ] ", word) for word in self._words)
         self._joined = lru_cache(2**16)(self._join)

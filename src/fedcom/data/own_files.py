@@ -21,6 +21,7 @@ from fedcom.imports import optional
 Columns = dict[str, NDArray[Any]]  # by name, in order
 LABEL, Y, CLIENT = "label", "y", "client"  # what the columns are called unless told otherwise
 INDEX = "__index_level_0__"  # what pandas calls an index that has no name
+_EXACT = 2.0**53  # from here on whole numbers are rounded
 _MISSING = ("na", "n/a", "nan", "null", "?")  # what a label is in files where it is not known
 
 
@@ -202,6 +203,11 @@ def _clients(columns: Columns, name: str | None, path: Path) -> NDArray[Any] | N
     if not np.array_equal(found, np.round(found)):
         odd = next(value for value in found.tolist() if value != round(value))
         raise DataError(f"{name or CLIENT!r} of {path} holds {odd}; clients are names or whole numbers")
+    if float(np.abs(found).max(initial=0)) >= _EXACT:
+        raise DataError(
+            f"{name or CLIENT!r} of {path} holds numbers of {_EXACT:.0f} or more, which are not told apart; "
+            "write a letter before each, so that they are names"
+        )
     return found.astype(np.int64)
 
 

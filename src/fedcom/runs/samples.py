@@ -4,7 +4,6 @@ from contextlib import suppress
 from typing import Any
 
 from fedcom.engines.simulation import Simulation
-from fedcom.errors import FedcomError
 from fedcom.tasks.generate import generate
 
 PROMPT, LENGTH, CHARACTERS = 8, 32, 160  # tokens of the prompt and of what follows; if they are characters
@@ -13,14 +12,14 @@ PROMPT, LENGTH, CHARACTERS = 8, 32, 160  # tokens of the prompt and of what foll
 def samples_of(simulation: Simulation) -> dict[str, Any] | None:
     """The beginning of the first client's test text, and how the models go on; None if there is no text.
 
-    That is also so if the text cannot be written out, as its tokenizer is not here.
+    That is also so if the text cannot be written out, as its tokenizer is not here, or if the module fails.
     """
     task = simulation.task
     text = task.test_x if len(task.test_x) else task.x
     if task.tokens is None or not len(text):
         return None
     by_token, first = task.tokens.tokenizer is not None, text[0].tolist()
-    with suppress(FedcomError):
+    with suppress(Exception):  # whatever a module of the user's does: the run is done
         prompt = task.tokens.decode(first[: PROMPT if by_token else 3 * PROMPT])
         length, seen = LENGTH if by_token else CHARACTERS, len(first)
         before, after = (

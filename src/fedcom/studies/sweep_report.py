@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PointSummary = Mapping[str, Any]  # one method at one point of the grid: means and spreads over seeds
 _MEANS = ("test_accuracy", "train_loss", "uplink_bytes")
 _PERPLEXITY = "test_perplexity"  # which text is scored by
+_LOSS = "test_loss"  # which tasks without an accuracy are scored by
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,13 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
         groups.setdefault((record["method"], json.dumps(record["point"])), []).append(record)
     means = (*_MEANS, "modelled_seconds") if timed(records) else _MEANS
     means = (*means, _PERPLEXITY) if any(_PERPLEXITY in record for record in records) else means
+    means = (*means, _LOSS) if any(_by_loss(record) for record in records) else means
     table = [_entry(method, runs, means) for (method, _), runs in groups.items()]
     for method in methods(table):
         own = [entry for entry in table if entry["method"] == method]
         scored = [entry for entry in own if entry["score"] is not None]
         if scored:
-            best = max(scored, key=lambda entry: entry["score"])
+            best = max(scored, key=lambda entry: (entry["score"], -(entry["train_loss"] or 0)))
             tried = {key: [entry["point"][key] for entry in own] for key in best["point"]}
             best |= {"best": True, "edges": edges_of(best["point"], tried)}
     return table
@@ -136,6 +138,7 @@ def render(table: Sequence[PointSummary]) -> "RenderableType":
 def _headings(table: Sequence[PointSummary]) -> list[str]:
     up = f"up {_unit(table)[0]}"
     perplexity = ["perplexity"] * any(_PERPLEXITY in entry for entry in table)
+    perplexity += ["test loss"] * any(map(_by_loss, table))
     return ["method", "point", "accuracy %", *perplexity, "loss", up, *["time"] * timed(table), "runs"]
 
 
@@ -153,6 +156,7 @@ def _cells(entry: PointSummary, table: Sequence[PointSummary]) -> list[str]:
     up = significant(None if sent is None else sent / _unit(table)[1], 3)
     time = [duration(entry["modelled_seconds"])] if timed([entry]) else []
     perplexity = [significant(entry[_PERPLEXITY], 4)] if _PERPLEXITY in entry else []
+    perplexity += [significant(entry.get(_LOSS), 4)] if any(map(_by_loss, table)) else []
     return [entry["method"], point, accuracy, *perplexity, loss, up, *time, runs]
 
 
@@ -171,11 +175,16 @@ def _entry(method: str, runs: Sequence[Record], means: Sequence[str]) -> dict[st
         values = [run[key] for run in done if run.get(key) is not None]
         entry[key] = statistics.fmean(values) if values else None
         entry[f"{key}_spread"] = statistics.stdev(values) if len(values) > 1 else None
-    loss = None if entry["train_loss"] is None else -entry["train_loss"]
-    score = entry["test_accuracy"] if entry["test_accuracy"] is not None else loss
+    loss = entry[_LOSS] if entry.get(_LOSS) is not None else entry["train_loss"]
+    score = entry["test_accuracy"] if entry["test_accuracy"] is not None else loss and -loss
     score = -entry[_PERPLEXITY] if entry.get(_PERPLEXITY) is not None else score
     entry["score"] = score if len(done) == len(runs) else None  # a point with a diverged seed has no score
     return entry
+
+
+def _by_loss(entry: Mapping[str, Any]) -> bool:
+    """Whether a record has no accuracy, but a loss of test samples."""
+    return entry.get("test_accuracy") is None and entry.get(_LOSS) is not None
 
 
 def edges_of(point: Mapping[str, Any], tried: Mapping[str, Sequence[Any]]) -> list[str]:

@@ -133,7 +133,7 @@ def tune_one(
     rungs = Rungs(run_of(table).rounds, budget)
     ladder = rungs.of(sum(map(size, grids)))
     spent, seen, found = 0.0, dict[str, dict[str, Any]](), list[dict[str, Any]]()
-    records, over = list[dict[str, Any]](), False
+    records, ended = list[dict[str, Any]](), ""
     _refuse_too_small(ladder, rungs.rounds, seeds, limit)
 
     def play(points: Sequence[Point], rounds: int, seeds: int = 1, spare: int = 0) -> list[dict[str, Any]]:
@@ -156,6 +156,7 @@ def tune_one(
         return [r for p in points for r in play([tuple(p.items())], rungs.rounds, seeds)]
 
     for _ in range(TRIES):
+        searched = [{key: list(values) for key, values in one.items()} for one in tried]
         points = [
             tuple(zip(one, values, strict=True))
             for one in tried
@@ -164,7 +165,7 @@ def tune_one(
         try:
             records = search(points) + confirm(sure)
         except _Spent:
-            over = True
+            ended = "the budget ended the search"
             break
         if all(record["status"] == FAILED for record in records):
             raise ConfigError(f"{method} cannot be tuned, because none of its runs could be made")
@@ -176,10 +177,14 @@ def tune_one(
             break
         lowest = {key: min(values) for key, values in _rates(tried[0]).items()}
         for one in own:
-            for key in edges if best else _rates(one):
+            for key in edges if best else [key for key, values in _rates(one).items() if len(values) > 1]:
                 one[key] = widened(one[key], best["point"][key] if best else min(one[key]))
+        if best is None and tried == searched:  # there is nothing to lower
+            break
         sure += [best["point"]] if best and not edges else []
-    if over and best and best["point"] not in sure:
+    else:
+        ended = f"the search ended after {TRIES} grids"
+    if ended and best and best["point"] not in sure:
         with suppress(_Spent):
             records += confirm([best["point"]])
             found = sweep_report.summary(list({r["key"]: r for r in records}.values()))
@@ -187,16 +192,17 @@ def tune_one(
     if best is None:
         none = {"accuracy": None, "edges": [], "note": "every point diverged", "table": found, "spent": spent}
         return {**{key: values[0] for key, values in tried[0].items()}, **lowest, **none}
-    both = list(zip(tried, grids, strict=True))
+    both = list(zip(searched, grids, strict=True))
     added = {key: sorted({v for one, old in both for v in {*one[key]} - {*old[key]}}) for key in lowest}
     words = [f"{key} {value:g}" for key, values in added.items() for value in values]
     note = f"grid widened by {', '.join(words)}" if words else "inside the grid"
-    note = "the budget ended the search" if over else note
+    note = ended or note
     scored = best["test_accuracy"] is not None
     accuracy = {"accuracy": round(100 * best["test_accuracy"], 2) if scored else None}
     if best.get("test_perplexity") is not None:
         accuracy |= {"perplexity": round(best["test_perplexity"], 4)}
-    how = {**accuracy, "loss": best["train_loss"], "edges": edges, "note": note, "table": found}
+    loss = best["train_loss"] if best.get("test_loss") is None else best["test_loss"]
+    how = {**accuracy, "loss": loss, "edges": edges, "note": note, "table": found}
     return {**best["point"], **how, "spent": spent}
 
 
@@ -333,7 +339,7 @@ def _grids(
     given = {key: values for key, values in lists(grid).items() if "." in key or key in known}
     tries = _open(table, given, method)
     given |= {"server": list(SERVERS)} if tries else {}
-    steps = {key: values for key, values in given.items() if _of_optimiser(key)}
+    steps = {key: values for key, values in given.items() if _of_optimiser(key) and key not in WIDENED}
     found = []
     for some in itertools.product(*steps.values()):
         own = dict(zip(steps, some, strict=True))
@@ -396,8 +402,8 @@ def _nearest(values: Sequence[Any], rate: float, key: str) -> float:
 def words(own: Mapping[str, Any]) -> str:
     """What was found for a method, in a line."""
     point = ", ".join(f"{key} {value}" for key, value in own.items() if key not in ABOUT)
-    by_loss = own["accuracy"] is None
-    score = f"loss {own.get('loss')}" if by_loss else f"{own['accuracy']}% on held-out samples"
+    score = f"loss {own.get('loss')}" if own["accuracy"] is None else f"{own['accuracy']}%"
+    score += " on held-out samples"
     score = f"perplexity {own['perplexity']} of held-out text" if "perplexity" in own else score
     return f"{point}: {score}; {own['note']}; {own['spent']:.1f} whole runs"
 

@@ -21,7 +21,7 @@ from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.plain import build
 from fedcom.tasks.norms import STATISTICS
-from fedcom.tasks.suitable import check_kind, sharing
+from fedcom.tasks.suitable import check_kind, leave_quick_path, sharing
 
 Kind = Literal["lora", "ffa", "rolora", "fedex", "flora", "het"]
 USUAL = ("q_proj", "v_proj")  # the layers of attention that are adapted unless told
@@ -400,12 +400,8 @@ def _leave_quick_path(module: nn.Module) -> None:
     In evaluation they have a quick path, which calls none of their parts.
     """
     for part in module.modules():
-        if next(adapted_layers(part), None) is None:
-            continue
-        if isinstance(part, nn.TransformerEncoderLayer):
-            part.activation_relu_or_gelu = 0
-        if isinstance(part, nn.TransformerEncoder):
-            part.use_nested_tensor = False
+        if next(adapted_layers(part), None) is not None:
+            leave_quick_path(part)
 
 
 def _train(module: nn.Module, also: tuple[str, ...]) -> None:

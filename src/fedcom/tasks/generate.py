@@ -1,8 +1,8 @@
 """Text from a language model, token by token; and the tokenizers that folders of models have."""
 
 import json
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from fedcom.data import llama2c
 from fedcom.data.files import at_path
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError
+from fedcom.tasks.objective import tensor_of
 
 
 class Tokenizer(Protocol):
@@ -91,11 +92,11 @@ def generate(
     """A text that begins with the prompt.
 
     Args:
-        module: tokens [1, positions] to scores of the next one [1, positions, vocabulary].
+        module: tokens [1, positions] to scores of the next one [1, positions, vocabulary]. It is evaluated.
         tokens: how many are added at most.
         temperature: scores are divided by it before one is drawn; 0: the likeliest token is taken.
         seed: of the draws.
-        context: how many tokens the module sees at most; None: all.
+        context: how many tokens the module sees at most; None: what its attribute `context` says, or all.
     """
     if tokens < 1 or temperature < 0:
         raise ConfigError(f"tokens must be 1 or more and temperature 0 or more; got {tokens}, {temperature}")
@@ -103,23 +104,41 @@ def generate(
     ends: frozenset[int] = getattr(tokenizer, "ends", frozenset())
     if not found:
         raise ConfigError("the prompt has no token to go on from; give it a word")
-    device = next(module.parameters()).device
-    for number in range(tokens):
-        seen = found if context is None else found[-context:]
-        try:
-            scores: Tensor = module(torch.tensor([seen], device=device))[0, -1].double().cpu()
-        except IndexError as error:
-            raise ConfigError(
-                f"the module does not know token {max(seen)}, which the tokenizer made: {error}; give it the "
-                "tokenizer that it was trained with"
-            ) from error
-        if temperature == 0:
-            token = int(scores.argmax())
-        else:
-            bounds = (scores / temperature).softmax(-1).cumsum(-1)
-            drawn = draw.fold(number).uniform(1, torch.float64) * bounds[-1]
-            token = min(int(torch.searchsorted(bounds, drawn, right=True)), len(scores) - 1)
-        if token in ends:
-            break
-        found.append(token)
+    context = getattr(module, "context", None) if context is None else context
+    with _evaluated(module):
+        for number in range(tokens):
+            scores = _scores(module, found if context is None else found[-context:])
+            if temperature == 0:
+                token = int(scores.argmax())
+            else:
+                bounds = (scores / temperature).softmax(-1).cumsum(-1)
+                drawn = draw.fold(number).uniform(1, torch.float64) * bounds[-1]
+                token = min(int(torch.searchsorted(bounds, drawn, right=True)), len(scores) - 1)
+            if token in ends:
+                break
+            found.append(token)
     return tokenizer.decode(found)
+
+
+def _scores(module: nn.Module, seen: list[int]) -> Tensor:
+    """The scores of what may come after some tokens."""
+    device = next(module.parameters()).device
+    try:
+        return tensor_of(module(torch.tensor([seen], device=device)))[0, -1].double().cpu()
+    except IndexError as error:
+        raise ConfigError(
+            f"the module does not know token {max(seen)}, which the tokenizer made, or takes fewer than "
+            f"{len(seen)} tokens: {error}; give the tokenizer that it was trained with, or context"
+        ) from error
+
+
+@contextmanager
+def _evaluated(module: nn.Module) -> Iterator[None]:
+    """Nothing is dropped, and each part is in its own mode again afterwards."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

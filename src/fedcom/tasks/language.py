@@ -171,6 +171,7 @@ class TextModule(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, embed)
         self.places = nn.Parameter(0.02 * torch.randn(places, embed)) if places else None
+        self.context = places or None  # how many tokens it can see
         self.layers = nn.Sequential(*layers)
         self.norm = nn.LayerNorm(width) if norm else nn.Identity()
         self.head = nn.Linear(width, vocabulary)

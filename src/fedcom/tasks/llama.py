@@ -240,6 +240,7 @@ class LlamaModule(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
+        self.context = shape.max_position_embeddings  # how many tokens it can see
         self.model = _Decoder(shape)
         self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
         for part in self.modules():

@@ -3,13 +3,16 @@
 import copy
 import functools
 import operator
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedcom.data.inputs import Inputs
 from fedcom.errors import ConfigError, DataError
@@ -23,12 +26,23 @@ from fedcom.tasks.losses import Loss, Terms, cross_entropy, placed
 from fedcom.tasks.norms import STATISTICS, Choice, check_norms, converted, counting, norms, write
 from fedcom.tasks.pooled import Pooled
 from fedcom.tasks.pooling import halved
-from fedcom.tasks.suitable import check_module, copied, dtype_of, embeds, inputs, sharing, translated
+from fedcom.tasks.suitable import (
+    check_module,
+    copied,
+    dtype_of,
+    embeds,
+    inputs,
+    leave_quick_path,
+    sharing,
+    told,
+    translated,
+)
 from fedcom.tasks.survival import cox
 from fedcom.vectors import Layout, Piece, Vectors
 
 _AFFINE = ("weight", "bias")
 _LARGE = 1 << 18  # numbers that convolutions give in a step, from which on a CPU is slower with stacks
+_NO_RULE = "Batching rule not implemented"  # for torch's recurrent layers, unless torch.func takes them apart
 _DROPPING = (0, 0, 0, 0, 0, None)  # all that a loss is given is of one client, but for the last
 
 # Attention on a CPU is computed client by client, which costs little; nobody can do anything about it.
@@ -220,7 +234,7 @@ class Objective:
 
     def _call(self, module: nn.Module, tensors: Vectors, x: Tensor) -> Tensor:
         args, named = ((x,), {}) if self.several is None else self.several.apart(x, self._embeds)
-        found = _tensor_of(functional_call(module, tensors, args, named))
+        found = tensor_of(functional_call(module, tensors, args, named))
         given = tensors[self.layout.names[0]].dtype
         return found.to(given) if found.dtype in (torch.float16, torch.bfloat16) else found
 
@@ -228,6 +242,9 @@ class Objective:
         """A copy: a call sets the parameters for a while, and Ctrl-C may come before they are put back."""
         if not hasattr(self._local, use):
             twin = halved(sharing(self.computed))
+            if use == "trained":  # vmap and second derivatives know no quick path
+                for part in twin.modules():
+                    leave_quick_path(part)
             setattr(self._local, use, twin if use == "trained" else twin.eval())
         return cast(nn.Module, getattr(self._local, use))
 
@@ -386,15 +403,39 @@ class Objective:
             return self.curvatures(self.complete(w), v, x, y, weight, key)[..., : self._sent]
         if parts := self._parts(x):
             return _total(self.curvatures(w, v, x[:, p], y[:, p], weight[:, p], key, p.start) for p in parts)
-        with torch.enable_grad():  # torch.func.grad would do, but it imports the compiler: two seconds
-            w = w.detach().requires_grad_()
-            losses = vmap(self._weighted_loss, in_dims=_DROPPING[: 4 if key is None else None])
-            loss = losses(w, x, y, weight, *(() if key is None else (key, first))).sum()
-            (g,) = torch.autograd.grad(loss, w, create_graph=True)
-            if not g.requires_grad:  # the loss is linear
-                return torch.zeros_like(g)
-            (product,) = torch.autograd.grad((g * v).sum(), w)
+        given = (w, x, y, weight) if key is None else (w, x, y, weight, key, first)
+        with torch.enable_grad(), _attention_twice_differentiable():
+            try:
+                return self._product(v, *given)
+            except RuntimeError as error:
+                if re.match(r"derivative for .* is not implemented", str(error)):
+                    raise ConfigError(
+                        "the module or its loss has no second derivative, by which auto rates are set "
+                        f"({told(error)}); give eta and gamma"
+                    ) from error
+                if not str(error).startswith(_NO_RULE):
+                    raise
+            return self._slow_product(v, *given)
+
+    def _product(self, v: Tensor, w: Tensor, *given: Any) -> Tensor:
+        w = w.detach().requires_grad_()
+        loss = vmap(self._weighted_loss, in_dims=_DROPPING[: 1 + len(given)])(w, *given).sum()
+        (g,) = torch.autograd.grad(loss, w, create_graph=True)
+        if not g.requires_grad:  # the loss is linear
+            return torch.zeros_like(g)
+        (product,) = torch.autograd.grad((g * v).sum(), w)
         return product
+
+    def _slow_product(self, v: Tensor, w: Tensor, *given: Any) -> Tensor:
+        """The same by torch.func.grad, which takes recurrent layers apart but imports the compiler."""
+        slope = grad(self._weighted_loss)
+
+        def of_client(v: Tensor, w: Tensor, *given: Any) -> Tensor:
+            found: Tensor = grad(lambda w: (slope(w, *given) * v).sum())(w)
+            return found
+
+        found: Tensor = vmap(of_client, in_dims=(0, *_DROPPING[: 1 + len(given)]))(v, w, *given)
+        return found
 
     def _weighted_loss(
         self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor | None = None, first: int = 0
@@ -474,7 +515,19 @@ def _inside(layers: Mapping[str, nn.Module], names: Sequence[str]) -> list[str]:
     return [f"{layer}.{name}".removeprefix(".") for layer in layers for name in names]
 
 
-def _tensor_of(outputs: Any) -> Tensor:
+@contextmanager
+def _attention_twice_differentiable() -> Iterator[None]:
+    """Attention is computed in the one way that has a second derivative."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def tensor_of(outputs: Any) -> Tensor:
     """The tensor that a module means by what it returns."""
     found = outputs
     if isinstance(found, Mapping):

@@ -48,6 +48,14 @@ def sharing(module: nn.Module, freeze: bool = False) -> nn.Module:
     return copy.deepcopy(module, kept)
 
 
+def leave_quick_path(part: nn.Module) -> None:
+    """Let a transformer of torch's call its parts in evaluation too, where it has a quick path."""
+    if isinstance(part, nn.TransformerEncoderLayer):
+        part.activation_relu_or_gelu = 0
+    if isinstance(part, nn.TransformerEncoder):
+        part.use_nested_tensor = False
+
+
 def initialised(module: M, x: Tensor, several: Inputs | None = None) -> M:
     """A module whose lazy layers have seen a sample, as a copy; any other module as it is.
 
