@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcom import Codec, ConfigError, FedAvg, FedCOM, FedGATE, Links, Simulation
+from fedcom import Codec, ConfigError, FedAvg, FedCOM, FedCOMGATE, FedGATE, Int, Links, Simulation
 from fedcom.algorithms.optimisers import ServerOptimiser
 from fedcom.codecs.wire import Field
 from fedcom.rounds import returned
@@ -274,3 +274,24 @@ def test_fedcoms_own_are_not_looked_at() -> None:
         assert returned.moved(own, x, None) is None
         assert returned.stepped(own, "client_step", Kept(x), 3) == 3
         assert returned.uploaded(own, x, "anything") == "anything"  # type: ignore[comparison-overlap]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twice(FedCOMGATE):
+    """A method that tracks, whose clients send a second vector."""
+
+    name: ClassVar[str] = "twice"
+    uploads: ClassVar[tuple[str, ...]] = ("D", "E")
+
+    def upload(self, client: Any, down: Any, w: Tensor, rnd: Any) -> Any:
+        sent = super().upload(client, down, w, rnd)
+        return {**sent, "E": 0.5 * sent["D"]}
+
+
+def test_a_second_vector_of_a_method_that_tracks_passes_a_downlink_codec() -> None:
+    both = []
+    for kind in (FedCOMGATE, Twice):
+        run = Simulation(TASK, kind(tau=2), Links(Int(8), downlink=Int(8)), rounds=3, device="cpu")
+        both.append(run.run()[-1])
+    assert both[1]["uplink_bytes"] > 1.5 * both[0]["uplink_bytes"]
+    assert both[1]["downlink_bytes"] > both[0]["downlink_bytes"]

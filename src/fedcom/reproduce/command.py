@@ -73,7 +73,8 @@ def _tune(name: str, scale: Scale, out: Path, device: str, quiet: bool, seeds: i
     studies = [STUDIES[study] for study in chosen([name]) if study in STUDIES]
     panels = [p for study in studies for p in study.panels(scale, tuning=True)]
     if not any(p.rates for p in panels):
-        raise unknown("data set or study to tune rates for", name, (*rates.GRIDS, "frontier"))
+        tuned = [s for s in STUDIES if any(p.rates for p in STUDIES[s].panels(Scale(), tuning=True))]
+        raise unknown("data set or study to tune rates for", name, (*rates.GRIDS, *tuned))
     failed = []
     for p in panels:
         if p.rates and p.tunes != {}:
@@ -91,6 +92,8 @@ def chosen(names: Sequence[str]) -> list[str]:
         raise ConfigError(f"which study? {', '.join(NAMES)}, or all")
     meant: list[str] = []
     for name in names:
+        if name == "rates":
+            raise ConfigError("'rates' comes first, as in `fedcom reproduce rates mnist`")
         own = [study for study in NAMES if name in ("all", study) or study.startswith(f"{name}-")]
         if not own:
             raise unknown("study", name, (*NAMES, "frontier", "all", "rates"))
