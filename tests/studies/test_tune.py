@@ -18,7 +18,7 @@ from fedcom.config.methods import alone, variant, with_point
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
 from fedcom.runs.prepare import build_task, prepare
-from fedcom.studies import tune
+from fedcom.studies import sweep_report, tune
 from fedcom.studies.compare import variants
 from fedcom.studies.trials import Trial
 
@@ -70,6 +70,7 @@ def test_the_best_point_is_found_with_a_quarter_of_the_runs() -> None:
     run, _ = scored({"eta": 0.4, "gamma": 2.0})
     beyond = tune.tune_one(table, "fedcomgate", GRID, 1, run, budget=5)
     assert (beyond["eta"], beyond["note"]) == (0.4, "grid widened by eta 0.4, eta 0.8")
+    assert not any("grid's edge" in note for note in sweep_report.warnings_of(beyond["table"]))
 
 
 def test_the_best_of_two_grids_is_found_and_only_its_own_is_widened() -> None:

@@ -22,7 +22,7 @@ from fedcom.config.methods import check_keys, method_keys, run_of, variant, with
 from fedcom.config.tables import toml_key
 from fedcom.engines.arguments import pick_device
 from fedcom.errors import ConfigError, flag
-from fedcom.formats import counted
+from fedcom.formats import counted, significant
 from fedcom.rounds.together import names
 from fedcom.runs.folder import claim
 from fedcom.runs.prepare import build_task
@@ -39,6 +39,7 @@ SEED = 10_000  # added to run.seed: the first seed of tuning
 VALIDATION = 0.1
 LAST = 5  # the score is the mean of this many last evaluations
 SEEDS = 3  # on which a best point is confirmed
+DIVERGED = "every point diverged"
 TRIES = 8  # how often at most the grid is widened or a best point is confirmed
 SHARE = 4  # the default budget: the grid's runs over this
 FACTORS = {"eta": (0.25, 0.5, 1.0, 2.0, 4.0), "gamma": (0.25, 0.5, 1.0, 2.0)}  # of the auto rates
@@ -190,8 +191,10 @@ def tune_one(
             found = sweep_report.summary(list({r["key"]: r for r in records}.values()))
             best = next((entry for entry in found if entry["best"]), None)
     if best is None:
-        none = {"accuracy": None, "edges": [], "note": "every point diverged", "table": found, "spent": spent}
+        none = {"accuracy": None, "edges": [], "note": DIVERGED, "table": found, "spent": spent}
         return {**{key: values[0] for key, values in tried[0].items()}, **lowest, **none}
+    edges = sweep_report.edges_of(best["point"], _rates(_holding(searched, best["point"])))
+    best["edges"] = edges  # also beside points that were given up after a few rounds
     both = list(zip(searched, grids, strict=True))
     added = {key: sorted({v for one, old in both for v in {*one[key]} - {*old[key]}}) for key in lowest}
     words = [f"{key} {value:g}" for key, values in added.items() for value in values]
@@ -402,9 +405,11 @@ def _nearest(values: Sequence[Any], rate: float, key: str) -> float:
 def words(own: Mapping[str, Any]) -> str:
     """What was found for a method, in a line."""
     point = ", ".join(f"{key} {value}" for key, value in own.items() if key not in ABOUT)
-    score = f"loss {own.get('loss')}" if own["accuracy"] is None else f"{own['accuracy']}%"
-    score += " on held-out samples"
-    score = f"perplexity {own['perplexity']} of held-out text" if "perplexity" in own else score
+    score = (
+        f"{own['accuracy']}%" if own["accuracy"] is not None else f"loss {significant(own.get('loss'), 4)}"
+    )
+    score = f"perplexity {own['perplexity']}" if "perplexity" in own else score
+    score = "no score" if own["note"] == DIVERGED else f"{score} on held-out samples"
     return f"{point}: {score}; {own['note']}; {own['spent']:.1f} whole runs"
 
 
