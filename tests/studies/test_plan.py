@@ -195,3 +195,21 @@ def test_a_candidate_that_is_refused_leaves_the_others(
     del table["methods"]["plain"]
     with pytest.raises(ConfigError, match="none of the candidates can be run"):
         plan.plan(table, plan.Goal(loss=1e-9), tmp_path / "b", device="cpu", quiet=True)
+
+
+def test_a_task_without_classes_is_planned_by_its_loss(tmp_path: Path) -> None:
+    lines = [f"{i % 7},{i % 5},{3 * (i % 7) + i % 5 + 0.5},{'ab'[i % 2]}" for i in range(80)]
+    (tmp_path / "mine.csv").write_text("\n".join(["p,q,price,client", *lines]))
+    data = {"path": str(tmp_path / "mine.csv"), "label_column": "price", "test": 0.25}
+    table = {
+        "data": data,
+        "algorithm": {"tau": 2, "batch": 8},
+        "run": {"rounds": 8},
+        "methods": {"fedavg": {}},
+    }
+    with pytest.raises(ConfigError, match=r"accuracy is for tasks of classes, and this has none; give loss"):
+        plan.plan(table, plan.Goal(accuracy=0.9), tmp_path / "a", device="cpu", quiet=True)
+    found = plan.plan(table, plan.Goal(bytes=1e6), tmp_path / "b", device="cpu", quiet=True)
+    columns = [column.header for column in plan.render(found, plan.Goal(bytes=1e6)).columns]
+    assert "loss" in columns
+    assert "acc %" not in columns

@@ -94,6 +94,7 @@ def predict(
     about = Prediction(label, algorithm.name, codec_words(config.links.uplink), tau, *rates)
     if any(len(rows) <= 1 for rows in curves):
         return replace(about, how="diverged in its pilot")
+    about = replace(about, by_loss=goal.by_loss(curves[0][-1]))
     rounds = [row["round"] for row in curves[0]]
     means = [float(np.mean([goal.error(rows[i]) for rows in curves])) for i in range(len(rounds))]
     middle = [float(np.median(means[i - 1 : i + 2])) for i in range(1, len(means) - 1)]

@@ -15,7 +15,7 @@ from fedcom.algorithms import Algorithm
 from fedcom.config import Config, RunConfig, Table, dumps
 from fedcom.config.methods import run_of, variant
 from fedcom.engines.results import Row
-from fedcom.errors import ConfigError
+from fedcom.errors import ConfigError, flag
 from fedcom.runs.folder import claim
 from fedcom.runs.prepare import build_task
 from fedcom.runs.run import execute
@@ -93,6 +93,10 @@ class Pilots:
             for label in labels
             for s in range(seed, seed + SEEDS)
         ]
+        if self.goal.accuracy is not None and not task_of(trials[0], self.device, self.tasks).classes:
+            raise ConfigError(
+                f"{flag('accuracy')} is for tasks of classes, and this has none; give {flag('loss')}"
+            )
         curves: dict[str, list[list[Row]]] = {label: [] for label in labels}
         failed = set[str]()
         for stack in stacks(trials):

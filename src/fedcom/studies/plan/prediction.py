@@ -44,10 +44,13 @@ class Goal:
         """Whether it is something to reach, instead of a budget."""
         return self.accuracy is not None or self.loss is not None
 
+    def by_loss(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row is told by its training loss: that is asked for, or there is no accuracy."""
+        return self.loss is not None or row.get("test_accuracy") is None
+
     def error(self, row: Mapping[str, Any]) -> float | None:
         """What is to fall: one minus the accuracy, or the loss."""
-        by_loss = self.loss is not None or row.get("test_accuracy") is None
-        value = row.get("train_loss") if by_loss else 1 - row["test_accuracy"]
+        value = row.get("train_loss") if self.by_loss(row) else 1 - row["test_accuracy"]
         return value if is_number(value) else None
 
     @property
@@ -72,6 +75,7 @@ class Prediction:
         up: bytes per client that go up; `down`: that go down.
         seconds: of modelled time; None without a network.
         how: where the prediction comes from, in words.
+        by_loss: whether the error is a loss.
     """
 
     label: str
@@ -88,6 +92,7 @@ class Prediction:
     down: float | None = None
     seconds: float | None = None
     how: str = ""
+    by_loss: bool = False
 
     def cost(self, by: Cost) -> float:
         """What it costs; infinite if the goal is not reached."""

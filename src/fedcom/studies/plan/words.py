@@ -16,14 +16,15 @@ def render(found: Sequence[Prediction], goal: Goal) -> "Table":
 
     grid = Table(box=None, pad_edge=False)
     timed = any(p.seconds is not None for p in found)
-    reached = "loss" if goal.loss is not None else "acc %"
+    by_loss = goal.loss is not None or any(p.by_loss for p in found)
+    reached = "loss" if by_loss else "acc %"
     headings = ("candidate", "tau", "eta", "gamma", "rounds", "from", "to", "up MB", "down MB")
     for heading in (*headings, *(["time"] if timed else []), reached, ""):
         grid.add_column(
             heading, justify="left" if heading in ("candidate", "") else "right", no_wrap=heading != ""
         )
     for p in found:
-        error = None if p.error is None else p.error if goal.loss is not None else 100 * (1 - p.error)
+        error = p.error if p.error is None or by_loss else 100 * (1 - p.error)
         cells = [p.label, str(p.tau), significant(p.eta, 3), significant(p.gamma, 3)]
         cells += [NOTHING if n is None else str(n) for n in (p.rounds, p.low, p.high)]
         cells += [megabytes(p.up), megabytes(p.down), *([duration(p.seconds)] if timed else [])]
