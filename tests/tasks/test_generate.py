@@ -48,11 +48,11 @@ def test_models_of_few_places_go_on_beyond_them(tmp_path: Path, command: Command
     for name in ("anna", "bert"):
         (tmp_path / "texts" / f"{name}.txt").write_text("to be or not to be\n" * 8)
     imports = "from typing import Any\n\nimport torch\nfrom torch import Tensor, nn\n\n\n"
-    (tmp_path / "mine.py").write_text(imports + inspect.getsource(Wordy))
+    (tmp_path / "wordy.py").write_text(imports + inspect.getsource(Wordy))
     settings = ["data.name=text", "data.path=texts", "data.length=8", "run.rounds=1", "--quiet"]
     settings += ["algorithm.name=fedavg", "algorithm.eta=0.1", "algorithm.gamma=1", "algorithm.tau=1"]
     learned = ["model.width=8", "model.heads=2", "model.layers=1", "model.positions=learned"]
-    for out, model in (("own", ["model.name=mine:Wordy"]), ("there", ["model.name=transformer", *learned])):
+    for out, model in (("own", ["model.name=wordy:Wordy"]), ("there", ["model.name=transformer", *learned])):
         done = command("run", *settings, *model, "--device", "cpu", "--out", out)
         assert done.code == 0, done.err
         assert (tmp_path / out / "samples.json").is_file()
