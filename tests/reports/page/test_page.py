@@ -440,6 +440,8 @@ def test_the_page_opens_with_what_was_found(tmp_path: Path) -> None:
     assert found(fedavg=[(0.3, 2e6)]) == (
         "No method reached 50% in every run. fedavg ended at 30.00% with 2.00 MB up; 1 seed."
     )
+    equal = found(scaffold=[(0.4, 4e6)], fedcomgate=[(0.39999, 1e6)], fedavg=[(0.4, 2e6)])
+    assert equal.endswith(f"fedcomgate ended at 40.00% with 1.00 MB up; {chance}")
     assert found(then=0.4, fedavg=[(0.95, 2e6)]) == (
         "No method ended at 50% in every run. fedavg ended at 40.00% with 2.00 MB up; 1 seed."
     )

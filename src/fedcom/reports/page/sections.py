@@ -80,7 +80,7 @@ def going(runs: Sequence[SavedRun]) -> Html:
 def finding(runs: Sequence[SavedRun]) -> str:
     """The page in one sentence: who needed the fewest bytes to the target and stayed, or who ended best.
 
-    It says nothing while runs go on.
+    Of equal accuracies, as written, the one of fewest bytes is best. It says nothing while runs go on.
     """
     if any(run.status == "running" for run in runs):
         return ""
@@ -108,7 +108,7 @@ def finding(runs: Sequence[SavedRun]) -> str:
             if best
             else ""
         )
-    best = max(scored, key=lambda e: e["final_accuracy"])
+    best = max(scored, key=lambda e: (round(e["final_accuracy"], 4), -(e["uplink_bytes"] or 0)))
     nobody = (
         ""
         if target is None
