@@ -135,14 +135,15 @@ def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
 
 def lists(grid: Table) -> dict[str, list[Any]]:
     """The values of each key of a grid; see `points`."""
-    flat = {
-        f"{name}.{key}" if isinstance(values, dict) else name: inner
-        for name, values in grid.items()
-        for key, inner in (values.items() if isinstance(values, dict) else [("", values)])
-    }
+    flat: Table = {}
     for name, values in grid.items():
-        if isinstance(values, dict) and name not in _SECTIONS:
+        if not isinstance(values, dict):
+            flat[name] = values
+        elif name not in _SECTIONS:
             raise unknown("section of the grid", name, _SECTIONS)
+        else:
+            section = "" if name == "algorithm" else f"{name}."
+            flat |= {f"{section}{key}": inner for key, inner in values.items()}
     found = {key: _values(own) for key, own in flat.items()}
     for key, own in found.items():
         if any(own.count(value) > 1 for value in own):

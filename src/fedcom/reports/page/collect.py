@@ -12,7 +12,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from fedcom.errors import ConfigError
 from fedcom.formats import NOTHING, printable
-from fedcom.reports.comparison import grouped
+from fedcom.reports.comparison import SCORES, grouped
 from fedcom.runs.curve import Curve
 from fedcom.runs.folder import holder
 from fedcom.runs.status import state
@@ -331,8 +331,7 @@ def _records(text: str) -> tuple[list[JsonObject], list[int]]:
     def parse(line: str) -> tuple[str, JsonObject]:
         record = _json_object(line)
         point = {str(key): value for key, value in record["point"].items()}
-        known = ("test_accuracy", "train_loss", "uplink_bytes")
-        scores = {key: record[key] for key in known if is_usable(record.get(key))}
+        scores = {key: record[key] for key in SCORES if is_usable(record.get(key))}
         told = {"method": str(record["method"]), "status": str(record["status"])}
         return str(record["key"]), {**told, "point": point, **scores}
 
