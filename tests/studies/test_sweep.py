@@ -14,7 +14,7 @@ from fedcom.config import Config
 from fedcom.errors import ConfigError
 from fedcom.reports.page.collect import SavedSweep
 from fedcom.reports.page.points import grids
-from fedcom.studies import sweep, sweep_report
+from fedcom.studies import sweep, sweep_report, tune
 from fedcom.studies.trial_runs import _Stack, run_stack
 from fedcom.studies.trials import Trial, lists, points, stacks
 
@@ -88,6 +88,14 @@ def test_a_key_that_a_method_does_not_have_is_dropped_for_it(tmp_path: Path) -> 
         device="cpu",
     )
     assert [r["method"] for r in records] == ["fedavg", "fedcomgate", "fedcomgate"]
+
+
+def test_seeds_and_the_rounds_of_a_tuning_are_no_part_of_a_grid(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"give run.seed, the first one, and seeds"):
+        lists({"run": {"seed": [1, 2]}})
+    with pytest.raises(ConfigError, match=r"run.rounds cannot be tuned"):
+        tune.tune(TABLE, {"run": {"rounds": [2, 4]}}, ["fedavg"], tmp_path / "t", device="cpu")
+    assert not (tmp_path / "t").exists()
 
 
 def test_a_key_no_method_has_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fedcom.config.methods import (
     with_point,
 )
 from fedcom.config.values import parse
-from fedcom.errors import ConfigError, unknown
+from fedcom.errors import ConfigError, flag, unknown
 from fedcom.runs.given import Given
 
 _SECTIONS = (
@@ -144,6 +144,8 @@ def lists(grid: Table) -> dict[str, list[Any]]:
         else:
             section = "" if name == "algorithm" else f"{name}."
             flat |= {f"{section}{key}": inner for key, inner in values.items()}
+    if "run.seed" in flat:
+        raise ConfigError(f"seeds are no part of a grid; give run.seed, the first one, and {flag('seeds')}")
     found = {key: _values(own) for key, own in flat.items()}
     for key, own in found.items():
         if any(own.count(value) > 1 for value in own):

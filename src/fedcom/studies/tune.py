@@ -310,6 +310,8 @@ def tune(
         raise ConfigError("name at least one method to tune, as in fedcomgate")
     known = {key for method in methods for key in method_keys(here, method)}
     check_keys((key for key in lists(grid) if "." not in key), known, "to tune")
+    if "run.rounds" in lists(grid):
+        raise ConfigError("points are compared after equal rounds, so run.rounds cannot be tuned; set it")
 
     def play(trials: Sequence[Trial]) -> list[dict[str, Any]]:
         return sweep.run_missing(trials, log, LAST, device, quiet, tasks)
