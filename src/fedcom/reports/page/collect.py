@@ -21,7 +21,7 @@ from fedcom.tasks.scores import WORST
 JsonObject = dict[str, Any]  # from a JSON or TOML file
 Notice = tuple[str, str]  # what was wrong, where
 T = TypeVar("T")
-LINK = ("budgets", "bandwidths", "memory", "clip", "first")  # keys of a link, not of its codec
+LINK = ("budgets", "bandwidths", "memory", "clip", "correlated", "first")  # keys of a link, not of its codec
 _NAME = 40  # characters of a client's name that the page shows
 _SEED = re.compile(r"seed-\d+")
 _BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
