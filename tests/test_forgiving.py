@@ -398,7 +398,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"partition": [[0, 1], [2, N]]}, rf"indices from 0 to {N - 1}; got 0 to {N}"),
     ({"partition": [[0.5], [1]]}, r"must hold the indices of each client's samples"),
     ({"partition": [[0], [1]], "clients": 3}, r"clients is 3, but the partition has 2; leave clients out"),
-    ({"partition": np.arange(5)}, rf"needs {N} whole numbers or names; got int64 of shape \[5\]"),
     ({"partition": lambda request: 7}, r"partition 'yours' must return the indices of each client's samples"),
     ({"partition": "Classes"}, r"unknown partition 'Classes'; did you mean 'classes'\?"),
 ]
@@ -415,6 +414,11 @@ def test_data_that_cannot_be_is_refused_with_the_remedy() -> None:
         task(y=["a", "b", "c"] * 20)
     with pytest.raises(DataError, match="holds the targets too; leave them out"):
         task(x=TensorDataset(X, Y))
+    with pytest.raises(DataError, match=rf"partition has shape \[5\] int64; give {N} whole numbers or names"):
+        task(clients=None, partition=np.arange(5))
+    for gap in (None, math.nan):
+        with pytest.raises(DataError, match=rf"partition says {gap} of sample 0; leave such samples out"):
+            task(clients=None, partition=np.array([gap, *["Oslo"] * (N - 1)], dtype=object))
     with pytest.raises(DataError, match="pairs of a sample and a target"):
         task(x=TensorDataset(X), y=None)
     with pytest.raises(DataError, match="y is missing"):

@@ -125,6 +125,20 @@ def test_an_interrupted_comparison_exits_with_130_and_shows_what_it_has(tmp_path
     assert not (tmp_path / "a" / "fedcom").exists()
 
 
+def test_an_interrupted_tuning_says_how_it_goes_on(tmp_path: Path) -> None:
+    long = (
+        *SMALL,
+        "algorithm.name=fedavg",
+        "server.name=sgd",
+        "grid.eta=0.1",
+        "grid.gamma=1",
+        "run.rounds=10000000",
+    )
+    code, _, err = interrupted(tmp_path, "a/trials.json", 1, "tune", *long, "-q", "--out", "a")
+    assert code == 130
+    assert err.startswith("fedcom: stopped by SIGINT; go on with: fedcom tune model.hidden=16")
+
+
 # In this process
 
 

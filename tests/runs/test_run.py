@@ -233,6 +233,14 @@ def test_defaults_depend_on_the_data(overrides: str, name: str, partition: str, 
     assert simulation.task.clients == clients
 
 
+@pytest.mark.parametrize("name", ["text", "synthetic"])  # as fedcom's own data are called
+def test_a_file_of_ones_own_may_have_any_name(tmp_path: Path, name: str) -> None:
+    file, clients = tmp_path / f"{name}.csv", 1001  # from here on clients of synthetic are drawn
+    file.write_text("a,label\n" + "".join(f"{i},{i % 2}\n" for i in range(2 * clients)))
+    task, config = build_task(Config.of({"data": {"path": str(file), "clients": clients}}))
+    assert (config.data.file, task.clients, len(task.y)) == (str(file), clients, 2 * clients)
+
+
 def test_a_model_that_brings_its_data_takes_no_other() -> None:
     with pytest.raises(
         ConfigError, match=r"quadratic brings its own data; leave data\.name out, got 'digits'"

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from fedcom.cli import app
 from fedcom.config import Config
 from fedcom.errors import ConfigError
-from fedcom.studies import sweep, sweep_report
+from fedcom.reports.page.collect import SavedSweep
+from fedcom.reports.page.points import grids
+from fedcom.studies import sweep, sweep_report, tune
 from fedcom.studies.trial_runs import _Stack, run_stack
 from fedcom.studies.trials import Trial, lists, points, stacks
 
@@ -88,6 +90,14 @@ def test_a_key_that_a_method_does_not_have_is_dropped_for_it(tmp_path: Path) -> 
     assert [r["method"] for r in records] == ["fedavg", "fedcomgate", "fedcomgate"]
 
 
+def test_seeds_and_the_rounds_of_a_tuning_are_no_part_of_a_grid(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"give run.seed, the first one, and seeds"):
+        lists({"run": {"seed": [1, 2]}})
+    with pytest.raises(ConfigError, match=r"run.rounds cannot be tuned"):
+        tune.tune(TABLE, {"run": {"rounds": [2, 4]}}, ["fedavg"], tmp_path / "t", device="cpu")
+    assert not (tmp_path / "t").exists()
+
+
 def test_a_key_no_method_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="key 'etaa' to sweep; did you mean 'eta'"):
         sweep.sweep(TABLE, {"etaa": [0.1]}, ["fedavg"], tmp_path, quiet=True, device="cpu")
@@ -125,6 +135,15 @@ def test_of_equal_scores_the_lower_loss_is_best_and_a_regression_goes_by_its_tes
     (best,) = [entry for entry in table if entry["best"]]
     assert best["point"] == {"eta": 0.1}
     assert "| test loss |" in sweep_report.markdown(table)
+    assert sweep_report.figure(table).axes[0].get_ylabel() == "test loss"
+    (grid,) = grids([SavedSweep(Path("s"), told, 3)])
+    assert (grid["title"], [point["score"] for point in grid["points"]]) == ("test loss", [0.3, 0.5, 0.4])
+
+
+def test_a_section_algorithm_is_no_other_key_than_none() -> None:
+    assert lists({"algorithm": {"eta": [0.1, 0.2]}, "uplink": {"bits": 2}}) == lists(
+        {"eta": [0.1, 0.2], "uplink": {"bits": [2]}}
+    )
 
 
 def test_the_command_writes_a_table_and_a_figure(tmp_path: Path) -> None:

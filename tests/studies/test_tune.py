@@ -151,6 +151,14 @@ def test_a_search_without_an_end_says_so_and_its_best_is_confirmed() -> None:
     assert {t.seed for t in seen if dict(t.point)["eta"] == found["eta"]} == {0, 1, 2}
 
 
+def test_a_rate_that_was_not_tried_any_more_is_no_edge() -> None:
+    run, _ = scored({"eta": 10.0, "gamma": 1.0})
+    grid = {"eta": [0.1, 0.2], "gamma": [1.0]}
+    found = tune.tune_one({"run": {"rounds": 100}}, "fedavg", grid, 2, run, 2, limit=5.0)
+    assert (found["note"], found["edges"]) == ("the budget ended the search", ["eta"])
+    assert any("grid's edge" in note for note in sweep_report.warnings_of(found["table"]))
+
+
 @pytest.mark.parametrize("limit", [4.3, 5.0, 7.0, 12.0, 40.0])
 @pytest.mark.parametrize("peak", [0.05, 0.4])  # within the grid, and beyond it
 def test_a_budget_counts_widening_and_confirming_too(limit: float, peak: float) -> None:

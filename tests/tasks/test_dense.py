@@ -79,6 +79,7 @@ def test_other_modules_are_left_to_autograd() -> None:
         nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
         nn.Sequential(nn.Linear(6, 5), nn.ReLU()),
         nn.Sequential(nn.Flatten(2), nn.Linear(6, 3)),
+        nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Flatten(), nn.Linear(10, 3)),
         hooked,
         frozen,
         sharing(),

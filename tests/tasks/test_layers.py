@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedcom import ConfigError, DataError, FedCOM, FedCOMGATE, Int, Links, Simulation, Task
+from fedcom import ConfigError, DataError, FedAvg, FedCOM, FedCOMGATE, Int, Links, Simulation, Task
 from fedcom.draws import Draw
 from tests.conftest import close
 from tests.engines.remote.clients import deployed
@@ -222,6 +222,42 @@ def test_lazy_modules_see_several_inputs() -> None:
     assert close(
         task.objective.outputs(w, task.x).double(), F.relu(task.x @ w[:16].reshape(2, 8).T + w[16:]).double()
     )
+
+
+class Centred(nn.Module):
+    """A linear layer on x - 1/2, dropped in part or not; in place or not."""
+
+    def __init__(self, in_place: bool, drops: bool) -> None:
+        super().__init__()
+        self.in_place, self.drop = in_place, nn.Dropout(0.5 * drops)
+        torch.manual_seed(0)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.sub_(0.5) if self.in_place else x - 0.5
+        return self.head(self.drop(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_what_a_user_writes_in_place_changes_no_data(drops: bool) -> None:
+    x, y = torch.rand(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
+    ends = []
+    for in_place in (False, True):
+        task = Task.from_arrays(Centred(in_place, drops), x, y, x, y, clients=3)
+        ends.append(Simulation(task, FedAvg(eta=0.5, batch=5), rounds=2, device="cpu").run()["test_loss"])
+        assert torch.equal(task.test_x, x)
+    assert ends[0] == ends[1]
+
+    def halved(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs - targets.mul_(0.5)).square().mean()
+
+    task = Task.from_arrays(
+        nn.Linear(4, 1), x, y[:, None].float(), x, y[:, None].float(), clients=3, loss=halved
+    )
+    kept = task.y.clone(), task.test_y.clone()
+    Simulation(task, FedAvg(batch="full"), rounds=1, metrics={"half": halved}, device="cpu").run()
+    assert torch.equal(task.y, kept[0])
+    assert torch.equal(task.test_y, kept[1])
 
 
 class Recurrent(nn.Module):

@@ -1,5 +1,6 @@
 """Gradients of some samples at a time: their sum is that of all, in every model and method."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,20 @@ def test_parts_of_minibatches_add_up(kind: str, algorithm: Any) -> None:
     for microbatch in (1, 4):
         close(ended(task, algorithm, microbatch=microbatch), whole, 1e-10)
     assert torch.equal(ended(task, algorithm, microbatch=100), whole)
+
+
+def test_a_loaded_run_computes_as_many_samples_at_once(tmp_path: Path) -> None:
+    task, algorithm = made("dense"), FedCOM(tau=2, eta=0.05, batch=5)
+    run = Simulation(task, algorithm, rounds=2, microbatch=2, device="cpu")
+    run.step()
+    run.save(tmp_path)
+    loaded = Simulation.load(tmp_path, task, device="cpu")
+    for one in (run, loaded):
+        one.run()
+    assert torch.equal(loaded.server.w, run.server.w)
+    assert loaded.task.objective.microbatch == 2
+    with pytest.raises(ConfigError, match="chunk must be 1 or more; got 0"):
+        Simulation(task, algorithm, chunk=0)
 
 
 def test_curvature_is_that_of_whole_minibatches() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedcom import Simulation, Task
-from fedcom.algorithms import ALGORITHMS, FedAdam, FedAvg, FedCOMGATE, FedGATE
+from fedcom.algorithms import ALGORITHMS, FedAdam, FedAvg, FedCOM, FedCOMGATE, FedGATE
 from fedcom.algorithms.optimisers import Adam, Momentum, Nesterov
 from fedcom.codecs import Int, Rotated
 from fedcom.config import Config
@@ -220,6 +220,16 @@ def test_the_library_settles_them_too() -> None:
     assert coarse.algorithm.global_rate < simulation.algorithm.global_rate  # as q/n is larger
     given = Simulation(task, FedGATE(eta="auto", gamma=2.0, batch=20), device="cpu")
     assert given.algorithm.gamma == 2.0
+
+
+def test_rates_do_not_depend_on_what_was_measured_of_the_task_before() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(20, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    task = Task.from_arrays(module, torch.randn(400, 20), torch.arange(400) % 4, clients=4)
+    small, whole = (FedCOM(eta="auto", gamma="auto", batch=batch) for batch in (2, "full"))
+    alone, _ = auto.settle(replace(task), small, Links(Int(1)))
+    auto.settle(task, whole, Links(Int(1)))
+    assert auto.settle(task, small, Links(Int(1)))[0] == alone
 
 
 def test_scaling_the_data_scales_the_rates() -> None:

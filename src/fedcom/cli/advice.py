@@ -12,7 +12,15 @@ import typer
 from fedcom.cli import options
 from fedcom.cli.app import app
 from fedcom.cli.options import KEYS, AsJson, DeviceOption, Force, Methods, Out, Quiet, Settings, Trust
-from fedcom.cli.shared import data_in, methods_in, path_and_overrides, settings_of, show
+from fedcom.cli.shared import (
+    data_in,
+    earlier,
+    methods_in,
+    path_and_overrides,
+    results_folder,
+    settings_of,
+    show,
+)
 from fedcom.errors import ConfigError
 from fedcom.formats import significant
 from fedcom.runs.folder import given_or_fresh
@@ -100,8 +108,9 @@ def tune_command(
     table = settings_of(settings, trust)
     grid = table.pop("grid", {})
     names = methods_in(methods, table)
+    force = force and earlier(None) is None  # torchrun's next attempt goes on
     how: dict[str, Any] = {"seeds": seeds, "budget": budget, "force": force}
-    with given_or_fresh(out, f"tune-{data_in(table)}") as out:
+    with results_folder(out, f"tune-{data_in(table)}") as out:
         found = tune.tune(table, grid, names, out, **how, device=device, quiet=quiet)
         for method, own in found.items():
             print(f"{method}: {tune.words(own)}")

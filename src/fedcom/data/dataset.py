@@ -110,7 +110,7 @@ def images(
     mean, std = _moments(train.x)
     x, test_x = (torch.from_numpy((half.x.astype(np.float32) - mean) / std) for half in (train, test))
     y, test_y = (torch.from_numpy(half.y.astype(np.int64)) for half in (train, test))
-    ids = None if groups is None else _groups(groups, len(y))
+    ids = None if groups is None else group_ids(groups, len(y))
     pixels = float(mean), float(std), float(train.x.max()) or 1.0
     return Dataset(name, x, y, test_x, test_y, classes, ids, pixels=pixels)
 
@@ -227,7 +227,7 @@ def from_arrays(
     y = torch.cat((train[1], test[1]))
     if survival:
         train, test = ((half[0], _lifetimes(half[1])) for half in (train, test))
-    ids = None if groups is None else _groups(groups, len(train[0]))
+    ids = None if groups is None else group_ids(groups, len(train[0]))
     names = None if groups is None else names_of(groups)
     test_ids, strangers = _test_groups(names, test_groups, len(test[0]))
     tokens = y.dim() == 2 and padding is not None
@@ -316,7 +316,7 @@ def _pair(x: Any, y: Any, x_name: str, y_name: str, padding: int | None) -> tupl
     return samples, labels
 
 
-def _groups(groups: Any, n: int, name: str = "groups") -> Tensor:
+def group_ids(groups: Any, n: int, name: str = "groups") -> Tensor:
     """Group ids, whole numbers or names, renumbered from 0.
 
     Args:
@@ -347,7 +347,7 @@ def _test_groups(names: Sequence[str] | None, test_groups: Any, n: int) -> tuple
             "test_groups gives the author of each test sample; give groups too, the author of each training "
             "sample"
         )
-    numbers = _groups(test_groups, n, "test_groups")
+    numbers = group_ids(test_groups, n, "test_groups")
     own, known = names_of(test_groups), set(names)
     strangers = [name for name in own if name not in known]
     place = {name: number for number, name in enumerate([*names, *strangers])}

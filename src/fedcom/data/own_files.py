@@ -262,7 +262,7 @@ def read_npz(path: Path) -> Columns:
             raise ValueError("it is not a zip of arrays")
         with zipfile.ZipFile(path) as members:
             for member in members.infolist():
-                _refuse_false_header(path, members, member)
+                _refuse_false_header(members, member)
             refuse_too_large(path, sum(member.file_size for member in members.infolist()))
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
@@ -270,7 +270,7 @@ def read_npz(path: Path) -> Columns:
         raise DataError(f"{path} cannot be read: {error}; save plain arrays with np.savez") from None
 
 
-def _refuse_false_header(path: Path, members: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+def _refuse_false_header(members: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     """Raise ValueError if an array's header says that it is longer than what follows."""
     with members.open(member) as file:
         shape, _, dtype = array_header(file)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedcom.data.dataset import names_of, numbered
+from fedcom.data.dataset import group_ids, names_of
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError
 from fedcom.registry import Registry, function_of
@@ -91,15 +91,9 @@ def split(
 
 def _given(parts: Any, clients: int | None, samples: int) -> list[Tensor]:
     """The indices of each client's samples from these, or from the client of each sample."""
-    owners = np.asarray(parts) if _is_flat(parts) else None
-    if owners is not None:
-        if owners.shape != (samples,) or owners.dtype.kind == "f":
-            raise ConfigError(
-                f"a partition that gives the client of each sample needs {samples} whole numbers or names; "
-                f"got {owners.dtype} of shape {list(owners.shape)}"
-            )
-        ids = numbered(owners)
-        parts = [np.flatnonzero(ids == client) for client in range(int(ids.max()) + 1)]
+    if _is_flat(parts):
+        ids = group_ids(parts, samples, "partition")
+        parts = [(ids == client).nonzero()[:, 0] for client in range(int(ids.max()) + 1)]
     found = indices(parts, samples)
     if clients not in (None, len(found)):
         raise ConfigError(f"clients is {clients}, but the partition has {len(found)}; leave clients out")
@@ -115,9 +109,9 @@ def client_names(partition: Any) -> tuple[str, ...] | None:
 
 def _is_flat(parts: Any) -> bool:
     """Whether something holds one number or name per item, and not several."""
-    if isinstance(parts, Tensor) or hasattr(parts, "dtype"):
-        return bool(parts.ndim == 1 and parts.dtype != object)
-    return len(parts) > 0 and all(isinstance(part, int | float | str | np.generic) for part in parts)
+    if hasattr(parts, "dtype") and parts.dtype != object:
+        return bool(parts.ndim == 1)
+    return len(parts) > 0 and all(isinstance(part, int | float | str | np.generic | None) for part in parts)
 
 
 def indices(parts: Any, samples: int, source: str = "a partition must hold") -> list[Tensor]:

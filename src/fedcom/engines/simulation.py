@@ -118,7 +118,7 @@ class Simulation:
         transport: Exchange = "chain",
     ) -> None:
         rounds, eval_every = at_least("rounds", rounds, 0), at_least("eval_every", eval_every, 1)
-        seed, chunk = at_least("seed", seed, 0), chunk and at_least("chunk", chunk, 1)
+        seed, chunk = at_least("seed", seed, 0), None if chunk is None else at_least("chunk", chunk, 1)
         participation = convert(participation, float, "participation")
         tf32, transport = convert(tf32, bool, "tf32"), convert(transport, Exchange, "transport")
         if not isinstance(task, Task):
@@ -173,6 +173,7 @@ class Simulation:
             "seed": seed,
             "eval_every": eval_every,
             "chunk": chunk,
+            "microbatch": microbatch,
             "engine": engine,
             "tf32": tf32,
             **asdict(self.stopping),

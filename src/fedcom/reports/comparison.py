@@ -40,6 +40,7 @@ class Column(NamedTuple):
     best: Callable[[Iterable[float]], float] | None = None
 
 
+SCORES = ("test_perplexity", "test_accuracy", "test_loss", "train_loss")  # see `scored_by`
 BASELINES = ("fedavg", "scaffold")  # methods whose bytes the others' are compared with
 _OF_TEXT = ("test_perplexity", "test_bits_per_character", "worst_client_perplexity")
 _OWN_TESTS = ("test_c_index", *FAIRNESS, *_OF_TEXT)  # scores that only some tasks have
@@ -115,6 +116,11 @@ def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for thing in things:
         groups.setdefault(key(thing), []).append(thing)
     return groups
+
+
+def scored_by(records: Sequence[Mapping[str, Any]]) -> str:
+    """The figure by which trials of one task are compared: the first that some record has."""
+    return next((key for key in SCORES if any(is_number(record.get(key)) for record in records)), SCORES[-1])
 
 
 def by_method(curves: Iterable[Curve]) -> dict[str, list[Curve]]:

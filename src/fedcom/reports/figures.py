@@ -29,6 +29,7 @@ UNITS = {  # for each key of a row: the title of its axis, and what its values a
     "train_loss": ("training loss", 1.0),
     "test_accuracy": ("test accuracy (%)", 100.0),
     "test_perplexity": ("test perplexity", 1.0),
+    "test_loss": ("test loss", 1.0),
 }
 VIEWS = {  # for each figure: its title, and the keys of x and y
     "loss_rounds": ("Training loss by communication round", "round", "train_loss"),

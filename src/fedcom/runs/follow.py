@@ -25,7 +25,7 @@ def follow(ranks: Ranks, duties: Mapping[str, Duty] | None = None) -> None:
             config = Config.of(told.facts["config"])
             table, run = config.table(), config.run
             of_task = [table.get(section) for section in ("data", "model", "adapter")]
-            key = json.dumps([*of_task, run.seed, run.dtype, run.init])
+            key = json.dumps([*of_task, run.seed, run.dtype, run.init, run.microbatch])
             if key not in tasks:
                 whole = build_task(config)[0]
                 tasks = {key: whole.only(ranks.block(whole.clients))}

@@ -131,7 +131,7 @@ def build_task(config: Config) -> tuple[Task, Config]:
 
 def by_characters(config: Config) -> bool:
     """Whether a config's data is text that it does not say to cut by a tokenizer."""
-    known = data_name(config) in (TEXT, "shakespeare")
+    known = config.data.name in (TEXT, "shakespeare")
     return known and config.data.tokenizer is None and config.data.tokens is None
 
 
@@ -155,7 +155,7 @@ def _warn_of_idle(config: Config) -> None:
     data, links, run, name = config.data, config.links, config.run, data_name(config)
     own_split = PARTITIONS.is_own(data.partition)
     own_data = DATASETS.is_own(name) or data.file is not None or isinstance(config.model, OwnData)
-    generated = name == "synthetic"
+    generated = data.name == "synthetic"
     files = DATASETS.is_own(name) and data.file is None and name not in ("digits", "synthetic")
     drawn = data.partition in ("dirichlet", "dirichlet-capped") or not own_split
     by_label = data.partition in ("classes", "labels")
@@ -196,7 +196,7 @@ def _drawn_task(config: Config) -> tuple[Task, Config]:
 def _lazy(config: Config) -> bool:
     """Whether samples are drawn only when needed: if data.lazy says so, or if there are very many clients."""
     c = config.data
-    can = data_name(config) == "synthetic" and c.partition in (None, "natural")
+    can = c.name == "synthetic" and c.partition in (None, "natural")
     if c.lazy and not can:
         raise ConfigError(
             f"data.lazy draws the samples of data.name=synthetic with data.partition=natural; "
@@ -230,7 +230,7 @@ def read_data(config: Config) -> Dataset:
         data = read_tokens(c.tokens, c.length)
         if c.name not in (None, TEXT, data.name):
             raise ConfigError(f"{c.tokens} was cut from {data.name}, not from {c.name}; leave data.name out")
-    elif c.path is not None and name == TEXT:
+    elif c.path is not None and c.name == TEXT:
         data = read_text(c.path, c.text_column, c.client_column, c.test, c.length, c.tokenizer)
     elif c.path is not None:
         columns, survival = (c.label_column, c.client_column), (c.time_column, c.event_column)

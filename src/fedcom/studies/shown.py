@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _TITLES = {
-    "test_loss": "test loss",
-    "train_loss": "training loss",
     "downlink_bytes": "downlink per client (MB)",
 }
 Drawn = Comparison | Simulation | Results | Outcome | str | Path

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedcom.engines.results import frame
 from fedcom.formats import counted, duration, percent, significant, unit
-from fedcom.reports.comparison import write_csv
-from fedcom.reports.figures import FAINT, INK, PALE
+from fedcom.reports.comparison import scored_by, write_csv
+from fedcom.reports.figures import FAINT, INK, PALE, UNITS
 from fedcom.reports.looks import palette
 from fedcom.reports.markdown import markdown_table
 from fedcom.reports.terminal import Column, Fitted
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 PointSummary = Mapping[str, Any]  # one method at one point of the grid: means and spreads over seeds
 _MEANS = ("test_accuracy", "train_loss", "uplink_bytes")
-_PERPLEXITY = "test_perplexity"  # which text is scored by
-_LOSS = "test_loss"  # which tasks without an accuracy are scored by
+_PERPLEXITY, _LOSS = "test_perplexity", "test_loss"  # which some tasks are scored by
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,9 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         groups.setdefault((record["method"], json.dumps(record["point"])), []).append(record)
-    means = (*_MEANS, "modelled_seconds") if timed(records) else _MEANS
-    means = (*means, _PERPLEXITY) if any(_PERPLEXITY in record for record in records) else means
-    means = (*means, _LOSS) if any(_by_loss(record) for record in records) else means
-    table = [_entry(method, runs, means) for (method, _), runs in groups.items()]
+    score = scored_by(records)
+    means = dict.fromkeys((*_MEANS, *["modelled_seconds"] * timed(records), score))
+    table = [_entry(method, runs, [*means], score) for (method, _), runs in groups.items()]
     for method in methods(table):
         own = [entry for entry in table if entry["method"] == method]
         scored = [entry for entry in own if entry["score"] is not None]
@@ -138,7 +136,7 @@ def render(table: Sequence[PointSummary]) -> "RenderableType":
 def _headings(table: Sequence[PointSummary]) -> list[str]:
     up = f"up {_unit(table)[0]}"
     perplexity = ["perplexity"] * any(_PERPLEXITY in entry for entry in table)
-    perplexity += ["test loss"] * any(map(_by_loss, table))
+    perplexity += ["test loss"] * any(_LOSS in entry for entry in table)
     return ["method", "point", "accuracy %", *perplexity, "loss", up, *["time"] * timed(table), "runs"]
 
 
@@ -156,7 +154,7 @@ def _cells(entry: PointSummary, table: Sequence[PointSummary]) -> list[str]:
     up = significant(None if sent is None else sent / _unit(table)[1], 3)
     time = [duration(entry["modelled_seconds"])] if timed([entry]) else []
     perplexity = [significant(entry[_PERPLEXITY], 4)] if _PERPLEXITY in entry else []
-    perplexity += [significant(entry.get(_LOSS), 4)] if any(map(_by_loss, table)) else []
+    perplexity += [significant(entry[_LOSS], 4)] if _LOSS in entry else []
     return [entry["method"], point, accuracy, *perplexity, loss, up, *time, runs]
 
 
@@ -167,7 +165,7 @@ def markdown(table: Sequence[PointSummary]) -> str:
     return f"{markdown_table(headings, rows, 'll' + 'r' * (len(headings) - 2))}\n\n{notes}"
 
 
-def _entry(method: str, runs: Sequence[Record], means: Sequence[str]) -> dict[str, Any]:
+def _entry(method: str, runs: Sequence[Record], means: Sequence[str], score: str) -> dict[str, Any]:
     done = [run for run in runs if run["status"] == "done"]
     entry: dict[str, Any] = {"method": method, "point": runs[0]["point"], "runs": len(runs)}
     entry |= {"diverged": len(runs) - len(done), "best": False, "edges": []}
@@ -175,16 +173,9 @@ def _entry(method: str, runs: Sequence[Record], means: Sequence[str]) -> dict[st
         values = [run[key] for run in done if run.get(key) is not None]
         entry[key] = statistics.fmean(values) if values else None
         entry[f"{key}_spread"] = statistics.stdev(values) if len(values) > 1 else None
-    loss = entry[_LOSS] if entry.get(_LOSS) is not None else entry["train_loss"]
-    score = entry["test_accuracy"] if entry["test_accuracy"] is not None else loss and -loss
-    score = -entry[_PERPLEXITY] if entry.get(_PERPLEXITY) is not None else score
-    entry["score"] = score if len(done) == len(runs) else None  # a point with a diverged seed has no score
+    whole = entry[score] is not None and len(done) == len(runs)  # a diverged seed leaves no score
+    entry["score"] = (entry[score] if score == "test_accuracy" else -entry[score]) if whole else None
     return entry
-
-
-def _by_loss(entry: Mapping[str, Any]) -> bool:
-    """Whether a record has no accuracy, but a loss of test samples."""
-    return entry.get("test_accuracy") is None and entry.get(_LOSS) is not None
 
 
 def edges_of(point: Mapping[str, Any], tried: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -207,17 +198,16 @@ def figure(table: Sequence[PointSummary], made: "Figure | None" = None) -> "Figu
     drawn.set(size_inches=(4.6 * len(names) + 0.8, 4.4), dpi=140, layout_engine="constrained")
     FigureCanvasAgg(drawn)
     panels = drawn.subplots(1, len(names), squeeze=False, sharey=True)[0]
-    accuracy = any(entry["test_accuracy"] is not None for entry in table)
+    score = scored_by(table)
     for name, axes in zip(names, panels, strict=True):
-        _panel(axes, [entry for entry in table if entry["method"] == name], accuracy, palette(names)[name])
+        _panel(axes, [entry for entry in table if entry["method"] == name], score, palette(names)[name])
         axes.set_title(name, loc="left", color=INK, weight="bold")
-    panels[0].set_ylabel("test accuracy (%)" if accuracy else "training loss", color=INK)
+    panels[0].set_ylabel(UNITS[score][0], color=INK)
     return drawn
 
 
-def _panel(axes: "Axes", entries: Sequence[PointSummary], accuracy: bool, colour: str) -> None:
-    first, *others = entries[0]["point"] or ["point"]
-    key, scale = ("test_accuracy", 100.0) if accuracy else ("train_loss", 1.0)
+def _panel(axes: "Axes", entries: Sequence[PointSummary], key: str, colour: str) -> None:
+    (first, *others), scale = entries[0]["point"] or ["point"], UNITS[key][1]
     lines: dict[str, list[tuple[Any, float, float]]] = {}
     for entry in entries:
         label = ", ".join(f"{k} {entry['point'][k]}" for k in others)

@@ -166,7 +166,7 @@ def task_of(trial: Trial, device: str, tasks: dict[str, Task]) -> Task:
     table, on = config.table(), pick_device(device)
     data = undealt(table["data"]) if on.type == "cuda" else table["data"]  # there runs may share a stack
     kind = json.dumps([data, table["model"], table.get("adapter"), config.run.dtype])
-    name = json.dumps([kind, table["data"], config.run.seed, config.run.init])
+    name = json.dumps([kind, table["data"], config.run.seed, config.run.init, config.run.microbatch])
     if name not in tasks:
         for other in [other for other in tasks if json.loads(other)[0] != kind]:
             del tasks[other]

@@ -19,7 +19,7 @@ from fedcom.config.methods import (
     with_point,
 )
 from fedcom.config.values import parse
-from fedcom.errors import ConfigError, unknown
+from fedcom.errors import ConfigError, flag, unknown
 from fedcom.runs.given import Given
 
 _SECTIONS = (
@@ -135,14 +135,17 @@ def points(grid: Table) -> list[tuple[tuple[str, Any], ...]]:
 
 def lists(grid: Table) -> dict[str, list[Any]]:
     """The values of each key of a grid; see `points`."""
-    flat = {
-        f"{name}.{key}" if isinstance(values, dict) else name: inner
-        for name, values in grid.items()
-        for key, inner in (values.items() if isinstance(values, dict) else [("", values)])
-    }
+    flat: Table = {}
     for name, values in grid.items():
-        if isinstance(values, dict) and name not in _SECTIONS:
+        if not isinstance(values, dict):
+            flat[name] = values
+        elif name not in _SECTIONS:
             raise unknown("section of the grid", name, _SECTIONS)
+        else:
+            section = "" if name == "algorithm" else f"{name}."
+            flat |= {f"{section}{key}": inner for key, inner in values.items()}
+    if "run.seed" in flat:
+        raise ConfigError(f"seeds are no part of a grid; give run.seed, the first one, and {flag('seeds')}")
     found = {key: _values(own) for key, own in flat.items()}
     for key, own in found.items():
         if any(own.count(value) > 1 for value in own):

@@ -157,7 +157,6 @@ def tune_one(
         return [r for p in points for r in play([tuple(p.items())], rungs.rounds, seeds)]
 
     for _ in range(TRIES):
-        searched = [{key: list(values) for key, values in one.items()} for one in tried]
         points = [
             tuple(zip(one, values, strict=True))
             for one in tried
@@ -168,6 +167,7 @@ def tune_one(
         except _Spent:
             ended = "the budget ended the search"
             break
+        searched = [{key: list(values) for key, values in one.items()} for one in tried]
         if all(record["status"] == FAILED for record in records):
             raise ConfigError(f"{method} cannot be tuned, because none of its runs could be made")
         found = sweep_report.summary(list({r["key"]: r for r in records}.values()))
@@ -310,6 +310,8 @@ def tune(
         raise ConfigError("name at least one method to tune, as in fedcomgate")
     known = {key for method in methods for key in method_keys(here, method)}
     check_keys((key for key in lists(grid) if "." not in key), known, "to tune")
+    if "run.rounds" in lists(grid):
+        raise ConfigError("points are compared after equal rounds, so run.rounds cannot be tuned; set it")
 
     def play(trials: Sequence[Trial]) -> list[dict[str, Any]]:
         return sweep.run_missing(trials, log, LAST, device, quiet, tasks)

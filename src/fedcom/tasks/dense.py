@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +27,7 @@ class Dense:
         """A module as such a network; None if it is of another kind."""
         if type(module) is not nn.Sequential or any(not p.requires_grad for p in module.parameters()):
             return None
-        parts = [
-            part
-            for part in module
-            if type(part) is not nn.Flatten or (part.start_dim, part.end_dim) != (1, -1)
-        ]
+        parts = list(dropwhile(_flattens, module))
         kinds = [type(part) for part in parts]
         if kinds != [nn.Linear, *[nn.ReLU, nn.Linear] * (len(kinds) // 2)]:
             return None
@@ -106,3 +103,8 @@ class Dense:
             matrix, shape = next(parts)
             layers.append((matrix.reshape(len(w), *shape), next(parts)[0] if has_bias else None))
         return layers
+
+
+def _flattens(part: nn.Module) -> bool:
+    """Whether a layer makes each sample one row, as `factors` does."""
+    return type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1)

@@ -112,7 +112,8 @@ class Terms:
     def losses(self, loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each sample of a batch; of several targets the mean."""
         if self.each is None or y.is_floating_point():  # shares of classes: torch's mean is over the samples
-            return torch.vmap(loss)(outputs.unsqueeze(1), y.unsqueeze(1)).reshape(len(y))
+            own = y.clone()  # a loss of the user's may write into it
+            return torch.vmap(loss)(outputs.unsqueeze(1), own.unsqueeze(1)).reshape(len(y))
         found = self.each(outputs, y)
         return found if y.dim() == 1 else found.flatten(1).mean(1)
 

@@ -85,6 +85,7 @@ class Objective:
         pooled: the same as a convolutional network with max-pooling, which a GPU computes by matrix products.
         drops: whether it drops something in training; found by `rehearse` if only its forward says so.
         convolved: how many numbers its convolutions give per sample; found by `rehearse`.
+        writes: whether the module writes into its input, and is given copies; found by `rehearse`.
         several: how the inputs of the module lie in the rows of x, if it takes several.
         microbatch: of how many samples per client a gradient is computed at once, at most; None: of all.
         same_in_any_stack: whether, on a CPU, a client's gradient has the same bits in any stack of clients.
@@ -117,7 +118,7 @@ class Objective:
         self.dense = Dense.of(module, self.layout) if loss is None else None
         self.pooled = Pooled.of(module, self.layout) if loss is None else None
         self.drops, self.several = has_dropout(self.module), cast(Inputs | None, None)
-        self.convolved = 0
+        self.convolved, self.writes = 0, False
         self._embeds, self._recurs = embeds(self.module), has_frozen_recurrence(self.module)
         self.microbatch = cast(int | None, None)
         self._gradients = self.dense.gradients if self.dense else vmap(grad(self._weighted_loss))
@@ -233,6 +234,7 @@ class Objective:
             return self._call(self._module_of_this_thread("evaluated"), tensors, x)
 
     def _call(self, module: nn.Module, tensors: Vectors, x: Tensor) -> Tensor:
+        x = x.clone() if self.writes else x
         args, named = ((x,), {}) if self.several is None else self.several.apart(x, self._embeds)
         found = tensor_of(functional_call(module, tensors, args, named))
         given = tensors[self.layout.names[0]].dtype
@@ -256,7 +258,7 @@ class Objective:
         """The loss of a whole batch, if it is one of batches; without weights all samples weigh the same."""
         weight = outputs.new_full((len(y),), 1 / len(y)) if weight is None else weight
         assert self.loss is not None
-        return self.loss(outputs, y, weight)
+        return self.loss(outputs, y.clone(), weight)  # which may write into it
 
     def balanced(self, y: Tensor, weight: Tensor, share: Tensor | None = None) -> Tensor:
         """The weights of samples that make the weighted sum of `losses` the mean that the loss defines.
@@ -361,15 +363,15 @@ class Objective:
         return [slice(i, i + size) for i in range(0, samples, size)] if size < samples else []
 
     def look_inside(self, x: Tensor) -> Tensor:
-        """Set `drops` and `convolved` by a call of the module on some samples, and return its outputs.
+        """Set `drops`, `convolved` and `writes` by a call of the module on some samples; returns its outputs.
 
         A module that changes its buffers by that is refused, and so are adapters that it passes by.
         """
         module, tensors = self._module_of_this_thread(), self.whole_layout.tensors(self.complete(self.start))
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         with Masks(None) as masks, convolve.counting(module) as given, watched(module) as idle:
-            outputs = self._call(module, tensors, x)
-        self.convolved = sum(given) // len(x)
+            outputs = self._call(module, tensors, own := x.clone())
+        self.convolved, self.writes = sum(given) // len(x), own._version > 0
         self.drops = self.drops or masks.calls > 0
         for name, buffer in module.named_buffers():
             old = before.get(name, buffer)
@@ -485,7 +487,7 @@ class Objective:
 
     def _found(self) -> dict[str, Any]:
         """What was found out about the module with the data, and how it is to compute."""
-        names = ("drops", "several", "microbatch", "convolved")
+        names = ("drops", "several", "microbatch", "convolved", "writes")
         return {name: getattr(self, name) for name in names}
 
     def to(self, device: torch.device) -> "Objective":

@@ -111,7 +111,7 @@ def _check_mean(objective: Objective, x: Tensor, y: Tensor) -> None:
         return
     outputs = objective.outputs(objective.start, x)
     try:
-        whole = float(objective.loss(outputs, y).mean())
+        whole = float(objective.loss(outputs, y.clone()).mean())
     except Exception:  # it may be a function of one sample
         return
     mean = float(objective.losses(outputs, y).mean())

@@ -168,8 +168,9 @@ class Marks:
         return dict(zip(FAIRNESS, (fmean(found), min(found), pstdev(found)), strict=True)) | worst
 
     def own(self, metrics: Mapping[str, Metric], rows: slice = slice(None)) -> dict[str, float]:
-        """The user's metrics on some of the samples."""
-        return {name: _number(name, f(self.outputs[rows], self.y[rows])) for name, f in metrics.items()}
+        """The user's metrics on some of the samples; each is given copies, which it may write into."""
+        pair = self.outputs[rows], self.y[rows]
+        return {name: _number(name, f(*(x.clone() for x in pair))) for name, f in metrics.items()}
 
 
 def numbers(found: Tensor | None, y: Tensor) -> Numbers:

@@ -100,7 +100,7 @@ def arguments(
     Args:
         several: how its inputs lie in x, if it takes several.
     """
-    x = inputs(module, x, dtype)
+    x = inputs(module, x, dtype).clone()  # a module may write into it
     return ((x,), {}) if several is None else several.apart(x, embeds(module))
 
 

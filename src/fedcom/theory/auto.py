@@ -226,7 +226,8 @@ def _q(task: Task, prober: Prober, links: Links, eta: float) -> float:
     """The codec's q on what clients would send; 0 if it is lossless or biased."""
     if links.uplink.lossless or not links.uplink.unbiased:
         return 0.0
-    key = ("q", repr(links), eta)
+    own = prober.algorithm
+    key = ("q", repr(links), eta, own.batch, own.weight_decay, int(prober.draw.key))
     if key not in task.notes:
         task.notes[key] = prober.codec(links, prober.updates(eta, 2), draws=2)[0].value
     return float(task.notes[key])

@@ -15,6 +15,7 @@ from torch import nn
 from fedcom import Identity, Int, Links, Simulation, Task, TopK
 from fedcom.engines.remote import messages
 from fedcom.engines.remote.coordinator import Coordinator
+from fedcom.engines.remote.faults import Faults
 from fedcom.engines.remote.messages import Envelope
 from fedcom.engines.remote.participant import Participant, StaleCall
 from fedcom.engines.remote.terms import Terms
@@ -558,6 +559,12 @@ def test_a_damaged_state_counts_as_lost(tmp_path: Path, caplog: pytest.LogCaptur
     reply = transport.clients[BAD].answer(calls[BAD])
     assert messages.unseal(reply)[0].kind == messages.LOST
     assert "counts as lost" in caplog.text
+
+
+def test_a_log_that_cannot_be_written_is_told_as_the_disks_fault(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"cannot write to .*; free some space or choose another place"):
+        Faults(tmp_path / "file" / "faults.jsonl").note(0, void=True)
 
 
 def test_envelopes_survive_packing() -> None:

@@ -187,6 +187,25 @@ def test_bits_are_those_of_the_ledger_and_the_bound_is_that_of_their_rate(tmp_pa
     assert "int, uplink bits 2 fedpaq, int 2-bit unbiased — 0.500 — 14.4 2.14e-09" in text
 
 
+def test_bits_count_the_messages_of_the_codec_alone_by_its_own_header(tmp_path: Path) -> None:
+    others = {
+        "D statistics": {"header": 32},
+        "envelope": {"header": 110},
+        "refused": {"late": 9},
+        "q": {"header": 32},
+    }
+    books = {"clients": 2, "downlink": {"vectors": {}}}
+    own = {"D": {"header": 6, "codes": 4}}  # 10 bytes in two compact messages of ten coordinates
+    run = make(tmp_path / "a", ledger={**books, "uplink": {"vectors": {**own, **others}}})
+    config = (
+        (run / "config.toml").read_text().replace('"int"\nbits = 2', '"peaks"\nbits = 1\ncorrelated = true')
+    )
+    (run / "config.toml").write_text(config)
+    assert "peaks, uplink bits 1, correlated fedpaq, peaks 1-bit unbiased — 0.500 — 4.00 0.00392" in shown(
+        run
+    )
+
+
 def test_estimated_bytes_are_called_so(tmp_path: Path) -> None:
     books = {"clients": 2, "uplink": {"vectors": {"D": {"codes": 4}}}, "downlink": {"vectors": {}}}
     exact = make(tmp_path / "exact", ledger=books | {"exact": True})

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from fedcom.saving.whole import disk_errors
 from fedcom.traffic.ledger import Ledger
 
 log = logging.getLogger("fedcom")
@@ -125,6 +126,7 @@ class Faults:
 
 
 def _append(path: Path, facts: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(facts) + "\n")
+    with disk_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(facts) + "\n")

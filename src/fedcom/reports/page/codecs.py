@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedcom.codecs import CODECS
+from fedcom.codecs import CODECS, Codec
 from fedcom.codecs.wire import HEADER
 from fedcom.errors import FedcomError
 from fedcom.formats import NOTHING, is_number, significant
@@ -12,7 +12,8 @@ from fedcom.plain import pick
 from fedcom.reports.page.collect import LINK, JsonObject, SavedRun, by_label, is_usable
 from fedcom.reports.page.markup import Cell, Html, table, tag
 
-SCALAR, NUMBER = "q", "number "  # in the ledger: a name and a prefix of single numbers, which are no vectors
+# In the ledger, what no codec carries: by name, single numbers by how they begin, statistics by how they end.
+NAMES, NUMBER, STATISTICS = ("q", "envelope", "refused"), "number ", " statistics"
 NOTE = (
     "q = |Q(x) - x|² / |x|², measured on clients' messages; bits as counted, headers included. The last "
     "column is 1/(4ᴿ - 1), the least q of an unbiased codec on Gaussian vectors at R bits."
@@ -45,7 +46,7 @@ def codec_table(runs: Sequence[SavedRun]) -> Html:
 
 def _words(section: Mapping[str, Any]) -> tuple[str, str]:
     parameters = (f"{key} {value}" for key, value in section.items() if key != "name" and key not in LINK)
-    share = ["budgets by client"] if "budgets" in section else []
+    share = ["budgets by client"] * ("budgets" in section) + ["correlated"] * bool(section.get("correlated"))
     return str(section["name"]), ", ".join([*parameters, *share])
 
 
@@ -93,17 +94,22 @@ def rates(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
     return found
 
 
-def _bias(section: JsonObject) -> str:
-    """Whether the codec is lossless, unbiased or biased; a dash for one that is not registered.
+def _codec(section: JsonObject) -> Codec | None:
+    """The codec of a link; None for one that is not registered.
 
     A config can name a codec by its module. A report must not import and run such code, so it is unknown.
     """
-    if section["name"] not in CODECS:
-        return NOTHING
+    if section.get("name") not in CODECS:
+        return None
     try:
-        own = {key: value for key, value in section.items() if key not in LINK}
-        codec = pick(CODECS, own, "codec")
+        return pick(CODECS, {key: value for key, value in section.items() if key not in LINK}, "codec")
     except FedcomError:
+        return None
+
+
+def _bias(section: JsonObject) -> str:
+    """Whether the codec is lossless, unbiased or biased; a dash for one that is not registered."""
+    if (codec := _codec(section)) is None:
         return NOTHING
     return "lossless" if codec.lossless else "unbiased" if codec.unbiased else "biased"
 
@@ -114,11 +120,14 @@ def _bits(way: str, runs: Sequence[SavedRun]) -> float | None:
     for run in runs:
         d = run.summary.get("parameters")
         sent = run.ledger.get("uplink", ())  # the mean sent down has the same names
-        names = {name for name in sent if name != SCALAR and not name.startswith(NUMBER)}
+        names = {name for name in sent if not (name in NAMES or name.startswith(NUMBER))}
+        names = {name for name in names if not name.endswith(STATISTICS)}
         if is_usable(d) and d > 0 and run.ledger:
+            codec = _codec(run.config.get(way, {}))
+            header = HEADER if codec is None else codec.format.HEADER
             carried = [parts for name, parts in run.ledger[way].items() if name in names]
             size += sum(sum(parts.values()) for parts in carried)
-            coordinates += d * sum(parts.get("header", 0) / HEADER for parts in carried)
+            coordinates += d * sum(parts.get("header", 0) / header for parts in carried)
     return 8 * size / coordinates if coordinates else None
 
 

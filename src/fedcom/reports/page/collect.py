@@ -12,7 +12,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from fedcom.errors import ConfigError
 from fedcom.formats import NOTHING, printable
-from fedcom.reports.comparison import grouped
+from fedcom.reports.comparison import SCORES, grouped
 from fedcom.runs.curve import Curve
 from fedcom.runs.folder import holder
 from fedcom.runs.status import state
@@ -21,7 +21,7 @@ from fedcom.tasks.scores import WORST
 JsonObject = dict[str, Any]  # from a JSON or TOML file
 Notice = tuple[str, str]  # what was wrong, where
 T = TypeVar("T")
-LINK = ("budgets", "bandwidths", "memory", "clip", "first")  # keys of a link, not of its codec
+LINK = ("budgets", "bandwidths", "memory", "clip", "correlated", "first")  # keys of a link, not of its codec
 _NAME = 40  # characters of a client's name that the page shows
 _SEED = re.compile(r"seed-\d+")
 _BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
@@ -331,8 +331,7 @@ def _records(text: str) -> tuple[list[JsonObject], list[int]]:
     def parse(line: str) -> tuple[str, JsonObject]:
         record = _json_object(line)
         point = {str(key): value for key, value in record["point"].items()}
-        known = ("test_accuracy", "train_loss", "uplink_bytes")
-        scores = {key: record[key] for key in known if is_usable(record.get(key))}
+        scores = {key: record[key] for key in SCORES if is_usable(record.get(key))}
         told = {"method": str(record["method"]), "status": str(record["status"])}
         return str(record["key"]), {**told, "point": point, **scores}
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedcom.formats import MB, is_number
-from fedcom.reports.comparison import BASELINES, compare_table, grouped
+from fedcom.reports.comparison import BASELINES, compare_table, grouped, scored_by
+from fedcom.reports.figures import UNITS
 from fedcom.reports.page.collect import JsonObject, SavedRun, SavedSweep, by_label, natural
 from fedcom.reports.page.curves import X
 from fedcom.reports.page.sections import target_of
@@ -77,12 +78,12 @@ def _grid(sweep: SavedSweep) -> dict[str, Any]:
     groups = grouped(sweep.records, lambda r: (r["method"], json.dumps(r["point"], sort_keys=True)))
     if not groups:
         return {}
-    score = "test_accuracy" if any("test_accuracy" in record for record in sweep.records) else "train_loss"
+    score = scored_by(sweep.records)
     keys = dict.fromkeys(key for record in sweep.records for key in record["point"])
     axes = {key: _values(sweep.records, key) for key in keys}
     points = []
     for (method, _), group in groups.items():
-        scores = [record[score] for record in group if record["status"] == "done" and score in record]
+        scores = [r[score] for r in group if r["status"] == "done" and is_number(r.get(score))]
         whole = len(scores) == len(group)
         points.append(
             {
@@ -99,6 +100,7 @@ def _grid(sweep: SavedSweep) -> dict[str, Any]:
         "name": Path(sweep.folder).resolve().name,
         "done": done,
         "score": score,
+        "title": UNITS[score][0],
         "axes": axes,
         "points": points,
     }

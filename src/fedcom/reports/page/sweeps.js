@@ -4,7 +4,7 @@ const axesOf = {}; // the two keys that are shown, by the sweep's name
 
 function sweepMap(sweep, method, [across, down], room) {
   const own = sweep.points.filter((p) => p.method === method);
-  const better = sweep.score === "train_loss" ? (a, b) => a < b : (a, b) => a > b;
+  const better = sweep.score === "test_accuracy" ? (a, b) => a > b : (a, b) => a < b;
   const [columns, rows] = [sweep.axes[across], down ? sweep.axes[down] : [""]];
   const cellOf = (i, j) => own
     .filter((p) => p.at[across] === columns[j] && (!down || p.at[down] === rows[i]))
@@ -17,7 +17,7 @@ function sweepMap(sweep, method, [across, down], room) {
   const written = (score) => (!known(score) || !Number.isFinite(score) ? "" : sweep.score === "test_accuracy" ? (100 * score).toFixed(1) : number(score, 3));
   const rank = (score) => {
     const share = range[1] > range[0] ? (score - range[0]) / (range[1] - range[0]) : 1;
-    return sweep.score === "train_loss" ? 1 - share : share;
+    return sweep.score === "test_accuracy" ? share : 1 - share;
   };
   const at = (i, j) => [`${across} ${columns[j]}`, ...(down ? [`${down} ${rows[i]}`] : [])].join(", ");
   const place = cells.flatMap((row, i) => row.map((c, j) => [c, i, j])).find(([c]) => c && c.score === top);
@@ -57,10 +57,9 @@ function drawSweeps() {
       drawSweeps();
     });
     const names = [...new Set(sweep.points.map((p) => p.method))];
-    const unit = sweep.score === "test_accuracy" ? "test accuracy, %" : "training loss";
     const rest = keys.length > 2 ? "; over the other keys, the best" : "";
     return element("div", {}, element("h3", {}, sweep.name),
-      element("p", { class: "quiet" }, `${unit}, mean over seeds${rest}; ★ is the best, × diverged; ${sweep.done}`),
+      element("p", { class: "quiet" }, `${sweep.title}, mean over seeds${rest}; ★ is the best, × diverged; ${sweep.done}`),
       ...(keys.length > 2 ? [element("div", { class: "controls" }, pick(0, "Across"), pick(1, "Down"))] : []),
       element("div", { class: "heats" }, ...names.map((method) => sweepMap(sweep, method, chosen, room))));
   }));
