@@ -213,3 +213,17 @@ def test_a_task_without_classes_is_planned_by_its_loss(tmp_path: Path) -> None:
     columns = [column.header for column in plan.render(found, plan.Goal(bytes=1e6)).columns]
     assert "loss" in columns
     assert "acc %" not in columns
+
+
+def test_two_classes_with_one_output_are_planned_by_their_accuracy(tmp_path: Path) -> None:
+    lines = [f"{i % 7},{i % 5},{int(i % 7 > 2)},{'ab'[i % 2]}" for i in range(80)]
+    (tmp_path / "mine.csv").write_text("\n".join(["p,q,ill,client", *lines]))
+    table = {
+        "data": {"path": str(tmp_path / "mine.csv"), "label_column": "ill", "test": 0.25},
+        "model": {"name": "binary"},
+        "algorithm": {"tau": 2, "batch": 8},
+        "run": {"rounds": 8},
+        "methods": {"fedavg": {}},
+    }
+    (found,) = plan.plan(table, plan.Goal(accuracy=0.1), tmp_path / "a", device="cpu", quiet=True)
+    assert (found.how, found.by_loss) == ("reached in the pilot", False)

@@ -183,6 +183,16 @@ def test_a_budget_that_cannot_be_kept_is_refused_with_the_least() -> None:
     assert tune.tune_one(table, "fedcomgate", GRID, 3, run, 4.3 - 2, limit=4.3)["spent"] <= 4.3
 
 
+def test_of_points_that_score_alike_those_of_the_smaller_loss_run_on() -> None:
+    run, _ = scored({"eta": 0.02, "gamma": 2.0})
+
+    def alike(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+        return [{**record, "test_accuracy": 0.9} for record in run(trials)]
+
+    found = tune.tune_one({"run": {"rounds": 100}}, "fedcomgate", GRID, 1, alike, budget=5)
+    assert (found["eta"], found["gamma"]) == (0.02, 2.0)
+
+
 def test_what_diverges_is_dropped_on_the_way() -> None:
     run, seen = scored({"eta": 0.2, "gamma": 2.0}, limit=0.05)
     found = tune.tune_one({"run": {"rounds": 100}}, "fedcomgate", GRID, 3, run, budget=5)

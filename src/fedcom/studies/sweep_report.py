@@ -88,10 +88,15 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
         own = [entry for entry in table if entry["method"] == method]
         scored = [entry for entry in own if entry["score"] is not None]
         if scored:
-            best = max(scored, key=lambda entry: (entry["score"], -(entry["train_loss"] or 0)))
+            best = max(scored, key=rank)
             tried = {key: [entry["point"][key] for entry in own] for key in best["point"]}
             best |= {"best": True, "edges": edges_of(best["point"], tried)}
     return table
+
+
+def rank(entry: PointSummary) -> tuple[float, float]:
+    """What points with a score are compared by: the score, then the training loss."""
+    return entry["score"], -(entry["train_loss"] or 0)
 
 
 def methods(table: Sequence[PointSummary]) -> list[str]:

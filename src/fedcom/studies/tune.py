@@ -249,12 +249,13 @@ def _best(
     records: Sequence[Mapping[str, Any]], points: Sequence[Point], start: Sequence[Mapping[str, Any]]
 ) -> list[Point]:
     """The points in order of their scores, the best start first; those that diverged are dropped."""
-    entries = sweep_report.summary(list(records))
+    entries = [e for e in sweep_report.summary(list(records)) if e["score"] is not None]
     own = {
-        json.dumps({k: v for k, v in e["point"].items() if k != "run.rounds"}): e["score"] for e in entries
+        json.dumps({k: v for k, v in e["point"].items() if k != "run.rounds"}): sweep_report.rank(e)
+        for e in entries
     }
-    scored = [(own.get(json.dumps(dict(p))), p) for p in points]
-    alive = sorted(((score, i) for i, (score, _) in enumerate(scored) if score is not None), reverse=True)
+    scored = [own.get(json.dumps(dict(p))) for p in points]
+    alive = sorted(((rank, i) for i, rank in enumerate(scored) if rank is not None), reverse=True)
     ranked = [points[i] for _, i in alive]
     first = [p for p in ranked if dict(p) in start][:1]
     return [*first, *(p for p in ranked if p not in first)] or list(points[:1])

@@ -93,7 +93,7 @@ class Pilots:
             for label in labels
             for s in range(seed, seed + SEEDS)
         ]
-        if self.goal.accuracy is not None and not task_of(trials[0], self.device, self.tasks).classes:
+        if self.goal.accuracy is not None and not task_of(trials[0], self.device, self.tasks).answers:
             raise ConfigError(
                 f"{flag('accuracy')} is for tasks of classes, and this has none; give {flag('loss')}"
             )
