@@ -3,6 +3,7 @@
 import json
 import tomllib
 import zipfile
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,16 @@ def damaged_archives() -> None:
     pyarrow.parquet.write_table(table, "bomb.parquet")
     for name, columns in (("gap", {"a": [1, None]}), ("index", {"a": [1, 2], "__index_level_0__": [5, 7]})):
         pyarrow.parquet.write_table(pyarrow.table({**columns, "label": [0, 1]}), f"{name}.parquet")
+
+
+def test_decimals_of_a_database_are_numbers(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    prices = pyarrow.array([Decimal("9.50"), Decimal("10.25"), Decimal("-1.00")])
+    parquet.write_table(pyarrow.table({"a": prices, "label": prices}), tmp_path / "mine.parquet")
+    data = read_own(tmp_path / "mine.parquet", None, None, None, Draw.seeded(0))
+    assert (data.x.tolist(), data.y.tolist()) == ([[9.5], [10.25], [-1.0]], [[9.5], [10.25], [-1.0]])
+    assert data.classes == 0
 
 
 @pytest.mark.parametrize(("overrides", "message"), REFUSED)

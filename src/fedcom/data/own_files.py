@@ -287,6 +287,11 @@ def _is_number(value: object) -> bool:
     return True
 
 
+def _plain(column: Any) -> Any:
+    """A column of Parquet, of floating-point numbers in place of decimals, as databases write them."""
+    return column.cast("float64") if str(column.type).startswith("decimal") else column
+
+
 def _parquet(path: Path) -> Columns:
     table = optional("pyarrow.parquet", "'fedcom[parquet]'")
     try:
@@ -300,7 +305,7 @@ def _parquet(path: Path) -> Columns:
     for name in found.column_names:
         if found[name].null_count:
             raise DataError(f"column {name!r} of {path} has empty cells; fill them in, or leave the rows out")
-    columns = {name: found[name].to_numpy() for name in found.column_names}
+    columns = {name: _plain(found[name]).to_numpy() for name in found.column_names}
     for name, values in columns.items():
         if (row := first_unusable(values)) is not None:
             raise DataError(
