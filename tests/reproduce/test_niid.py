@@ -266,3 +266,5 @@ def test_where_scaffold_alone_is_best_its_two_vectors_count() -> None:
         f"{data}, {deal}" for data in niid.SETS for deal in niid.DEALS if niid.vectors(f"{data}, {deal}") == 2
     }
     assert alone == {"fashion-mnist, 3 labels", "cifar-10, dirichlet"}  # elsewhere FedProx is as good
+    assert niid.best_published("mnist, iid") == ("fedprox", pytest.approx(0.992))
+    assert niid.best_published("cifar-10, dirichlet") == ("scaffold", pytest.approx(0.68))

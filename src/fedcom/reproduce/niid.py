@@ -184,12 +184,16 @@ def collapses(name: str) -> bool:
 
 
 def vectors(name: str) -> int:
-    """How many vectors a client sends per round in the best of the methods that were published for a panel.
+    """How many vectors a client sends per round in the best of the methods published for a panel."""
+    return VECTORS.get(best_published(name)[0], 1)
 
-    Of equally good ones the one that sends fewest counts.
+
+def best_published(name: str) -> tuple[str, float]:
+    """The best of the methods that were published for a panel, and its accuracy.
+
+    Of equally good ones it is the first of those that send fewest vectors.
     """
-    theirs = published(name)
-    return min(VECTORS.get(method, 1) for method in theirs if theirs[method] == max(theirs.values()))
+    return max(published(name).items(), key=lambda item: (item[1], -VECTORS.get(item[0], 1)))
 
 
 def fewer(results: StudyResults, name: str, label: str, ways: Sequence[str] = ("uplink_bytes",)) -> float:
@@ -210,7 +214,7 @@ def fewer(results: StudyResults, name: str, label: str, ways: Sequence[str] = ("
 
 def compressed_table(results: StudyResults, name: str) -> list[dict[str, Any]]:
     """The chosen label's line: accuracy in % beside the best published one, and times fewer bytes."""
-    method, theirs = max(published(name).items(), key=lambda item: item[1])
+    method, theirs = best_published(name)
     lines = []
     for run in results.panel(name).runs(1):
         score = accuracy(results, name, run.method)
@@ -232,7 +236,7 @@ def compressed_table(results: StudyResults, name: str) -> list[dict[str, Any]]:
 def judge_compressed(results: StudyResults, p: Panel) -> list[Verdict]:
     if collapses(p.name):
         return []
-    theirs, (label,) = max(published(p.name).values()), p.methods
+    (_, theirs), (label,) = best_published(p.name), p.methods
     score, times = accuracy(results, p.name, label), fewer(results, p.name, label)
     return [
         Verdict.of(

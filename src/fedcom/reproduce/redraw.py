@@ -24,7 +24,7 @@ Line = Mapping[str, str]  # of points.csv
 
 
 def redraw(study: Study, out: Path) -> list[Verdict]:
-    """Write a study's images, verdicts and page from the points.csv and the page in its folder.
+    """Write a study's images, table, verdicts and page from the points.csv and the page in its folder.
 
     ConfigError if the study as it is now has runs that are not among these points.
     """

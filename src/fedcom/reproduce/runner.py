@@ -58,11 +58,6 @@ def reproduce(
             raise ConfigError(f"{study.name}: no point could be run; the messages above say why")
         results = results_of(panels, records, scale, missing)
         write_csv(_points(results.records), out / "points.csv")
-        if study.table is not None:
-            lines = [
-                {"panel": p.name, **line} for p in results.panels for line in study.table(results, p.name)
-            ]
-            write_csv(lines, out / "table.csv")
         lost = [_not_run(results, name, missing[name]) for name in missing]
         return publish(study, results, lost, out)
 
@@ -76,12 +71,15 @@ def _there(panels: Sequence[Panel], path: Path, scale: Scale) -> tuple[list[Pane
 
 
 def publish(study: Study, results: StudyResults, lost: Sequence[Verdict], out: Path) -> list[Verdict]:
-    """Draw and judge a study's results; write its images, verdicts and page; return all verdicts.
+    """Draw and judge a study's results; write its images, table, verdicts and page; return all verdicts.
 
     Args:
         lost: the verdicts on panels that were not run.
     """
     images = study.draw(results, out)
+    if study.table is not None:
+        lines = [{"panel": p.name, **line} for p in results.panels for line in study.table(results, p.name)]
+        write_csv(lines, out / "table.csv")
     verdicts = [*study.judge(results), *lost]
     write_study(out, verdicts, study_page(study, results, verdicts, images))
     return verdicts
