@@ -193,6 +193,23 @@ def test_of_points_that_score_alike_those_of_the_smaller_loss_run_on() -> None:
     assert (found["eta"], found["gamma"]) == (0.02, 2.0)
 
 
+def test_a_point_that_ran_to_the_end_counts_to_the_end() -> None:
+    def run(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+        found = []
+        for trial in trials:
+            eta, gamma = (dict(trial.point)[key] for key in ("eta", "gamma"))
+            far = abs(math.log(eta / 0.2)) + abs(math.log(gamma))
+            short = trial.config.run.rounds < 100  # there the largest steps look best
+            row = {"test_accuracy": 0.5 + 0.1 * eta * gamma if short else 0.9 - 0.1 * far}
+            found.append({**trial.facts, "status": "done", "train_loss": 1.0, "uplink_bytes": 1.0, **row})
+        return found
+
+    grid = {"eta": [0.05, 0.1, 0.2], "gamma": [0.5, 1.0]}
+    found = tune.tune_one({"run": {"rounds": 100}}, "fedavg", grid, 1, run, budget=3)
+    assert (found["eta"], found["gamma"], found["accuracy"]) == (0.2, 1.0, 90.0)
+    assert found["note"] == "grid widened by eta 0.4, gamma 2"
+
+
 def test_what_diverges_is_dropped_on_the_way() -> None:
     run, seen = scored({"eta": 0.2, "gamma": 2.0}, limit=0.05)
     found = tune.tune_one({"run": {"rounds": 100}}, "fedcomgate", GRID, 3, run, budget=5)

@@ -134,7 +134,7 @@ def tune_one(
     rungs = Rungs(run_of(table).rounds, budget)
     ladder = rungs.of(sum(map(size, grids)))
     spent, seen, found = 0.0, dict[str, dict[str, Any]](), list[dict[str, Any]]()
-    records, ended = list[dict[str, Any]](), ""
+    records, ended, whole = list[dict[str, Any]](), "", list[Point]()
     _refuse_too_small(ladder, rungs.rounds, seeds, limit)
 
     def play(points: Sequence[Point], rounds: int, seeds: int = 1, spare: int = 0) -> list[dict[str, Any]]:
@@ -151,7 +151,8 @@ def tune_one(
     def search(points: Sequence[Point]) -> list[dict[str, Any]]:
         for (_, rounds), (kept, _) in itertools.pairwise(ladder):
             points = _best(play(points, rounds, spare=seeds - 1), points, start)[:kept]
-        return play(points, rungs.rounds, spare=seeds - 1)
+        whole.extend(point for point in points if point not in whole)  # with those of earlier searches
+        return play(whole, rungs.rounds, spare=seeds - 1)
 
     def confirm(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         return [r for p in points for r in play([tuple(p.items())], rungs.rounds, seeds)]
