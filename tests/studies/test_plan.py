@@ -69,6 +69,11 @@ def test_what_the_pilot_reaches_is_measured_and_not_continued() -> None:
     assert by_loss.rounds == pytest.approx(81, abs=2)
 
 
+def test_what_is_reached_at_the_start_costs_nothing() -> None:
+    found = plan.predict("x", CONFIG, METHOD, [rows(falling, 50)], plan.Goal(loss=3.0))
+    assert (found.rounds, found.up, found.down, found.seconds) == (0, 0.0, 0.0, 0.0)
+
+
 def test_what_has_levelled_off_or_diverged_is_not_reached() -> None:
     level = plan.predict("x", CONFIG, METHOD, [rows(lambda r: 0.3, 50)], plan.Goal(accuracy=0.9))
     assert level.rounds is None

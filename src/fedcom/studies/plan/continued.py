@@ -53,14 +53,14 @@ class Need(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A cost: so much at the start, and so much per round."""
+    """A cost: so much with the first round, and so much per round."""
 
     start: float
     slope: float
 
     def at(self, rounds: float) -> float:
-        """The cost of so many rounds."""
-        return self.start + self.slope * rounds
+        """The cost of so many rounds; of none it is nothing."""
+        return self.start + self.slope * rounds if rounds else 0.0
 
 
 def fit(rounds: Sequence[float], errors: Sequence[float]) -> Power:
