@@ -206,6 +206,16 @@ def test_a_text_is_cut_into_sequences_and_unknown_characters_are_one():
             from_text(bad)
 
 
+def test_text_is_written_in_the_characters_of_a_model():
+    data = from_text({"b": ("abcab", "axb"), "a": ("ba", "")}, length=3).in_characters("cxb~")
+    assert (data.tokens.characters, data.classes) == ("cxb~", 6)
+    c, b = 2, 4
+    assert data.x.tolist() == [[1, b, c], [1, 0, 0], [b, 0, 0]]
+    assert data.y.tolist() == [[b, c, 1], [b, -100, -100], [1, -100, -100]]
+    assert data.test_x.tolist() == [[1, 1, 0]]
+    assert data.in_characters("cxb~") is data
+
+
 def test_own_text_is_a_file_or_a_folder_per_client_or_jsonl(tmp_path, monkeypatch):
     lay(tmp_path / "own", {"anna.txt": b"first line\nsecond line\nthird line", ".hidden": b"\xff"})
     lay(tmp_path / "own" / "bert", {"1.txt": b"one and\ntwo", "2.txt": b"three and\nfour\nfive"})
@@ -337,6 +347,8 @@ def test_bytes_of_older_tokenizers_of_llama2c_do_not_hide_words(tmp_path):
         tokenizer = llama2c.Tokenizer(tmp_path / file)
         assert tokenizer.encode("a,aé\n€") == [1, 262, 260, 261, 263, 3 + 10, 3 + 0xE2, 3 + 0x82, 3 + 0xAC]
         assert tokenizer.decode(tokenizer.encode("a,aé\n€")) == "a,aé\n€"
+        tokens = Tokens(tokenizer=str(tmp_path / file))
+        assert tokens.decode(tokens.encode("a,aé\n€")) == "a,aé\n€", "without the space put before a text"
 
 
 def test_a_tokenizer_file_cuts_text_into_tokens(tmp_path):

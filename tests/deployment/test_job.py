@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedcom import FedAvg, Simulation, Task, token_cross_entropy
 from fedcom.config import Config, read
 from fedcom.deployment.flower.new import new
 from fedcom.deployment.job import Job
@@ -74,6 +75,28 @@ def test_a_job_leaves_a_run_folder_like_any_other(tmp_path: Path) -> None:
     assert "names" not in partition  # which only the clients may know
     again = job().serve(Here(job(), tmp_path / "others"), out)  # it is done already
     assert [row["round"] for row in again.curve.rows] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("more", [{}, {"loss": token_cross_entropy}], ids=["usual loss", "named"])
+def test_a_job_of_text_has_the_loss_and_the_scores_of_tokens(tmp_path: Path, more: dict[str, Any]) -> None:
+    def text(client: int, clients: int) -> tuple[torch.Tensor, torch.Tensor]:
+        y = (torch.arange(5 + client).unsqueeze(1) * torch.arange(4)) % 3
+        return y.roll(1, 1), torch.where((torch.arange(4) == 3) & (y != 0), -100, y)
+
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 3))
+    given = {"model": lambda: module, "client_data": text, "test_data": lambda: text(7, 3), **more}
+    settings = ("algorithm.name=fedavg", "algorithm.batch=full")
+    there = Here(job(*settings, **given), tmp_path / "clients")
+    assert job(*settings, **given).serve(there, tmp_path / "run").error is None
+    own = [text(client, 3) for client in range(3)]
+    x, y = (torch.cat(parts) for parts in zip(*own, strict=True))
+    groups = [client for client in range(3) for _ in own[client][0]]
+    task = Task.from_arrays(module, x, y, *text(7, 3), groups=groups)
+    row = Simulation(task, FedAvg(tau=2, batch="full"), rounds=3, device="cpu").run()[-1]
+    last = read_rows(tmp_path / "run")[-1]
+    for score in ("test_loss", "test_accuracy", "test_perplexity"):
+        assert last[score] == pytest.approx(row[score])
 
 
 @pytest.mark.parametrize("batch_norm", ["averaged", "own"])

@@ -576,6 +576,21 @@ def test_what_peft_cannot_hold_is_refused(also: str, said: str, tmp_path: Path) 
         lora(base, 2, layers="first", also=("first", also), method="fedex")
 
 
+def test_peft_takes_all_names_that_end_as_that_of_a_part_which_is_saved(tmp_path: Path) -> None:
+    base = nn.ModuleDict({name: nn.Linear(3, 3) for name in ("first", "norm", "subnorm", "st", "out")})
+    files = save_peft(lora(base, 2, layers="first", also="norm"), tmp_path)
+    assert json.loads((files / "adapter_config.json").read_text())["modules_to_save"] == ["norm", "subnorm"]
+    saved = load_file(files / "adapter_model.safetensors")
+    assert torch.equal(saved["base_model.model.subnorm.weight"], base["subnorm"].weight)
+    for also, whole in (("st", "first"), ("out", "lora_dropout")):
+        with pytest.raises(ConfigError, match=f"'{also}' is saved, and what ends so is too, as '{whole}'"):
+            save_peft(lora(base, 2, layers="first", also=also), tmp_path)
+    for more in ({"dilation": 2}, {"padding_mode": "circular"}):
+        line = nn.Sequential(nn.Conv1d(2, 2, 3, **more))
+        with pytest.raises(ConfigError, match="layer '0' is a convolution with dilation"):
+            save_peft(lora(line, 2, layers="0"), tmp_path)
+
+
 @pytest.mark.parametrize("adapter", ["rolora", "fedex"])
 def test_a_run_s_folder_holds_what_its_model_needs(adapter: str, tmp_path: Path, command: Command) -> None:
     """Adapters without a base that stays, and a config that says the same again."""

@@ -247,6 +247,26 @@ def test_a_model_of_characters_goes_on_with_the_letters_of_its_clients(
     assert {*text} <= {*"to be or not to be\n\N{REPLACEMENT CHARACTER}"}
 
 
+def test_a_model_of_characters_reads_other_text_in_its_own(tmp_path: Path, command: Command) -> None:
+    """Text with as many characters that lie otherwise among them, and text with more."""
+    for folder, letters in {"first": "ab cd~", "other": "#ab cd", "more": "!#ab cd~é"}.items():
+        (tmp_path / folder).mkdir()
+        for name in ("anna", "bert"):
+            (tmp_path / folder / f"{name}.txt").write_text(f"{letters}\n" + "ab cd\n" * 8)
+    settings = ("data.name=text", "data.path=first", "data.length=6", "model.name=gru", "model.hidden=8")
+    rates = ("algorithm.name=fedavg", "algorithm.eta=0.5", "algorithm.tau=2", "run.rounds=4")
+    assert command("run", *settings, *rates, "--out", "run", "--quiet", "--device", "cpu").code == 0
+    first, other, more = (
+        json.loads(command("evaluate", "run", f"data.path={folder}", "--device", "cpu").out)
+        for folder in ("first", "other", "more")
+    )
+    assert other["test_loss"] == more["test_loss"] == first["test_loss"]
+    said = command("generate", "run", "--prompt", "ab", "--tokens", "9").out
+    (tmp_path / "first").rename(tmp_path / "away")
+    (tmp_path / "other").rename(tmp_path / "first")
+    assert command("generate", "run", "--prompt", "ab", "--tokens", "9").out == said
+
+
 @pytest.mark.filterwarnings("default:the text is cut into characters")
 def test_a_pretrained_model_on_characters_is_told_and_goes_on_with_them(
     tmp_path: Path, command: Command

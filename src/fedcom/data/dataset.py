@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedcom.data.forms import unpacked
 from fedcom.data.inputs import Inputs, arrays
-from fedcom.data.tokens import IGNORED, Tokens
+from fedcom.data.tokens import IGNORED, PADDING, UNKNOWN, Tokens
 from fedcom.errors import ConfigError, DataError, unknown
 
 _NAMES = "OSUT"  # numpy's kinds of objects and texts
@@ -66,6 +66,17 @@ class Dataset:
         mean, deviation, largest = self.pixels
         x, test_x = ((half * deviation + mean) / largest for half in (self.x, self.test_x))
         return replace(self, x=x, test_x=test_x, pixels=None)
+
+    def in_characters(self, characters: str) -> "Dataset":
+        """The same text in another vocabulary; what is no text of characters stays as it is."""
+        old = self.tokens
+        if old is None or old.tokenizer is not None or old.characters == characters:
+            return self
+        tokens = Tokens(characters)
+        codes = torch.cat([torch.tensor([PADDING, UNKNOWN]), tokens.encode(old.characters)])
+        halves = (self.x, self.y, self.test_x, self.test_y)
+        x, y, test_x, test_y = (torch.where(half < 0, half, codes[half.clamp(min=0)]) for half in halves)
+        return replace(self, x=x, y=y, test_x=test_x, test_y=test_y, classes=tokens.size, tokens=tokens)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ _BYTE = b"<0x%02X>"  # the word of a single byte
 _BYTES = {_BYTE % byte: bytes([byte]) for byte in range(256)}
 _BETWEEN = re.compile("(?<=[^ ])(?= )")  # where a text may be cut if no token reaches across
 _SIGNS = 3  # the first tokens: an unknown one, the beginning and the end of a text
-_START = 1  # the token before each text
+START = 1  # the token before each text
 _PLAIN = [chr(byte).encode() for byte in range(256)]  # the words of single bytes in older files
 
 
@@ -49,7 +49,7 @@ class Tokenizer:
         """The tokens of a text, the one of its beginning first."""
         whole = f" {text}" if text else ""
         pieces = _BETWEEN.split(whole) if self._apart else [whole]
-        return [_START, *(token for piece in pieces for token in self._joined(piece))]
+        return [START, *(token for piece in pieces for token in self._joined(piece))]
 
     def _join(self, text: str) -> list[int]:
         found, known = list[int](), self._number
@@ -72,4 +72,4 @@ class Tokenizer:
         words = [self._words[t] for t in tokens if _SIGNS <= t < len(self._words)]
         raw = b"".join(_BYTES.get(word, word) for word in words)
         text = raw.decode(errors="replace")
-        return text.removeprefix(" ") if tokens[:1] == [_START] else text
+        return text.removeprefix(" ") if tokens[:1] == [START] else text

@@ -227,6 +227,7 @@ def read_text(
     test: float | str | None = None,
     length: int | None = None,
     tokenizer: str | None = None,
+    characters: str | None = None,
 ) -> Dataset:
     """The data set of a user's own text.
 
@@ -235,6 +236,7 @@ def read_text(
         test: the share of each client's lines to test on; None: TEST.
         length: of a sequence; None: LENGTH.
         tokenizer: see `from_text`.
+        characters: the vocabulary where there is no tokenizer; None: found.
     """
     if isinstance(test, str):
         raise ConfigError(
@@ -243,4 +245,7 @@ def read_text(
     documents = read_texts(path, text, client)
     whole = {name: "\n".join(own) for name, own in documents.items()}
     share, length = TEST if test is None else test, LENGTH if length is None else length
-    return from_text(whole, test=share, length=length, tokenizer=tokenizer, name=Path(path).stem)
+    known = characters if tokenizer is None else None
+    return from_text(
+        whole, test=share, length=length, tokenizer=tokenizer, characters=known, name=Path(path).stem
+    )

@@ -78,7 +78,9 @@ class Tokens:
         path = at_path(self.tokenizer or "")
         if path.suffix == ".bin":
             old = llama2c.Tokenizer(path)
-            return _File(len(old), lambda text: old.encode(text)[1:], old.decode)
+            return _File(
+                len(old), lambda text: old.encode(text)[1:], lambda ids: old.decode([llama2c.START, *ids])
+            )
         package = optional("tokenizers", "'fedcom[text]'")
         try:
             inner = package.Tokenizer.from_file(str(path))

@@ -32,7 +32,7 @@ from fedcom.runs.prepare import objective_of
 from fedcom.runs.record import Outcome, record
 from fedcom.tasks.losses import Loss, Terms
 from fedcom.tasks.rehearsal import rehearse
-from fedcom.tasks.task import Task
+from fedcom.tasks.task import Task, fitted
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Job:
         objective = objective_of(
             self.config.run, self._model, self._loss, getattr(self.parts, "batch_norm", None)
         )
-        objective = objective if data is None else objective.taking(data.inputs)
+        objective = objective if data is None else fitted(objective, data)
         sizes, classes = self._sizes(), 0 if data is None else data.classes
         x = torch.zeros(0) if data is None else objective.inputs(data.x)
         y = torch.zeros(0) if data is None else objective.targets(data.y)
@@ -172,9 +172,9 @@ class Job:
         if function is None:
             return None
         x, y = function(*arguments)
-        loss = self._loss
-        ignored = Terms.of(loss).ignored
-        return from_arrays(x, y, name=self._name, any_targets=loss is not None, ignored=ignored)
+        loss, terms = self._loss, Terms.of(self._loss)
+        any_targets = loss is not None and not terms.tokens
+        return from_arrays(x, y, name=self._name, any_targets=any_targets, ignored=terms.ignored)
 
     @property
     def _loss(self) -> Loss | None:

@@ -1,7 +1,9 @@
 """Build the task and the simulation that a config describes."""
 
+import json
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from fedcom.registry import short_name
 from fedcom.rounds.cohort import sample_size
 from fedcom.rounds.rules import Measure, relative_error
 from fedcom.rounds.together import check
+from fedcom.runs.files import CHARACTERS
 from fedcom.tasks.adapters import Adapter, load_kept
 from fedcom.tasks.generate import tokenizer_file
 from fedcom.tasks.losses import Loss
@@ -222,7 +225,8 @@ def data_label(config: Config) -> str:
 
 
 def read_data(config: Config) -> Dataset:
-    """The data set that a config describes."""
+    """The data set that a config describes; text of characters is in the vocabulary of run.init."""
+    known = None if config.run.init is None else _characters(Path(config.run.init))
     c, name, draw = config.data, data_name(config), Draw.seeded(config.run.seed)
     if isinstance(config.model, OwnData):
         data = config.model.data(c.clients or 20, draw.fold("data"))
@@ -231,7 +235,7 @@ def read_data(config: Config) -> Dataset:
         if c.name not in (None, TEXT, data.name):
             raise ConfigError(f"{c.tokens} was cut from {data.name}, not from {c.name}; leave data.name out")
     elif c.path is not None and c.name == TEXT:
-        data = read_text(c.path, c.text_column, c.client_column, c.test, c.length, c.tokenizer)
+        data = read_text(c.path, c.text_column, c.client_column, c.test, c.length, c.tokenizer, known)
     elif c.path is not None:
         columns, survival = (c.label_column, c.client_column), (c.time_column, c.event_column)
         data = read_own(c.path, *columns, c.test, draw.fold("test"), *survival, c.normalise)
@@ -248,7 +252,18 @@ def read_data(config: Config) -> Dataset:
             length=c.length,
             tokenizer=c.tokenizer,
         )
+    data = data if known is None else data.in_characters(known)
     return data if c.pixels is None else data.in_unit_range()
+
+
+def _characters(path: Path) -> str | None:
+    """The vocabulary of a model of characters that a run left; None: its file does not say."""
+    from safetensors import SafetensorError, safe_open
+
+    with suppress(OSError, SafetensorError, ValueError), safe_open(path, "pt") as file:
+        found = json.loads((file.metadata() or {}).get(CHARACTERS, "null"))
+        return found if isinstance(found, str) else None
+    return None
 
 
 def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:

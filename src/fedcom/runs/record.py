@@ -34,6 +34,7 @@ from fedcom.runs.display import Display, progress
 from fedcom.runs.facts import accuracy_of, environment, partition_of, similarity_of, table_of
 from fedcom.runs.files import (
     BASE,
+    CHARACTERS,
     CHECKPOINTS,
     FAULTS,
     FILES,
@@ -381,7 +382,9 @@ class _Recorder:
         tensors = {
             key: value.detach().cpu().clone(memory_format=apart) for key, value in kept(module).items()
         }
-        write_tensors(self.out / name, tensors)
+        tokens = self.simulation.task.tokens
+        told = None if tokens is None or tokens.tokenizer else {CHARACTERS: json.dumps(tokens.characters)}
+        write_tensors(self.out / name, tensors, told)
 
     def _summarise(self, status: str, error: BaseException | None = None) -> None:
         last = dict(self.rows[-1]) if self.rows else {}

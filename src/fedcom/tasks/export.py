@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
 
 from fedcom.errors import ConfigError, StorageError
 from fedcom.tasks.adapters import PRODUCTS, Adapted, AdaptedEmbedding, adapted_layers, merged
@@ -13,6 +14,13 @@ from fedcom.tasks.llama import LlamaModule
 
 _PREFIX = "base_model.model."
 _NO_PEFT = "which peft's files cannot hold; write the merged weights instead"
+_PARTS = (
+    "base_layer",
+    "lora_A.default",
+    "lora_B.default",
+    "lora_dropout",
+    "lora_dropout.default",
+)  # of peft's
 
 
 def save_peft(module: nn.Module, folder: str | Path, base: str = "") -> Path:
@@ -75,6 +83,12 @@ def _check_peft(module: nn.Module, layers: dict[str, Adapted]) -> None:
     for name, part in module.named_modules(remove_duplicate=False):
         if name not in layers and any(part is layer for layer in layers.values()):
             raise ConfigError(f"layer {name!r} has another name too, {_NO_PEFT}")
+    for name, layer in layers.items():
+        if isinstance(layer, _ConvNd) and (layer.padding_mode != "zeros" or set(layer.dilation) != {1}):
+            raise ConfigError(
+                f"layer {name!r} is a convolution with dilation {layer.dilation[0]} and padding_mode "
+                f"{layer.padding_mode}, {_NO_PEFT}"
+            )
     every = [id(p) for _, p in module.named_parameters(remove_duplicate=False)]
     for name, p in module.named_parameters():
         owner, _, which = name.rpartition(".")
@@ -89,10 +103,20 @@ def _check_peft(module: nn.Module, layers: dict[str, Adapted]) -> None:
 
 
 def _also(module: nn.Module, adapted: set[str]) -> list[str]:
-    """The parts of a module, without an adapter, that have parameters which are trained, or statistics."""
+    """The parts of a module, without an adapter, that have parameters which are trained, or statistics.
+
+    And those whose names end as theirs.
+    """
     trained = {name.rpartition(".")[0] for name, p in module.named_parameters() if p.requires_grad}
-    parts = [name for name, part in module.named_modules() if name in trained or isinstance(part, _NormBase)]
-    return [name for name in parts if name not in adapted]
+    named = dict(module.named_modules())
+    parts = [name for name, part in named.items() if name in trained or isinstance(part, _NormBase)]
+    ends = tuple(name for name in parts if name not in adapted)
+    found = [name for name in named if name.endswith(ends)]  # which is what peft takes for them
+    within = [name for name in found if any(f"{layer}.".startswith(f"{name}.") for layer in adapted)]
+    if own := [*within, *(name for name in _PARTS if name.endswith(ends))]:
+        end = next(end for end in ends if own[0].endswith(end))
+        raise ConfigError(f"{end!r} is saved, and what ends so is too, as {own[0]!r}, {_NO_PEFT}")
+    return found
 
 
 def _write(

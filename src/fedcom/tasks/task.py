@@ -51,6 +51,15 @@ class Details(NamedTuple):
     confusion: list[list[int]]  # test samples by class, and by the class they were taken for
 
 
+def fitted(objective: Objective, data: Dataset) -> Objective:
+    """An objective for the inputs of some data; without a loss it has that of tokens if y has them."""
+    if objective.loss is None and data.classes and data.y.dim() == 2:
+        made: Any = objective.__reduce__()  # the same with another loss
+        module, _, *others = made[1]
+        objective = Objective(module, token_cross_entropy, *others).in_parts(objective.microbatch)
+    return objective.taking(data.inputs)
+
+
 @dataclass(frozen=True, repr=False)
 class Task:
     """Clients' samples and the objective on them.
@@ -139,14 +148,10 @@ class Task:
         Args:
             parts: the indices of each client's samples, as tensors, arrays or lists.
         """
-        if objective.loss is None and data.classes and data.y.dim() == 2:
-            made: Any = objective.__reduce__()  # the same with another loss
-            module, _, *others = made[1]
-            objective = Objective(module, token_cross_entropy, *others).in_parts(objective.microbatch)
         parts = indices(parts, len(data.y))
         check_parts(parts, len(data.y))
         sizes = torch.tensor([len(part) for part in parts])
-        order, objective = torch.cat(parts), objective.taking(data.inputs).to(data.x.device)
+        order, objective = torch.cat(parts), fitted(objective, data).to(data.x.device)
         x, test_x = (objective.inputs(t) for t in (data.x[order], data.test_x))
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
         classes = rehearse(objective, x, y, data.classes)
