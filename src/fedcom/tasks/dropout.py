@@ -35,9 +35,9 @@ def _share(part: nn.Module) -> float:
 
 
 def has_frozen_recurrence(module: nn.Module) -> bool:
-    """Whether a recurrent layer or cell of torch's has no trained parameter, so that it needs `Masks`."""
+    """Whether a recurrent layer or cell of torch's has a frozen parameter, so that it needs `Masks`."""
     parts = [part for part in module.modules() if isinstance(part, nn.RNNBase | nn.RNNCellBase)]
-    return any(not any(p.requires_grad for p in part.parameters()) for part in parts)
+    return any(not p.requires_grad for part in parts for p in part.parameters())
 
 
 class Masks(TorchFunctionMode):

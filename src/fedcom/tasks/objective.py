@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any, Literal, cast
 
 import torch
@@ -175,8 +176,8 @@ class Objective:
     def inputs(self, x: Tensor) -> Tensor:
         """Samples in the model's dtype; whole numbers stay whole if the module has an embedding."""
         found = _finite(inputs(self.module, x, self.layout.dtype))
-        mixed = self.several is not None and any(self.several.whole)
-        if mixed and not torch.equal(self._whole_numbers(x), self._whole_numbers(found)):
+        whole = self.several is not None and "whole" in self.several.kinds
+        if whole and not torch.equal(self._whole_numbers(x), self._whole_numbers(found)):
             raise DataError(f"an input has whole numbers beyond those of {found.dtype}; give dtype='float64'")
         return found
 
@@ -187,7 +188,8 @@ class Objective:
     def whole_parts(self, x: Tensor) -> list[Tensor]:
         """The inputs of whole numbers, each by itself [samples, ...]."""
         args, named = ((x,), {}) if self.several is None else self.several.apart(x, keeps=True)
-        return [part for part in (*args, *named.values()) if not part.is_floating_point()]
+        numbers = (part for part in (*args, *named.values()) if part.dtype != torch.bool)
+        return [part for part in numbers if not part.is_floating_point()]
 
     def taking(self, several: Inputs | None) -> "Objective":
         """The same objective for a module of several inputs.
@@ -395,6 +397,8 @@ class Objective:
     ) -> Tensor:
         """The Hessian of each client's weighted sum of losses times a vector, one row per client.
 
+        It is zero at statistics, which no rate moves.
+
         Args:
             v: the vector of each client, one row per client; `gradients` explains the others.
         """
@@ -406,16 +410,20 @@ class Objective:
         given = (w, x, y, weight) if key is None else (w, x, y, weight, key, first)
         with torch.enable_grad(), _attention_twice_differentiable():
             try:
-                return self._product(v, *given)
+                return self._flat_at_statistics(self._product(v, *given))
             except RuntimeError as error:
-                if re.match(r"derivative for .* is not implemented", str(error)):
+                if re.match(r"(the )?derivative for .* is not implemented", str(error)):
                     raise ConfigError(
                         "the module or its loss has no second derivative, by which auto rates are set "
                         f"({told(error)}); give eta and gamma"
                     ) from error
                 if not str(error).startswith(_NO_RULE):
                     raise
-            return self._slow_product(v, *given)
+            return self._flat_at_statistics(self._slow_product(v, *given))
+
+    def _flat_at_statistics(self, product: Tensor) -> Tensor:
+        last = self.statistics
+        return torch.nn.functional.pad(product[..., :-last], (0, last)) if last else product
 
     def _product(self, v: Tensor, w: Tensor, *given: Any) -> Tensor:
         w = w.detach().requires_grad_()
@@ -527,6 +535,13 @@ def _attention_twice_differentiable() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
+def _fields(thing: Any) -> list[str]:
+    """The names of what an object holds; one of a dataclass may have no dictionary."""
+    if is_dataclass(thing):
+        return [field.name for field in fields(thing)]
+    return list(getattr(thing, "__dict__", {}))
+
+
 def tensor_of(outputs: Any) -> Tensor:
     """The tensor that a module means by what it returns."""
     found = outputs
@@ -535,7 +550,7 @@ def tensor_of(outputs: Any) -> Tensor:
     elif isinstance(found, tuple | list) and found and not hasattr(found, "logits"):
         found = found[0]
     elif not isinstance(found, Tensor):
-        held = vars(found) if hasattr(found, "__dict__") else {}
+        held = {name: getattr(found, name) for name in _fields(found)}
         found = getattr(found, "logits", next(iter(held.values())) if len(held) == 1 else None)
     if not isinstance(found, Tensor):
         keys = f" with the keys {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
