@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import fedcom
@@ -358,6 +359,10 @@ class Branching(nn.Module):
         if self.how == "average":
             self.mean = 0.9 * self.mean + out.detach().mean(0)
             return out - self.mean
+        if self.how == "checkpoint":
+            return checkpoint(self.inner, x, use_reentrant=False)
+        if self.how == "old checkpoint":
+            return checkpoint(self.inner, x, use_reentrant=True)
         if self.how == "random":
             return out + torch.randn_like(out)
         return out[out > 0][:3].reshape(1, 3)
@@ -373,9 +378,12 @@ class Branching(nn.Module):
         ("other random", r"other outputs when it is called again"),
         ("count", r"other outputs when it is called again"),
         ("average", r"changes its buffer 'mean' when it is called"),
+        ("checkpoint", r"saves memory by torch.utils.checkpoint; leave that out, and lower run.chunk or run"),
+        ("old checkpoint", r"an autograd.Function without setup_context: .* torch.utils.checkpoint, leave"),
         ("mask", r"shape depends on values|cannot take one sample"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_errors_of_vmap_are_translated(how: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         task(module=Branching(how))
