@@ -365,21 +365,28 @@ class Objective:
     def look_inside(self, x: Tensor) -> Tensor:
         """Set `drops` and `convolved` by a call of the module on some samples, and return its outputs.
 
-        A module that changes its buffers by that is refused, and so are adapters that it passes by.
+        A module that changes its buffers or parameters by that is refused, and so are adapters that it passes
+        by.
         """
-        module, tensors = self._module_of_this_thread(), self.whole_layout.tensors(self.complete(self.start))
+        w = self.complete(self.start)
+        module, tensors = self._module_of_this_thread(), self.whole_layout.tensors(w.clone())
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         with Masks(None) as masks, convolve.counting(module) as given, watched(module) as idle:
             outputs = self._call(module, tensors, x)
         self.convolved = sum(given) // len(x)
         self.drops = self.drops or masks.calls > 0
         for name, buffer in module.named_buffers():
-            old = before.get(name, buffer)
-            if old.shape == buffer.shape and bool((old.ne(buffer) & old.eq(old)).any()):
+            if _differ(before.get(name, buffer), buffer):
                 raise ConfigError(
                     f"the module changes its buffer {name!r} when it is called, which clients that are "
                     "computed side by side cannot; leave that out, or call the eval() of the part if it does "
                     "so in training alone"
+                )
+        for name, old in self.whole_layout.tensors(w).items():
+            if _differ(old, tensors[name]):
+                raise ConfigError(
+                    f"the module changes its parameter {name!r} when it is called, as weight.data.clamp_() "
+                    "does; compute with a changed copy in forward instead"
                 )
         with Masks(None):
             check_idle(module, idle, lambda: self._call(module, tensors, x))
@@ -511,6 +518,11 @@ def _finite(x: Tensor) -> Tensor:
     if not torch.isfinite(x).all():
         raise DataError(f"the data holds NaN, infinity or a number beyond {x.dtype}; scale it")
     return x
+
+
+def _differ(old: Tensor, new: Tensor) -> bool:
+    """Whether a number of a tensor is another one now, which NaN cannot be."""
+    return old.shape == new.shape and bool((old.ne(new) & old.eq(old)).any())
 
 
 def _total(parts: Iterable[Tensor]) -> Tensor:

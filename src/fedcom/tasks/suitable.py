@@ -204,12 +204,16 @@ def _lazy(module: nn.Module) -> bool:
     return any(is_lazy(x) for x in (*module.parameters(), *module.buffers()))
 
 
-_VALUES = "reads the value of a tensor, as `if x.sum() > 0` and .item() do; use torch.where(condition, a, b)"
+_VALUES = (
+    "reads the value of a tensor, as `if x.sum() > 0`, .item(), .numpy() do; use torch.where(condition, a, b)"
+)
 _IN_PLACE = "writes into a tensor, as `x += y` and `x[0] = y` do; write x = x + y, or use torch.where"
+SIDE_BY_SIDE = "clients are computed side by side (torch.vmap), and the module or its loss"
 _MEMORY = "leave that out, and lower run.chunk or run.microbatch if memory is short"
 _VMAP = {  # how torch's own messages begin or what only they say, and what is meant
     r"vmap: .*data-dependent control flow": _VALUES,
     r"vmap: .*calling \.item\(\)": _VALUES,
+    r"Cannot access data pointer of Tensor": _VALUES,
     r"vmap: .*\(self, \*extra_args\) is not possible": _IN_PLACE,
     r"output with shape \[.*\] doesn't match the broadcast shape \[": _IN_PLACE,
     r"vmap: (called random operation|.*rrelu_with_noise)": "draws random numbers, so no run could be "
@@ -232,7 +236,4 @@ def translated(error: RuntimeError) -> ConfigError | None:
     what = next((words for said, words in _VMAP.items() if re.match(said, text, re.DOTALL)), None)
     if what is None and not re.match(_OTHER_VMAP, text):
         return None
-    return ConfigError(
-        "clients are computed side by side (torch.vmap), and the module or its loss "
-        + (what or f"fails there: {told(error)}")
-    )
+    return ConfigError(f"{SIDE_BY_SIDE} {what or f'fails there: {told(error)}'}")
