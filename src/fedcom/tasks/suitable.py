@@ -2,6 +2,7 @@
 
 import copy
 import re
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -207,6 +208,10 @@ def _lazy(module: nn.Module) -> bool:
 _VALUES = (
     "reads the value of a tensor, as `if x.sum() > 0`, .item(), .numpy() do; use torch.where(condition, a, b)"
 )
+_SDPA = (
+    "reads the value of a tensor, as models of transformers do to see whether a mask masks anything; "
+    "make the model with attn_implementation='eager'"
+)
 _IN_PLACE = "writes into a tensor, as `x += y` and `x[0] = y` do; write x = x + y, or use torch.where"
 SIDE_BY_SIDE = "clients are computed side by side (torch.vmap), and the module or its loss"
 _MEMORY = "leave that out, and lower run.chunk or run.microbatch if memory is short"
@@ -236,4 +241,8 @@ def translated(error: RuntimeError) -> ConfigError | None:
     what = next((words for said, words in _VMAP.items() if re.match(said, text, re.DOTALL)), None)
     if what is None and not re.match(_OTHER_VMAP, text):
         return None
+    frames = traceback.walk_tb(error.__traceback__)
+    called = {frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in frames}
+    if what == _VALUES and "transformers" in called:
+        what = _SDPA
     return ConfigError(f"{SIDE_BY_SIDE} {what or f'fails there: {told(error)}'}")
