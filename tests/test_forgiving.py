@@ -353,9 +353,9 @@ class Branching(nn.Module):
             return total
         if self.how == "other random":
             return out * (1 + random.random())
-        if self.how == "count":
+        if self.how in ("count", "drop and count"):
             self.calls = getattr(self, "calls", 0) + 1
-            return out * self.calls
+            return out * self.calls if self.how == "count" else nn.functional.dropout(out, 0.5) * self.calls
         if self.how == "average":
             self.mean = 0.9 * self.mean + out.detach().mean(0)
             return out - self.mean
@@ -389,6 +389,7 @@ class Branching(nn.Module):
         ("random", r"draws random numbers, so no run could be repeated"),
         ("other random", r"other outputs when it is called again"),
         ("count", r"other outputs when it is called again"),
+        ("drop and count", r"other outputs when it is called again"),
         ("average", r"changes its buffer 'mean' when it is called"),
         ("numpy", r"reads the value of a tensor, as .* .numpy\(\) do"),
         ("clamp", r"changes its parameter 'inner.weight' when it is called"),

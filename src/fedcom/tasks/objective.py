@@ -234,6 +234,11 @@ class Objective:
         with Masks(None):
             return self._call(self._module_of_this_thread("evaluated"), tensors, x)
 
+    def in_training(self, w: Tensor, x: Tensor) -> Tensor:
+        """The same in the module's own mode."""
+        with Masks(None):
+            return self._call(self._module_of_this_thread(), self.whole_layout.tensors(self.complete(w)), x)
+
     def _call(self, module: nn.Module, tensors: Vectors, x: Tensor) -> Tensor:
         args, named = ((x,), {}) if self.several is None else self.several.apart(x, self._embeds)
         found = tensor_of(functional_call(module, tensors, args, named))
