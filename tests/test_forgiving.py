@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import fedcom
@@ -352,12 +353,28 @@ class Branching(nn.Module):
             return total
         if self.how == "other random":
             return out * (1 + random.random())
-        if self.how == "count":
+        if self.how in ("count", "drop and count"):
             self.calls = getattr(self, "calls", 0) + 1
-            return out * self.calls
+            return out * self.calls if self.how == "count" else nn.functional.dropout(out, 0.5) * self.calls
         if self.how == "average":
             self.mean = 0.9 * self.mean + out.detach().mean(0)
             return out - self.mean
+        if self.how == "numpy":
+            return out * float(out.detach().numpy().sum())
+        if self.how == "clamp":
+            self.inner.weight.data.clamp_(-0.01, 0.01)
+            return self.inner(x)  # type: ignore[no-any-return]
+        if self.how == "normalise":
+            self.inner.weight.data = nn.functional.normalize(self.inner.weight.data)
+            return self.inner(x)  # type: ignore[no-any-return]
+        if self.how == "table":
+            return self.inner.weight[:, x[:, 0]].T
+        if self.how == "slope":
+            return out + torch.autograd.functional.jacobian(torch.sum, x)[:, :1]  # type: ignore[no-any-return, no-untyped-call]
+        if self.how == "checkpoint":
+            return checkpoint(self.inner, x, use_reentrant=False)
+        if self.how == "old checkpoint":
+            return checkpoint(self.inner, x, use_reentrant=True)
         if self.how == "random":
             return out + torch.randn_like(out)
         return out[out > 0][:3].reshape(1, 3)
@@ -366,16 +383,28 @@ class Branching(nn.Module):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("if", r"reads the value of a tensor, as `if x.sum\(\) > 0` .* use torch.where"),
-        ("item", r"reads the value of a tensor, as .* .item\(\) do"),
+        ("if", r"reads the value of a tensor, as `if x.sum\(\) > 0`, .* use torch.where"),
+        ("item", r"reads the value of a tensor, as .* .item\(\), .numpy\(\) do"),
         ("in place", r"writes into a tensor, as `x \+= y`"),
         ("random", r"draws random numbers, so no run could be repeated"),
         ("other random", r"other outputs when it is called again"),
         ("count", r"other outputs when it is called again"),
+        ("drop and count", r"other outputs when it is called again"),
         ("average", r"changes its buffer 'mean' when it is called"),
+        ("numpy", r"reads the value of a tensor, as .* .numpy\(\) do"),
+        ("clamp", r"changes its parameter 'inner.weight' when it is called"),
+        ("normalise", r"changes its parameter 'inner.weight' when it is called"),
+        (
+            "table",
+            r"numbers are floating-point unless a module has an nn.Embedding; call .long\(\) in forward",
+        ),
+        ("slope", r"the module or its loss fails there: RuntimeError: You are attempting to call"),
+        ("checkpoint", r"saves memory by torch.utils.checkpoint; leave that out, and lower run.chunk or run"),
+        ("old checkpoint", r"an autograd.Function without setup_context: .* torch.utils.checkpoint, leave"),
         ("mask", r"shape depends on values|cannot take one sample"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_errors_of_vmap_are_translated(how: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         task(module=Branching(how))

@@ -12,9 +12,9 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
-from fedcom import FedAvg, Int, Simulation, Task, llama, lora, save_merged, save_peft
+from fedcom import ConfigError, FedAvg, Int, Simulation, Task, llama, lora, save_merged, save_peft
 from fedcom.tasks.adapters import adapted_layers
 
 VOCABULARY, LENGTH = 67, 12
@@ -127,6 +127,30 @@ def taken(folder: Path) -> None:
     assert all(".lora_" in name for name in moved)
 
 
+def masked(folder: Path) -> None:
+    """A padding mask counts as in transformers, with the attention that does not look into it."""
+    x, y = tokens(), torch.arange(8) % 3
+    mask = torch.arange(LENGTH) < 4 + torch.arange(8).unsqueeze(1)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+
+    def made(attention: str) -> BertForSequenceClassification:
+        torch.manual_seed(0)
+        config = BertConfig(vocab_size=VOCABULARY, num_labels=3, attn_implementation=attention, **sizes)
+        return BertForSequenceClassification(config)
+
+    given = {"input_ids": x, "attention_mask": mask}
+    said = ""
+    try:
+        Task.from_arrays(made("sdpa"), given, y, clients=2)
+    except ConfigError as error:
+        said = str(error)
+    assert said.endswith("make the model with attn_implementation='eager'"), said
+    task, model = Task.from_arrays(made("eager"), given, y, given, y, clients=2), made("eager").eval()
+    with torch.no_grad():
+        same(task.objective.outputs(task.objective.start, task.test_x), model(**given).logits)
+    Simulation(task, FedAvg(eta=0.1), rounds=1).run()
+
+
 if __name__ == "__main__":
-    for check in (logits, exported, taken):
+    for check in (logits, exported, taken, masked):
         check(Path(sys.argv[1]) / check.__name__)

@@ -73,6 +73,8 @@ def test_what_is_dropped_is_torchs_dropout() -> None:
         whole = F.dropout2d(x, 0.3)
         assert torch.equal(whole, whole[..., :1, :1].expand_as(whole))
         assert F.dropout(x, 1.0).eq(0).all()
+        assert torch.dropout(x, p=1.0, train=True).eq(0).all()
+        assert F.dropout(x, torch.tensor(1.0)).eq(0).all()  # type: ignore[arg-type]
         assert F.dropout(x, 0.0) is F.dropout(x, 0.5, training=False) is x
         assert F.dropout(inside := x.clone(), 0.5, inplace=True) is inside
         with pytest.raises(ValueError, match="between 0 and 1"):

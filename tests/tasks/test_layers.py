@@ -81,7 +81,7 @@ class Pair(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, real: Tensor | None = None) -> Scores:
         assert input_ids.dtype == torch.int64
-        assert attention_mask.dtype == torch.int64
+        assert attention_mask.dtype in (torch.int64, torch.bool)
         h = (self.embedding(input_ids) * attention_mask.unsqueeze(-1)).mean(-2)
         real = h.new_zeros(*h.shape[:-1], 6) if real is None else real
         return Scores(self.last(torch.cat((h, real), -1)))
@@ -130,12 +130,18 @@ def test_a_dataclass_of_one_field_is_understood_and_others_are_told() -> None:
     class One:
         scores: Tensor
 
+    @dataclass(slots=True)
+    class Bare:
+        scores: Tensor
+
     class Wraps(nn.Linear):
         kind: Any = One
 
         def forward(self, input: Tensor) -> Any:
             return self.kind(super().forward(input))
 
+    assert Task.from_arrays(Wraps(6, 2), REAL, Y, clients=2).classes == 2
+    Wraps.kind = Bare
     assert Task.from_arrays(Wraps(6, 2), REAL, Y, clients=2).classes == 2
     Wraps.kind = staticmethod(lambda scores: replace(Scores(scores), logits=None))
     with pytest.raises(ConfigError, match=r'returns a Scores; it must return .* an object with "logits"'):
@@ -185,6 +191,37 @@ def test_modules_of_several_inputs_train_as_on_one(form: str, tmp_path: Path) ->
     again = Simulation(task, rounds=3, device="cpu", chunk=1, **given, links=Links(Int(6), encode=True))
     assert again.restore(tmp_path / "saved")
     assert torch.equal(again.server.w, done.server.w)
+
+
+class Padded(nn.Module):
+    """Attention over numbers that a mask of True leaves out, and the mean of as many places as are told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, padding: Tensor, count: Tensor) -> Tensor:
+        h = self.body(x, src_key_padding_mask=padding).masked_fill(padding.unsqueeze(-1), 0.0)
+        return self.last(h.sum(1) / count.unsqueeze(-1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", "lists"])
+def test_true_and_false_stay_so_and_an_input_may_be_one_number(kind: str) -> None:
+    """Attention adds a mask of numbers to its scores, and leaves out where one of truths is True."""
+    x, count = Draw.seeded(3).normal(12 * 5 * 4, torch.float64).reshape(12, 5, 4), 1 + torch.arange(12) % 5
+    padding = torch.arange(5) >= count.unsqueeze(-1)
+    given = {"torch": padding, "numpy": padding.numpy(), "lists": padding.tolist()}[kind]
+    inputs = {"x": x, "padding": given, "count": count}
+    task = Task.from_arrays(Padded(), inputs, Y[:12], inputs, Y[:12], clients=2, dtype="float64")
+    found = Padded().double()(x, padding, count).detach()
+    assert close(task.objective.outputs(task.objective.start, task.test_x), found)
+    Simulation(task, "fedavg", rounds=1, device="cpu").step()
+    with pytest.raises(
+        DataError, match=r"x is x \[5, 4\], padding \[5\] true or false, .* padding \[5\] whole"
+    ):
+        Task.from_arrays(Padded(), inputs, Y[:12], {**inputs, "padding": padding.long()}, Y[:12], clients=2)
 
 
 def test_whole_numbers_that_a_dtype_cannot_hold_are_refused() -> None:
@@ -261,12 +298,13 @@ def test_what_a_user_writes_in_place_changes_no_data(drops: bool) -> None:
 
 
 class Recurrent(nn.Module):
-    """A trained embedding, a recurrent layer or cell that is frozen, and a trained head."""
+    """A trained embedding, a recurrent layer or cell of which all or part is frozen, and a trained head."""
 
-    def __init__(self, kind: type[nn.Module]) -> None:
+    def __init__(self, kind: type[nn.Module], frozen: str) -> None:
         super().__init__()
         self.embed, self.inner, self.head = nn.Embedding(9, 4), kind(4, 5), nn.Linear(5, 3)
-        self.inner.requires_grad_(False)
+        for name, p in self.inner.named_parameters():
+            p.requires_grad_(frozen not in name)
 
     def forward(self, x: Tensor) -> Tensor:
         steps = self.embed(x).transpose(0, 1)
@@ -278,11 +316,12 @@ class Recurrent(nn.Module):
         return self.head(state[0] if isinstance(state, tuple) else state)  # type: ignore[no-any-return]
 
 
+@pytest.mark.parametrize("frozen", ["", "hh"])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell])
-def test_what_stands_before_a_frozen_recurrent_layer_is_trained(kind: type[nn.Module]) -> None:
+def test_what_stands_before_a_frozen_recurrent_layer_is_trained(kind: type[nn.Module], frozen: str) -> None:
     torch.manual_seed(0)
     x, y = torch.randint(9, (8, 6)), torch.arange(8) % 3
-    task = Task.from_arrays(Recurrent(kind), x, y, clients=2, dtype="float64")
+    task = Task.from_arrays(Recurrent(kind, frozen), x, y, clients=2, dtype="float64")
     w, weight = task.objective.start, torch.full((1, 4), 0.25, dtype=torch.float64)
     found = task.objective.gradients(w[None], task.x[None, :4], task.y[None, :4], weight)[0]
     module = task.objective.loaded(w)

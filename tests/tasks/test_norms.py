@@ -132,6 +132,47 @@ def test_two_rounds_are_those_of_torchs_own_layers(choice: str, how: str) -> Non
         )
 
 
+class Twice(nn.Module):
+    """Calls one BatchNorm for each of several views of a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.last = nn.BatchNorm1d(16, momentum=0.6), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.last(sum(torch.tanh(self.norm(view)) for view in (x, x - 2, 3 * x)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("choice", ["averaged", "own"])
+def test_a_layer_that_is_called_several_times_moves_its_statistics_each_time(choice: Any) -> None:
+    of = Task.from_arrays(Twice(), X, Y, clients=1, dtype="float64", batch_norm=choice)
+    simulation = Simulation(of, FedAvg(eta=0.05, gamma=1.0, tau=3, batch="full", decay=1.0), device="cpu")
+    simulation.step()
+    module = Twice().double()
+    descent = torch.optim.SGD(module.parameters(), 0.05)
+    for _ in range(3):
+        descent.zero_grad()
+        F.cross_entropy(module(of.x), of.y).backward()
+        descent.step()
+    names = ["norm.running_mean", "norm.running_var", "norm.weight", "last.weight"]
+    kept = simulation.module(client=0) if choice == "own" else simulation.module()
+    for mine, theirs in zip(state(kept, names), state(module, names), strict=True):
+        assert close(mine, theirs, 1e-11)
+
+
+def test_statistics_have_no_curvature() -> None:
+    """They move by their momentum, whatever eta."""
+    objective = task("averaged").objective
+    w, v = objective.start[None], torch.ones_like(objective.start[None])
+    batch = X[None], Y[None], torch.full((1, N), 1 / N, dtype=torch.float64)
+    found, last = objective.curvatures(w, v, *batch), objective.statistics
+    assert not found[:, -last:].any()
+    up, down = (objective.gradients(w + h * v, *batch) for h in (1e-5, -1e-5))
+    assert close(found[:, :-last], ((up - down) / 2e-5)[:, :-last], 1e-4)
+
+
 @pytest.mark.parametrize("name", ["fedcomgate", "fedadam", "scaffold", "feddyn", "fednova", "fedexp"])
 def test_statistics_become_the_clients_mean_whatever_the_method(name: str) -> None:
     """After an epoch in which clients take different numbers of steps, whatever the rates of the server."""

@@ -102,8 +102,18 @@ def test_curvature_of_torchs_recurrent_layers_and_attention_is_the_change_of_gra
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+def test_what_has_no_second_derivative_is_refused_in_words() -> None:
+    module = nn.Sequential(nn.EmbeddingBag(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    task = Task.from_arrays(module, torch.arange(24).reshape(8, 3) % 5, torch.arange(8) % 3, clients=2)
+    with pytest.raises(
+        ConfigError, match=r"no second derivative, by which auto rates are set .*give eta and"
+    ):
+        Simulation(task, FedAvg(eta="auto"), device="cpu")
+
+
 def test_any_loss_on_any_targets(draw: Draw) -> None:
     """Least squares: FedAvg with one full step is gradient descent on the loss over all samples."""
+    torch.manual_seed(0)
     x = draw.normal(90, torch.float64).reshape(30, 3)
     y = x @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64)
     task = Task.from_arrays(nn.Linear(3, 1), x, y, clients=5, loss=F.mse_loss, dtype=torch.float64)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils import prune
 
 from fedcom import ConfigError, FedAvg, FedCOMGATE, Objective, Simulation, Task
 from fedcom.draws import Draw
@@ -108,6 +109,36 @@ def test_complex_parameters_are_refused() -> None:
         Objective(nn.Linear(4, 3, dtype=torch.complex64))
 
 
+# What is computed and kept
+
+
+class Keeps(nn.Linear):
+    """Keeps its last outputs, as modules do whose attention is looked at."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        self.seen = [super().forward(input)]
+        return self.seen[0]
+
+
+def pruned() -> nn.Module:
+    """Half of the weights are 0, by a tensor that is computed before each call."""
+    module = nn.Linear(4, 3)
+    return prune.l1_unstructured(module, "weight", amount=0.5)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@pytest.mark.parametrize("make", [lambda: Keeps(4, 3), pruned])
+def test_modules_that_keep_what_they_computed_are_copied(make: Any) -> None:
+    module = make()
+    module(X)
+    task = Task.from_arrays(module, X, Y, clients=2, dtype="float64")
+    w, weight = task.objective.start, torch.full((1, 30), 1 / 30, dtype=torch.float64)
+    found = task.objective.gradients(w[None], task.x[None, :30], task.y[None, :30], weight)[0]
+    other = task.objective.loaded(w)
+    nn.functional.cross_entropy(other(task.x[:30]), task.y[:30]).backward()
+    assert close(found, torch.cat([p.grad.flatten() for p in other.parameters() if p.grad is not None]))
+    assert Simulation(task, FedAvg(), rounds=1, device="cpu").module()(X.double()).shape == (60, 3)
+
+
 # Devices
 
 
@@ -146,6 +177,7 @@ def tensors_in(thing: Any, seen: set[int]) -> list[Tensor]:
             "has max_norm=0.5, which changes its weight whenever it is read; leave max_norm out",
         ),
         ({"sparse": True}, "has sparse=True, and gradients are whole vectors here; leave sparse out"),
+        ({"scale_grad_by_freq": True}, "has scale_grad_by_freq=True, which divides by counts in a minibatch"),
     ],
 )
 def test_tables_that_change_when_read_or_have_sparse_gradients_are_refused(
@@ -172,6 +204,7 @@ def test_every_tensor_of_a_task_is_on_its_device() -> None:
 # What people pass
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_what_is_no_module_is_refused_with_the_remedy() -> None:
     for given, message in [
         (nn.Linear, r"module is the class Linear; give an instance"),
@@ -179,6 +212,12 @@ def test_what_is_no_module_is_refused_with_the_remedy() -> None:
         (X.numpy(), r"the first argument is an array"),
         (lambda: nn.Linear(4, 3), r"got function; give what it returns"),
         (None, r"must be a torch.nn.Module; got NoneType"),
+        (nn.DataParallel(nn.Linear(4, 3)), r"is a DataParallel; give its .module"),
+        (torch.compile(nn.Linear(4, 3)), r"is one of torch.compile; give its ._orig_mod"),
+        (
+            nn.Sequential(torch.jit.script(nn.Linear(4, 3))),
+            r"is one of torch.jit at '0'; give the one that it was made from",
+        ),
     ]:
         with pytest.raises(ConfigError, match=message):
             Task.from_arrays(given, X, Y, clients=4)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcom.data.forms import unpacked
-from fedcom.data.inputs import Inputs, arrays
+from fedcom.data.inputs import Inputs, arrays, is_truths
 from fedcom.data.tokens import IGNORED, PADDING, UNKNOWN, Tokens
 from fedcom.errors import ConfigError, DataError, unknown
 
@@ -262,7 +262,7 @@ def _joined(x: Any, y: Any, name: str) -> tuple[Any, Inputs | None]:
         raise DataError(
             f"{name} has {', '.join(str(len(t)) for t in tensors)} samples; all inputs need as many"
         )
-    inputs = Inputs.of(tensors, found[1])
+    inputs = Inputs.of(tensors, found[1], [is_truths(part) for part in found[0]])
     return inputs.table(tensors), inputs
 
 

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from fedcom.draws import Draw, mix, salt
 
 _UNIT = 1 << 24  # numbers are uniform multiples of 1/_UNIT, as those of Draw.uniform
+_NAMES = {"train": "training"}  # as torch.dropout calls what F.dropout calls so
 _ALPHA = -1.7580993408473766  # the lowest value of SELU
 # torch's own, but for the question whether somebody takes the call over: here only its parts are.
 _ATTENTION: Any = FunctionType(
@@ -35,9 +36,9 @@ def _share(part: nn.Module) -> float:
 
 
 def has_frozen_recurrence(module: nn.Module) -> bool:
-    """Whether a recurrent layer or cell of torch's has no trained parameter, so that it needs `Masks`."""
+    """Whether a recurrent layer or cell of torch's has a frozen parameter, so that it needs `Masks`."""
     parts = [part for part in module.modules() if isinstance(part, nn.RNNBase | nn.RNNCellBase)]
-    return any(not any(p.requires_grad for p in part.parameters()) for part in parts)
+    return any(not p.requires_grad for part in parts for p in part.parameters())
 
 
 class Masks(TorchFunctionMode):
@@ -66,7 +67,10 @@ class Masks(TorchFunctionMode):
     ) -> Any:
         """Call a function of torch's, or what stands for it here."""
         own = _OWN.get(getattr(func, "__name__", ""))
-        return func(*args, **(kwargs or {})) if own is None else own(self, func, *args, **(kwargs or {}))
+        if own is None:
+            return func(*args, **(kwargs or {}))
+        named = {_NAMES.get(name, name): value for name, value in (kwargs or {}).items()}
+        return own(self, func, *args, **named)
 
     def kept(self, shape: Sequence[int], p: float, like: Tensor) -> Tensor | None:
         """The mask of the next call: 1 with probability 1 - p, else 0; None: nothing is dropped.
@@ -123,7 +127,7 @@ def _alpha_dropout(
 def _checked(p: float) -> float:
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
-    return p
+    return float(p)  # which may be a tensor
 
 
 def _of_features(func: Any, x: Tensor) -> list[int]:

@@ -104,7 +104,8 @@ def generate(
     ends: frozenset[int] = getattr(tokenizer, "ends", frozenset())
     if not found:
         raise ConfigError("the prompt has no token to go on from; give it a word")
-    context = getattr(module, "context", None) if context is None else context
+    own = getattr(module, "context", None)
+    context = own if context is None and isinstance(own, int) else context
     with _evaluated(module):
         for number in range(tokens):
             scores = _scores(module, found if context is None else found[-context:])

@@ -26,10 +26,13 @@ class Norm(_BatchNorm):
 
     Attributes:
         counts: 1 for each sample of the batch that counts, else 0; None: all count.
+        last: of the call before in the same step, the statistics then and those of its batch; None: there is
+            none. A layer that is called several times moves them each time.
     """
 
     counts: Tensor | None
     gaps: list[Tensor]
+    last: list[tuple[Tensor, Tensor]] | None
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise a batch."""
@@ -43,12 +46,20 @@ class Norm(_BatchNorm):
         centred = input - centre.reshape(shape)
         spread = (centred.square() * share).sum(axes)
         unbiased = spread * (n / (n - 1).clamp(min=1))
-        for running, found in ((mean, centre), (var, unbiased)):
-            self.gaps.append(
-                (running - UNIT * found.detach()).square().sum() * (cast(float, self.momentum) / 2)
-            )
+        batch = UNIT * centre.detach(), UNIT * unbiased.detach()
+        here = [self._moved(*pair) for pair in zip((mean, var), self.last or (None, None), strict=True)]
+        for now, found in zip(here, batch, strict=True):
+            self.gaps.append((now - found).square().sum() * (cast(float, self.momentum) / 2))
+        self.last = [(now.detach(), found) for now, found in zip(here, batch, strict=True)]
         y = centred * (spread + self.eps).rsqrt().reshape(shape)
         return y if self.weight is None else y * self.weight.reshape(shape) + self.bias.reshape(shape)
+
+    def _moved(self, running: Tensor, last: tuple[Tensor, Tensor] | None) -> Tensor:
+        """A statistic as the call before leaves it, with the gradient of itself."""
+        if last is None:
+            return running
+        moved = torch.lerp(*last, cast(float, self.momentum))
+        return running + (moved - running).detach()
 
     def _shares(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The share of each number in the means of its channel, and how many numbers those are of."""
@@ -112,7 +123,7 @@ def converted(module: nn.Module, choice: Choice | None) -> nn.Module:
             part.eval()
             continue
         part.__class__ = Norm
-        part.counts, part.gaps = None, []  # type: ignore[assignment]
+        part.counts, part.gaps, part.last = None, [], None  # type: ignore[assignment]
         for name in STATISTICS:
             found = part._buffers.pop(name)
             assert found is not None
@@ -135,12 +146,12 @@ def counting(module: nn.Module, weight: Tensor) -> Iterator[list[Tensor]]:
     found: list[Tensor] = []
     layers = [part for part in module.modules() if isinstance(part, Norm)]
     for layer in layers:
-        layer.counts, layer.gaps = (weight > 0).to(weight.dtype), found
+        layer.counts, layer.gaps, layer.last = (weight > 0).to(weight.dtype), found, None
     try:
         yield found
     finally:
         for layer in layers:
-            layer.counts, layer.gaps = None, []
+            layer.counts, layer.gaps, layer.last = None, [], None
 
 
 def write(module: nn.Module, tensors: dict[str, Tensor], statistics: Any) -> None:

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any, Literal, cast
 
 import torch
@@ -176,8 +177,8 @@ class Objective:
     def inputs(self, x: Tensor) -> Tensor:
         """Samples in the model's dtype; whole numbers stay whole if the module has an embedding."""
         found = _finite(inputs(self.module, x, self.layout.dtype))
-        mixed = self.several is not None and any(self.several.whole)
-        if mixed and not torch.equal(self._whole_numbers(x), self._whole_numbers(found)):
+        whole = self.several is not None and "whole" in self.several.kinds
+        if whole and not torch.equal(self._whole_numbers(x), self._whole_numbers(found)):
             raise DataError(f"an input has whole numbers beyond those of {found.dtype}; give dtype='float64'")
         return found
 
@@ -188,7 +189,8 @@ class Objective:
     def whole_parts(self, x: Tensor) -> list[Tensor]:
         """The inputs of whole numbers, each by itself [samples, ...]."""
         args, named = ((x,), {}) if self.several is None else self.several.apart(x, keeps=True)
-        return [part for part in (*args, *named.values()) if not part.is_floating_point()]
+        numbers = (part for part in (*args, *named.values()) if part.dtype != torch.bool)
+        return [part for part in numbers if not part.is_floating_point()]
 
     def taking(self, several: Inputs | None) -> "Objective":
         """The same objective for a module of several inputs.
@@ -232,6 +234,11 @@ class Objective:
         tensors = self.whole_layout.tensors(self.complete(w))
         with Masks(None):
             return self._call(self._module_of_this_thread("evaluated"), tensors, x)
+
+    def in_training(self, w: Tensor, x: Tensor) -> Tensor:
+        """The same in the module's own mode."""
+        with Masks(None):
+            return self._call(self._module_of_this_thread(), self.whole_layout.tensors(self.complete(w)), x)
 
     def _call(self, module: nn.Module, tensors: Vectors, x: Tensor) -> Tensor:
         x = x.clone() if self.writes else x
@@ -365,21 +372,28 @@ class Objective:
     def look_inside(self, x: Tensor) -> Tensor:
         """Set `drops`, `convolved` and `writes` by a call of the module on some samples; returns its outputs.
 
-        A module that changes its buffers by that is refused, and so are adapters that it passes by.
+        A module that changes its buffers or parameters by that is refused, and so are adapters that it passes
+        by.
         """
-        module, tensors = self._module_of_this_thread(), self.whole_layout.tensors(self.complete(self.start))
+        w = self.complete(self.start)
+        module, tensors = self._module_of_this_thread(), self.whole_layout.tensors(w.clone())
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         with Masks(None) as masks, convolve.counting(module) as given, watched(module) as idle:
             outputs = self._call(module, tensors, own := x.clone())
         self.convolved, self.writes = sum(given) // len(x), own._version > 0
         self.drops = self.drops or masks.calls > 0
         for name, buffer in module.named_buffers():
-            old = before.get(name, buffer)
-            if old.shape == buffer.shape and bool((old.ne(buffer) & old.eq(old)).any()):
+            if _differ(before.get(name, buffer), buffer):
                 raise ConfigError(
                     f"the module changes its buffer {name!r} when it is called, which clients that are "
                     "computed side by side cannot; leave that out, or call the eval() of the part if it does "
                     "so in training alone"
+                )
+        for name, old in self.whole_layout.tensors(w).items():
+            if _differ(old, tensors[name]):
+                raise ConfigError(
+                    f"the module changes its parameter {name!r} when it is called, as weight.data.clamp_() "
+                    "does; compute with a changed copy in forward instead"
                 )
         with Masks(None):
             check_idle(module, idle, lambda: self._call(module, tensors, x))
@@ -397,6 +411,8 @@ class Objective:
     ) -> Tensor:
         """The Hessian of each client's weighted sum of losses times a vector, one row per client.
 
+        It is zero at statistics, which no rate moves.
+
         Args:
             v: the vector of each client, one row per client; `gradients` explains the others.
         """
@@ -408,16 +424,20 @@ class Objective:
         given = (w, x, y, weight) if key is None else (w, x, y, weight, key, first)
         with torch.enable_grad(), _attention_twice_differentiable():
             try:
-                return self._product(v, *given)
+                return self._flat_at_statistics(self._product(v, *given))
             except RuntimeError as error:
-                if re.match(r"derivative for .* is not implemented", str(error)):
+                if re.match(r"(the )?derivative for .* is not implemented", str(error)):
                     raise ConfigError(
                         "the module or its loss has no second derivative, by which auto rates are set "
                         f"({told(error)}); give eta and gamma"
                     ) from error
                 if not str(error).startswith(_NO_RULE):
                     raise
-            return self._slow_product(v, *given)
+            return self._flat_at_statistics(self._slow_product(v, *given))
+
+    def _flat_at_statistics(self, product: Tensor) -> Tensor:
+        last = self.statistics
+        return torch.nn.functional.pad(product[..., :-last], (0, last)) if last else product
 
     def _product(self, v: Tensor, w: Tensor, *given: Any) -> Tensor:
         w = w.detach().requires_grad_()
@@ -507,6 +527,11 @@ def _finite(x: Tensor) -> Tensor:
     return x
 
 
+def _differ(old: Tensor, new: Tensor) -> bool:
+    """Whether a number of a tensor is another one now, which NaN cannot be."""
+    return old.shape == new.shape and bool((old.ne(new) & old.eq(old)).any())
+
+
 def _total(parts: Iterable[Tensor]) -> Tensor:
     """The sum of some tensors, of which no more are kept."""
     return functools.reduce(operator.add, parts)
@@ -529,6 +554,13 @@ def _attention_twice_differentiable() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
+def _fields(thing: Any) -> list[str]:
+    """The names of what an object holds; one of a dataclass may have no dictionary."""
+    if is_dataclass(thing):
+        return [field.name for field in fields(thing)]
+    return list(getattr(thing, "__dict__", {}))
+
+
 def tensor_of(outputs: Any) -> Tensor:
     """The tensor that a module means by what it returns."""
     found = outputs
@@ -537,7 +569,7 @@ def tensor_of(outputs: Any) -> Tensor:
     elif isinstance(found, tuple | list) and found and not hasattr(found, "logits"):
         found = found[0]
     elif not isinstance(found, Tensor):
-        held = vars(found) if hasattr(found, "__dict__") else {}
+        held = {name: getattr(found, name) for name in _fields(found)}
         found = getattr(found, "logits", next(iter(held.values())) if len(held) == 1 else None)
     if not isinstance(found, Tensor):
         keys = f" with the keys {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""

@@ -1,5 +1,6 @@
 """A module, its loss and its data tried on the first sample, before a run: what does not fit is refused."""
 
+import re
 import warnings
 
 import torch
@@ -8,10 +9,12 @@ from torch import Tensor, nn
 from fedcom.data.inputs import Inputs
 from fedcom.errors import ConfigError
 from fedcom.tasks.objective import Objective
-from fedcom.tasks.suitable import told
+from fedcom.tasks.suitable import SIDE_BY_SIDE, embeds, told
 
 # What torch raises on tensors that do not fit; any other error is a bug of the module's or the loss's own.
 _MISFITS = (RuntimeError, ValueError, TypeError, IndexError)
+# What it says of numbers that are no indices.
+_INDICES = r"used as indices must be|scalar types: Long|LongTensor|Expected dtype int"
 
 
 def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
@@ -33,9 +36,11 @@ def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
     except _MISFITS as error:
         check_numbers(objective, x)
         swapped = "; are x and y swapped?" if x.dim() == 1 < y.dim() else ""
+        remedy = f"change the module or the shape of x{swapped}"
+        if re.search(_INDICES, str(error)) and not embeds(objective.module):
+            remedy = "numbers are floating-point unless a module has an nn.Embedding; call .long() in forward"
         raise ConfigError(
-            f"the module cannot take one sample of {_shape(x, objective.several)}: {told(error)}; change the "
-            f"module or the shape of x{swapped}"
+            f"the module cannot take one sample of {_shape(x, objective.several)}: {told(error)}; {remedy}"
         ) from error
     check_numbers(objective, x)
     scores = _scores(objective, outputs, y[:1], classes)
@@ -49,12 +54,15 @@ def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
         w, weight = objective.complete(objective.start), outputs.new_ones(1, 1)
         objective.stacked(w.unsqueeze(0), x[:1].unsqueeze(0), y[:1].unsqueeze(0), weight)
     except _MISFITS as error:
+        if _has_loss(objective, outputs, y[:1]):
+            raise ConfigError(f"{SIDE_BY_SIDE} fails there: {told(error)}") from error
         raise ConfigError(
             f"the loss of one sample, of outputs {list(outputs.shape)} and targets {list(y[:1].shape)}, "
             f"cannot be computed: {told(error)}; it must be one number"
         ) from error
     evaluated_alike = not objective.drops and objective.batch_norm is None
-    if evaluated_alike and not torch.allclose(first, outputs, 1e-3, 1e-6, equal_nan=True):
+    again = outputs if evaluated_alike else objective.in_training(objective.start, x[:1])
+    if not torch.allclose(first, again, 1e-3, 1e-6, equal_nan=True):
         raise ConfigError(
             "the module gives one sample other outputs when it is called again: it counts its calls, or "
             "draws numbers that are not torch's, so no run could be repeated; leave that out, or use "
@@ -63,6 +71,16 @@ def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
     if not y.is_floating_point():
         _check_mean(objective, x[:8], y[:8])
     return classes if scores >= classes and objective.terms.threshold is None else 0
+
+
+def _has_loss(objective: Objective, outputs: Tensor, y: Tensor) -> bool:
+    """Whether a loss can be computed of outputs, where no gradient is asked for."""
+    try:
+        if objective.terms.of_batch:
+            return objective.whole(outputs, y).numel() == 1
+        return objective.losses(outputs, y).shape == y.shape[:1]
+    except _MISFITS:
+        return False
 
 
 def check_numbers(objective: Objective, x: Tensor) -> None:

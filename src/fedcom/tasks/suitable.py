@@ -2,12 +2,15 @@
 
 import copy
 import re
+import traceback
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 
 from fedcom.data.inputs import Inputs
 from fedcom.errors import ConfigError, nearest
@@ -37,6 +40,8 @@ def copied(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 def sharing(module: nn.Module, freeze: bool = False) -> nn.Module:
     """A copy of a module with frozen parameters that lie in the same memory.
 
+    What the module keeps of an earlier call is copied as values.
+
     Args:
         freeze: whether to freeze all of them in the copy.
     """
@@ -45,7 +50,19 @@ def sharing(module: nn.Module, freeze: bool = False) -> nn.Module:
         for p in module.parameters()
         if (freeze or not p.requires_grad) and not is_lazy(p)
     }
-    return copy.deepcopy(module, kept)
+    with _Values():
+        return copy.deepcopy(module, kept)
+
+
+class _Values(TorchFunctionMode):
+    """Inside it tensors that were computed can be copied too, without the way they were computed."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0].detach().clone()
+        return func(*args, **(kwargs or {}))
 
 
 def leave_quick_path(part: nn.Module) -> None:
@@ -105,8 +122,10 @@ def arguments(
 
 
 def check_kind(module: Any) -> None:
-    """Refuse what is no module."""
+    """Refuse what is no module, and modules that others wrap or compile."""
     if isinstance(module, nn.Module):
+        for name, part in module.named_modules():
+            _check_wrapped(name, part)
         return
     if isinstance(module, Tensor | np.ndarray):
         raise ConfigError(
@@ -118,6 +137,17 @@ def check_kind(module: Any) -> None:
         raise ConfigError(f"module is the class {name}; give an instance, as {name}(...) makes one")
     remedy = "give what it returns" if callable(module) else "give one"
     raise ConfigError(f"module must be a torch.nn.Module; got {type(module).__name__}; {remedy}")
+
+
+def _check_wrapped(name: str, part: nn.Module) -> None:
+    """Refuse modules in a form that cannot be called with other parameters side by side."""
+    where = f" at {name!r}" if name else ""
+    if isinstance(part, torch.jit.ScriptModule):
+        raise ConfigError(f"the module is one of torch.jit{where}; give the one that it was made from")
+    if not name and isinstance(part, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise ConfigError(f"the module is a {type(part).__name__}; give its .module")
+    if type(part).__name__ == "OptimizedModule" and "_orig_mod" in part._modules:
+        raise ConfigError(f"the module is one of torch.compile{where}; give its ._orig_mod")
 
 
 def check_module(module: Any) -> None:
@@ -139,7 +169,7 @@ def check_module(module: Any) -> None:
 
 
 def _check_embedding(name: str, table: nn.Embedding | nn.EmbeddingBag) -> None:
-    """Refuse tables that change themselves when they are read, and those whose gradients are sparse."""
+    """Refuse tables that change themselves when they are read, or whose gradients are sparse or scaled."""
     kind = f"{type(table).__name__} {name!r}"
     if table.max_norm is not None:
         raise ConfigError(
@@ -148,6 +178,11 @@ def _check_embedding(name: str, table: nn.Embedding | nn.EmbeddingBag) -> None:
         )
     if table.sparse and table.weight.requires_grad:
         raise ConfigError(f"{kind} has sparse=True, and gradients are whole vectors here; leave sparse out")
+    if table.scale_grad_by_freq and table.weight.requires_grad:
+        raise ConfigError(
+            f"{kind} has scale_grad_by_freq=True, which divides by counts in a minibatch, and here samples "
+            "may be computed in parts or filled up; leave scale_grad_by_freq out"
+        )
 
 
 def dtype_of(given: Any) -> torch.dtype:
@@ -170,17 +205,30 @@ def _lazy(module: nn.Module) -> bool:
     return any(is_lazy(x) for x in (*module.parameters(), *module.buffers()))
 
 
-_VALUES = "reads the value of a tensor, as `if x.sum() > 0` and .item() do; use torch.where(condition, a, b)"
+_VALUES = (
+    "reads the value of a tensor, as `if x.sum() > 0`, .item(), .numpy() do; use torch.where(condition, a, b)"
+)
+_SDPA = (
+    "reads the value of a tensor, as models of transformers do to see whether a mask masks anything; "
+    "make the model with attn_implementation='eager'"
+)
 _IN_PLACE = "writes into a tensor, as `x += y` and `x[0] = y` do; write x = x + y, or use torch.where"
+SIDE_BY_SIDE = "clients are computed side by side (torch.vmap), and the module or its loss"
+_MEMORY = "leave that out, and lower run.chunk or run.microbatch if memory is short"
 _VMAP = {  # how torch's own messages begin or what only they say, and what is meant
     r"vmap: .*data-dependent control flow": _VALUES,
     r"vmap: .*calling \.item\(\)": _VALUES,
+    r"Cannot access data pointer of Tensor": _VALUES,
     r"vmap: .*\(self, \*extra_args\) is not possible": _IN_PLACE,
     r"output with shape \[.*\] doesn't match the broadcast shape \[": _IN_PLACE,
     r"vmap: (called random operation|.*rrelu_with_noise)": "draws random numbers, so no run could be "
     "repeated; leave them out, or use torch's dropout, whose masks are drawn from the run's seed",
     r"vmap: .*dynamic shape": "makes tensors whose shape depends on values, as nonzero and x[mask] do; use "
     "torch.where",
+    r"torch\.func\..* saved tensor hooks": f"saves memory by torch.utils.checkpoint; {_MEMORY}",
+    r"In order to use an autograd\.Function with functorch .*setup_context": "calls an autograd.Function "
+    "without setup_context: give it that and generate_vmap_rule = True; or, if it is "
+    f"torch.utils.checkpoint, {_MEMORY}",
 }
 _OTHER_VMAP = r"vmap: |Batching rule not implemented for |NYI: .* inside (of )?vmap"
 
@@ -193,7 +241,8 @@ def translated(error: RuntimeError) -> ConfigError | None:
     what = next((words for said, words in _VMAP.items() if re.match(said, text, re.DOTALL)), None)
     if what is None and not re.match(_OTHER_VMAP, text):
         return None
-    return ConfigError(
-        "clients are computed side by side (torch.vmap), and the module or its loss "
-        + (what or f"fails there: {told(error)}")
-    )
+    frames = traceback.walk_tb(error.__traceback__)
+    called = {frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in frames}
+    if what == _VALUES and "transformers" in called:
+        what = _SDPA
+    return ConfigError(f"{SIDE_BY_SIDE} {what or f'fails there: {told(error)}'}")
