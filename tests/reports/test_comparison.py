@@ -206,3 +206,14 @@ def test_csv_keeps_every_digit_and_leaves_the_unknown_empty(tmp_path: Path) -> N
 )
 def test_significant_digits(value: float | None, digits: int, text: str) -> None:
     assert significant(value, digits) == text
+
+
+def test_a_note_says_what_the_clients_scores_of_a_regression_are() -> None:
+    row = {"round": 1, "train_loss": 1.0, "uplink_bytes": 1.0, "downlink_bytes": 1.0, "client_mean": 0.5}
+
+    def told(**more: float) -> str:
+        return markdown(compare_table([Curve("fedavg", 0, [{**row, **more}], "done")], None), None)
+
+    assert "own test samples, their r2\n" in told()
+    assert "own test samples\n" in told(test_accuracy=0.4)
+    assert "own test samples\n" in told(test_c_index=0.4)

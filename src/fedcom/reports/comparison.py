@@ -228,6 +228,8 @@ def _footnotes(table: Sequence[MethodEntry]) -> list[str]:
     cut = [e for e in table if e["diverged"] < e["runs"] and any(e[status] for status in UNFINISHED)]
     time = ["time is modelled, by the network section of the config"] if timed(table) else []
     own = "client mean, worst client and client spread are of clients' own test samples"
+    r2 = all(entry["final_accuracy"] is None and entry.get("test_c_index") is None for entry in table)
+    own += ", their r2" * r2
     own_tests = [own] if any("client_mean" in entry for entry in table) else []
     return [units, *own_tests, *time, *(f"{entry['method']}: {_unfinished(entry)}" for entry in cut)]
 
