@@ -20,6 +20,7 @@ from fedcom.reports.page.build import build
 from fedcom.reports.page.collect import collect, natural
 from fedcom.reports.page.curves import MOST, curves
 from fedcom.reports.page.points import accuracies, grids
+from fedcom.studies import sweep_report
 from fedcom.studies.compare import compare
 
 EVIL = "</script><img src=x onerror=alert(1)>&\"'"
@@ -302,6 +303,30 @@ def test_a_sweep_is_read_line_by_line_and_averaged_over_seeds(tmp_path: Path) ->
     for name in ("results.jsonl", "trials.json"):
         (folder / name).write_bytes(b"\xff{")
     assert "Sweep grid" in html(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("scores", "by", "words"),
+    [
+        ({"test_loss": 3.0, "test_accuracy": None}, "test_loss", "test loss"),
+        ({"test_loss": 3.0, "test_accuracy": 0.4}, "test_accuracy", "test accuracy"),
+        ({"test_accuracy": 0.4, "test_perplexity": 9.0}, "test_perplexity", "test perplexity"),
+        ({}, "train_loss", "training loss"),
+    ],
+)
+def test_a_sweep_is_shown_by_what_its_points_are_compared_by(
+    scores: dict[str, float | None], by: str, words: str, tmp_path: Path
+) -> None:
+    folder = make_sweep(tmp_path / "grid")
+    record = {"key": "0", "method": "fedavg", "point": {"eta": 0.1}, "status": "done", "train_loss": 2.0}
+    (folder / "results.jsonl").write_text(json.dumps({**record, **scores}) + "\n")
+    (grid,) = grids(collect([tmp_path]).sweeps)
+    assert (grid["score"], grid["title"].removesuffix(" (%)")) == (by, words)
+    assert [point["score"] for point in grid["points"]] == [{**record, **scores}[by]]
+    (entry,) = sweep_report.summary([{**record, "uplink_bytes": 1.0, "test_accuracy": None, **scores}])
+    assert abs(entry["score"]) == {**record, **scores}[by]
+    axes = sweep_report.figure([entry]).axes[0]
+    assert axes.get_ylabel().removesuffix(" (%)") == words
 
 
 def test_the_worst_tenth_is_the_one_of_the_table(tmp_path: Path) -> None:
