@@ -75,6 +75,33 @@ def test_columns_are_named_and_labels_may_be_names(tmp_path: Path) -> None:
     assert torch.equal(whole.y, torch.arange(N) % 2)
 
 
+def test_a_model_scores_other_files_by_the_names_of_its_features_and_labels(
+    tmp_path: Path, command: Command
+) -> None:
+    def write(name: str, head: str, rows: Any) -> None:
+        lines = (",".join(map(str, row)) for row in rows)
+        (tmp_path / name).write_text("\n".join([head, *lines]) + "\n")
+
+    whole = [(*map(float, row[:2]), "dog" if row[0] > 0 else "cat") for row in X]
+    write("first.csv", "a,b,label", whole)
+    write("turned.csv", "b,a,label", [(b, a, label) for a, b, label in whole])
+    write("dogs.csv", "a,b,label", [row for row in whole if row[2] == "dog"])
+    write("eels.csv", "a,b,label", [(a, b, label.replace("cat", "eel")) for a, b, label in whole])
+    write("other.csv", "a,c,label", whole)
+    rates = ("algorithm.name=fedavg", "algorithm.eta=0.5", "algorithm.tau=5", "run.rounds=8")
+    settings = ("data.path=first.csv", "data.clients=3", "data.partition=iid", "model.name=logistic")
+    assert command("run", *settings, *rates, "--out", "run", "--quiet", "--device", "cpu").code == 0
+
+    def scored(file: str) -> Any:
+        done = command("evaluate", "run", f"data.path={file}", "data.test=0.5", "--device", "cpu")
+        return json.loads(done.out)["test_accuracy"] if done.code == 0 else done.err
+
+    assert scored("first.csv") == scored("turned.csv") > 0.9
+    assert scored("dogs.csv") > 0.9
+    assert "eels.csv has the label 'eel', and the model has cat, dog" in scored("eels.csv")
+    assert "the model has the column 'b', and other.csv has not" in scored("other.csv")
+
+
 def test_a_regression_from_a_file_is_trained_by_its_square_error(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "mine.csv", X @ np.array([1.0, 2.0, 3.0]) + 0.5, client=False)
     rates = ("algorithm.name=fedavg", "algorithm.eta=0.01", "run.rounds=20")

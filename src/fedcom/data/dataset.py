@@ -22,6 +22,18 @@ _NUMBERS = (int, float, np.number, np.bool_)
 _FEW = 3  # clients that a warning names
 
 
+class Legend(NamedTuple):
+    """What the numbers of a table stand for.
+
+    Args:
+        features: the names of the columns of x, in order; empty: they have none.
+        labels: of the classes, in the order of their numbers; empty: there are none.
+    """
+
+    features: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Training and test samples.
@@ -41,6 +53,7 @@ class Dataset:
         tokens: of text, what the numbers in x and y stand for: y [samples, T] is the next token of each of x.
         inputs: how the inputs of a module that takes several lie in the rows of x; None: it takes one.
         names: of the natural clients, in the order of their numbers; None: they have none.
+        legend: of a table or a file of arrays, what the numbers in x and y stand for.
     """
 
     name: str
@@ -56,6 +69,7 @@ class Dataset:
     tokens: Tokens | None = None
     inputs: Inputs | None = None
     names: tuple[str, ...] | None = None
+    legend: Legend | None = None
 
     def in_unit_range(self) -> "Dataset":
         """The same images with pixels from 0 to 1."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcom.data.csv_files import first_unusable, read_csv
-from fedcom.data.dataset import Dataset, from_arrays, names_of, normalised, numbered
+from fedcom.data.dataset import Dataset, Legend, from_arrays, names_of, normalised, numbered
 from fedcom.data.files import array_header, refuse_too_large
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError, DataError, nearest
@@ -21,6 +21,7 @@ from fedcom.imports import optional
 Columns = dict[str, NDArray[Any]]  # by name, in order
 LABEL, Y, CLIENT = "label", "y", "client"  # what the columns are called unless told otherwise
 INDEX = "__index_level_0__"  # what pandas calls an index that has no name
+_SHOWN = 10  # labels that an error names
 _EXACT = 2.0**53  # from here on whole numbers are rounded
 _MISSING = ("na", "n/a", "nan", "null", "?")  # what a label is in files where it is not known
 
@@ -49,6 +50,7 @@ def read_own(
     time: str | None = None,
     event: str | None = None,
     normalise: str | None = None,
+    known: Legend | None = None,
 ) -> Dataset:
     """The data set in a file.
 
@@ -66,17 +68,21 @@ def read_own(
             no test set.
         time: the name of the column of times, for survival, and `event` that of the events; None: labels.
         normalise: see `normalised`; None: features are as they are.
+        known: the features and the labels of a model to start from, in its order; None: those of the file.
     """
     path = Path(path)
     targets = (
         (label or (Y if path.suffix.lower() == ".npz" else LABEL),) if time is None else (time, event or "")
     )
     train = _halves(path, targets, client)
+    if known is not None and known.features:
+        train = _aligned(train, path, known.features, "the model", "a model takes the features it has learnt")
     held = _Halves(train.x[:0], train.y[:0], None)
     if isinstance(test, str):
         if train.test_x is not None:
             raise ConfigError(f"{path} holds test_x already; leave data.test out")
-        held = _aligned(_halves(Path(test), targets, client), Path(test), train.features, path)
+        rule = "a test set has the features of the training rows"
+        held = _aligned(_halves(Path(test), targets, client), Path(test), train.features, path, rule)
         held = held if train.groups is not None else held._replace(groups=None)
         if normalise == "client":
             _refuse_strangers(held, train, test)
@@ -86,7 +92,9 @@ def read_own(
         train, held = _drawn(train, test, draw)
     with_test = test is not None
     test_x, test_y = (held.x, held.y) if with_test else (train.test_x, train.test_y)
-    y, test_y = (train.y, test_y) if time else _numbered(train.y, test_y, path)
+    y, labels = train.y, tuple[str, ...]()
+    if time is None:
+        y, test_y, labels = _numbered(train.y, test_y, path, known.labels if known else ())
     lives = time is not None
     data = from_arrays(
         train.x,
@@ -99,6 +107,8 @@ def read_own(
         test_groups=held.groups,
         survival=lives,
     )
+    classes = len(labels) or data.classes
+    data = replace(data, classes=classes, legend=Legend(train.features, labels))
     data = data if normalise is None else normalised(data, normalise)
     return replace(data, x=data.x.float(), test_x=data.test_x.float()) if train.features else data
 
@@ -120,8 +130,14 @@ def _drawn(rows: _Halves, share: float, draw: Draw) -> tuple[_Halves, _Halves]:
     return rows.rows(kept)._replace(features=rows.features), rows.rows(held)
 
 
-def _aligned(held: _Halves, test: Path, features: tuple[str, ...], path: Path) -> _Halves:
-    """A test set with its columns in the order of the training rows' columns."""
+def _aligned(held: _Halves, test: Path, features: tuple[str, ...], path: Path | str, rule: str) -> _Halves:
+    """Rows with their columns in the order of others, which must be the same.
+
+    Args:
+        test: the file of the rows.
+        features: the columns of the others.
+        path: whose they are, for errors, and `rule` why they must be the same.
+    """
     if not (held.features and features):
         return held
     for has, lacks, file, other in (
@@ -129,10 +145,7 @@ def _aligned(held: _Halves, test: Path, features: tuple[str, ...], path: Path) -
         (held.features, features, test, path),
     ):
         if alone := [name for name in has if name not in lacks]:
-            raise DataError(
-                f"{file} has the column {alone[0]!r}, and {other} has not; a test set has the features "
-                "of the training rows"
-            )
+            raise DataError(f"{file} has the column {alone[0]!r}, and {other} has not; {rule}")
     return held._replace(x=held.x[:, [held.features.index(name) for name in features]], features=features)
 
 
@@ -236,8 +249,15 @@ def _column(columns: Columns, name: str, path: Path) -> NDArray[Any]:
     return columns[name]
 
 
-def _numbered(y: NDArray[Any], test_y: Any, path: Path) -> tuple[Any, Any]:
-    """Labels as classes 0, 1, 2, ... in order, or as floats, one column each, if they are fractions."""
+def _numbered(
+    y: NDArray[Any], test_y: Any, path: Path, known: tuple[str, ...]
+) -> tuple[Any, Any, tuple[str, ...]]:
+    """Labels as classes 0, 1, 2, ... in order, and their names; fractions as floats, one column each.
+
+    Args:
+        known: the names of a model's classes, which then are the only ones; empty: those that are there.
+    """
+    names = tuple[str, ...]()
     if test_y is not None and len(test_y) and (y.dtype.kind in "biuf") != (test_y.dtype.kind in "biuf"):
         raise DataError(
             f"labels of training and test samples of {path} are not of one kind: {y[0]!s} and {test_y[0]!s}; "
@@ -251,8 +271,20 @@ def _numbered(y: NDArray[Any], test_y: Any, path: Path) -> tuple[Any, Any]:
     elif both.ndim != 1:
         raise DataError(f"the labels of {path} have shape {list(both.shape)}; give one per row")
     else:
-        numbers = numbered(both)
-    return numbers[: len(y)], None if test_y is None else numbers[len(y) :]
+        numbers, names = numbered(both), names_of(both.astype(np.int64) if both.dtype.kind == "f" else both)
+        if known:
+            numbers, names = _places(names, known, path)[numbers], known
+    return numbers[: len(y)], None if test_y is None else numbers[len(y) :], names
+
+
+def _places(names: tuple[str, ...], known: tuple[str, ...], path: Path) -> NDArray[np.int64]:
+    """The numbers that a model has for some labels."""
+    if strange := [name for name in names if name not in known]:
+        raise DataError(
+            f"{path} has the label {strange[0]!r}, and the model has {', '.join(known[:_SHOWN])}"
+            f"{', ...' if len(known) > _SHOWN else ''}; write the labels as it was trained with"
+        )
+    return np.array([known.index(name) for name in names], dtype=np.int64)
 
 
 def read_npz(path: Path) -> Columns:

@@ -30,6 +30,7 @@ FAULTS = "faults.jsonl"  # refused replies and missing clients; only where clien
 BASE = "base.json"  # checksums of what is frozen; only of models that have something frozen
 SAMPLES = "samples.json"  # text from the model before and after; only of runs on text
 CHARACTERS = "characters"  # beside the tensors of a model: its vocabulary, if its tokens are characters
+LEGEND = "legend"  # the same: the names of the columns and of the classes of a table
 CHECKPOINTS = "checkpoints"  # a folder; runs that are short have none
 LONGER = ".longer"  # a folder; a finished run that has no checkpoint is played anew in it, with more rounds
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.functional import mse_loss
@@ -13,6 +14,7 @@ from torch.nn.functional import mse_loss
 from fedcom.config import Config, DataConfig, RunConfig, RunSettings
 from fedcom.config.sections import TEXT
 from fedcom.data import DATASETS, PARTITIONS, Dataset, load, read_tokens, split
+from fedcom.data.dataset import Legend
 from fedcom.data.own_files import read_own
 from fedcom.data.synthetic import LAID_OUT, Synthetic
 from fedcom.data.text import read_text
@@ -25,7 +27,7 @@ from fedcom.registry import short_name
 from fedcom.rounds.cohort import sample_size
 from fedcom.rounds.rules import Measure, relative_error
 from fedcom.rounds.together import check
-from fedcom.runs.files import CHARACTERS
+from fedcom.runs.files import CHARACTERS, LEGEND
 from fedcom.tasks.adapters import Adapter, load_kept
 from fedcom.tasks.generate import tokenizer_file
 from fedcom.tasks.losses import Loss
@@ -225,8 +227,11 @@ def data_label(config: Config) -> str:
 
 
 def read_data(config: Config) -> Dataset:
-    """The data set that a config describes; text of characters is in the vocabulary of run.init."""
-    known = None if config.run.init is None else _characters(Path(config.run.init))
+    """The data set that a config describes; characters, columns and labels are in the order of run.init."""
+    init = config.run.init
+    told = {key: None if init is None else _told(Path(init), key) for key in (CHARACTERS, LEGEND)}
+    known = told[CHARACTERS] if isinstance(told[CHARACTERS], str) else None
+    legend = _legend(told[LEGEND])
     c, name, draw = config.data, data_name(config), Draw.seeded(config.run.seed)
     if isinstance(config.model, OwnData):
         data = config.model.data(c.clients or 20, draw.fold("data"))
@@ -238,7 +243,7 @@ def read_data(config: Config) -> Dataset:
         data = read_text(c.path, c.text_column, c.client_column, c.test, c.length, c.tokenizer, known)
     elif c.path is not None:
         columns, survival = (c.label_column, c.client_column), (c.time_column, c.event_column)
-        data = read_own(c.path, *columns, c.test, draw.fold("test"), *survival, c.normalise)
+        data = read_own(c.path, *columns, c.test, draw.fold("test"), *survival, c.normalise, legend)
     else:
         seed, by = config.run.seed, c.normalise
         data = load(
@@ -256,14 +261,23 @@ def read_data(config: Config) -> Dataset:
     return data if c.pixels is None else data.in_unit_range()
 
 
-def _characters(path: Path) -> str | None:
-    """The vocabulary of a model of characters that a run left; None: its file does not say."""
+def _told(path: Path, key: str) -> Any:
+    """What the file of a model says beside its tensors; None: it does not say."""
     from safetensors import SafetensorError, safe_open
 
     with suppress(OSError, SafetensorError, ValueError), safe_open(path, "pt") as file:
-        found = json.loads((file.metadata() or {}).get(CHARACTERS, "null"))
-        return found if isinstance(found, str) else None
+        return json.loads((file.metadata() or {}).get(key, "null"))
     return None
+
+
+def _legend(told: Any) -> Legend | None:
+    """The legend that `_told` found."""
+    lists = isinstance(told, list) and len(told) == len(Legend._fields) and all(map(_is_texts, told))
+    return Legend(*map(tuple, told)) if lists else None
+
+
+def _is_texts(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(text, str) for text in found)
 
 
 def _fill(data: DataConfig, name: str, found: Dataset) -> DataConfig:

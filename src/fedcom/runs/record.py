@@ -38,6 +38,7 @@ from fedcom.runs.files import (
     CHECKPOINTS,
     FAULTS,
     FILES,
+    LEGEND,
     LOGS,
     LONGER,
     SAMPLES,
@@ -382,9 +383,12 @@ class _Recorder:
         tensors = {
             key: value.detach().cpu().clone(memory_format=apart) for key, value in kept(module).items()
         }
-        tokens = self.simulation.task.tokens
-        told = None if tokens is None or tokens.tokenizer else {CHARACTERS: json.dumps(tokens.characters)}
-        write_tensors(self.out / name, tensors, told)
+        task, told = self.simulation.task, dict[str, str]()
+        if task.tokens is not None and not task.tokens.tokenizer:
+            told[CHARACTERS] = json.dumps(task.tokens.characters)
+        if task.legend is not None:
+            told[LEGEND] = json.dumps(task.legend)
+        write_tensors(self.out / name, tensors, told or None)
 
     def _summarise(self, status: str, error: BaseException | None = None) -> None:
         last = dict(self.rows[-1]) if self.rows else {}

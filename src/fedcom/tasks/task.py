@@ -25,6 +25,7 @@ from fedcom.data import (
     indices,
     split,
 )
+from fedcom.data.dataset import Legend
 from fedcom.data.text import LENGTH, TEST
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
@@ -79,6 +80,7 @@ class Task:
             whose they are is not known.
         tokens: of text, what the numbers in x and y stand for, if that is known.
         names: of all clients; None: they have none.
+        legend: of a table, what the numbers in x and y stand for, if that is known.
     """
 
     objective: Objective
@@ -96,6 +98,7 @@ class Task:
     test_sizes: tuple[int, ...] | None = None
     tokens: Tokens | None = None
     names: tuple[str, ...] | None = None
+    legend: Legend | None = None
 
     @property
     def answers(self) -> bool:
@@ -156,7 +159,8 @@ class Task:
         y, test_y = (objective.targets(t) for t in (data.y[order], data.test_y))
         classes = rehearse(objective, x, y, data.classes)
         check_numbers(objective, test_x)
-        task = cls(objective, x, y, sizes, test_x, test_y, classes, data.name, tokens=data.tokens)
+        task = cls(objective, x, y, sizes, test_x, test_y, classes, data.name)
+        task = replace(task, tokens=data.tokens, legend=data.legend)
         return task._by_author(data, parts)
 
     def _by_author(self, data: Dataset, parts: Sequence[Tensor]) -> "Task":
