@@ -2,16 +2,19 @@
 
 import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import prune
 
-from fedcom import ConfigError, FedAvg, FedCOMGATE, Objective, Simulation, Task
+from fedcom import ConfigError, FedAvg, FedCOMGATE, Objective, Simulation, Task, record
 from fedcom.draws import Draw
+from fedcom.tasks.adapters import load_kept
 from fedcom.tasks.models import Cnn
 from tests.conftest import close
 
@@ -137,6 +140,30 @@ def test_modules_that_keep_what_they_computed_are_copied(make: Any) -> None:
     nn.functional.cross_entropy(other(task.x[:30]), task.y[:30]).backward()
     assert close(found, torch.cat([p.grad.flatten() for p in other.parameters() if p.grad is not None]))
     assert Simulation(task, FedAvg(), rounds=1, device="cpu").module()(X.double()).shape == (60, 3)
+
+
+class Noted(nn.Linear):
+    """Has a word in its state and a parameter without numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.none = nn.Parameter(torch.zeros(0, 3))
+
+    def get_extra_state(self) -> Any:
+        return {"word": "noted"}
+
+    def set_extra_state(self, state: Any) -> None:
+        pass
+
+
+def test_parameters_without_numbers_and_a_state_of_words_do_no_harm(tmp_path: Path) -> None:
+    task = Task.from_arrays(Noted(), X, Y, clients=2)
+    assert task.objective.layout.names == ("weight", "bias")
+    record(Simulation(task, "fedcomgate", "int", rounds=1, device="cpu"), tmp_path / "run", quiet=True)
+    state, module = load_file(tmp_path / "run" / "model.safetensors"), Noted()
+    assert {*state} == {"weight", "bias", "none"}
+    load_kept(module, state)
+    assert torch.equal(module.weight, state["weight"])
 
 
 # Devices

@@ -155,7 +155,7 @@ def check_module(module: Any) -> None:
     check_kind(module)
     if _lazy(module):
         raise ConfigError("the module has lazy layers; call it once on a sample, as in module(x[:1])")
-    if not any(p.requires_grad for p in module.parameters()):
+    if not any(p.requires_grad and p.numel() for p in module.parameters()):
         raise ConfigError("the module has no trainable parameter (requires_grad)")
     for name, p in module.named_parameters():
         if p.requires_grad and p.is_complex():
