@@ -73,6 +73,33 @@ def test_statistics_of_batches_are_refused(module: nn.Module, message: str) -> N
         Task.from_arrays(module, X, Y, clients=4)
 
 
+# Hooks
+
+
+def test_hooks_on_gradients_are_refused() -> None:
+    """They would not be called, and a mask of a gradient is often one."""
+    for hook, message in [
+        (
+            lambda m: m[0].weight.register_hook(lambda g: g * 0),
+            r"parameter '0.weight' has a hook .* in forward",
+        ),
+        (
+            lambda m: m[0].bias.register_post_accumulate_grad_hook(print),
+            r"parameter '0.bias' has a hook on its",
+        ),
+        (
+            lambda m: m[2].register_full_backward_hook(print),
+            r"its part '2' has a backward hook, .* take it off",
+        ),
+        (lambda m: m.register_full_backward_pre_hook(print), r"the module has a backward hook"),
+    ]:
+        module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+        Objective(module)
+        hook(module)
+        with pytest.raises(ConfigError, match=message):
+            Objective(module)
+
+
 # Complex numbers
 
 
