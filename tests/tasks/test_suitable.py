@@ -288,6 +288,8 @@ def test_lazy_layers_are_initialised_by_a_sample() -> None:
     assert isinstance(lazy[0], nn.LazyLinear)  # the user's module is not changed
     for x in (X.double(), X.long()):
         assert Task.from_arrays(lazy, x, Y, clients=4).objective.layout == Objective(plain).layout
+    normed = nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.LazyLinear(3))
+    assert Task.from_arrays(normed, X, Y, clients=4, batch_norm="own").objective.statistics == 10
     with pytest.raises(ConfigError, match=r"lazy layers; call it once on a sample, as in module\(x\[:1\]\)"):
         Objective(nn.LazyLinear(3))
     with pytest.raises(ConfigError, match=r"lazy layers and cannot take one sample of shape \[4\]"):

@@ -55,11 +55,14 @@ def sharing(module: nn.Module, freeze: bool = False) -> nn.Module:
 
 
 class _Values(TorchFunctionMode):
-    """Inside it tensors that were computed can be copied too, without the way they were computed."""
+    """Inside it all tensors can be copied: computed ones as values, and those of lazy layers."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if func is Tensor.__deepcopy__ and is_lazy(args[0]):
+            kind: Any = type(args[0])
+            return kind(args[0].requires_grad, args[0].data.device, args[0].data.dtype)
         if func is Tensor.__deepcopy__ and not args[0].is_leaf:
             return args[0].detach().clone()
         return func(*args, **(kwargs or {}))
@@ -82,7 +85,8 @@ def initialised(module: M, x: Tensor, several: Inputs | None = None) -> M:
     """
     if not isinstance(module, nn.Module) or not _lazy(module):
         return module
-    module = copy.deepcopy(module)
+    with _Values():
+        module = copy.deepcopy(module)
     modes = {part: part.training for part in module.modules()}
     try:
         module.eval()  # BatchNorm takes no single sample in training
