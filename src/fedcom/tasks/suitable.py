@@ -167,17 +167,23 @@ def check_module(module: Any) -> None:
                 f"parameter {name!r} is complex, and models are real vectors; keep its real and imaginary "
                 "parts, as torch.view_as_real gives them, and join them by torch.view_as_complex in forward"
             )
-        if p.requires_grad and (p._backward_hooks or p._post_accumulate_grad_hooks):
+        if p.requires_grad and _hooked(p):
             raise ConfigError(
                 f"parameter {name!r} has a hook on its gradient, which is not called here; take it off; if "
                 "it masks the gradient, use w * mask + (w * (1 - mask)).detach() in forward"
             )
     for name, part in module.named_modules():
-        if part._backward_hooks or part._backward_pre_hooks:
+        if _hooked(part):
             where = f"its part {name!r}" if name else "the module"
             raise ConfigError(f"{where} has a backward hook, which is not called here; take it off")
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             _check_embedding(name, part)
+
+
+def _hooked(part: nn.Module | nn.Parameter) -> bool:
+    """Whether something wants to be called with gradients of a module or parameter."""
+    more = part._backward_pre_hooks if isinstance(part, nn.Module) else part._post_accumulate_grad_hooks
+    return bool(part._backward_hooks or more)
 
 
 def _check_embedding(name: str, table: nn.Embedding | nn.EmbeddingBag) -> None:
