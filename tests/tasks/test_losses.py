@@ -177,6 +177,22 @@ def test_weights_inside_a_function_would_cancel_and_are_warned_of() -> None:
         Task.from_arrays(module(), X, Y, clients=4, loss=nn.CrossEntropyLoss(reduction="sum"))
 
 
+def test_a_loss_with_parameters_of_its_own_is_warned_of() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
+            return self.scale * F.cross_entropy(outputs, y)
+
+    with pytest.warns(
+        UserWarning, match=r"the loss has the parameter 'scale', .* freeze it by requires_grad_"
+    ):
+        Task.from_arrays(module(), X, Y, clients=4, loss=Scaled())
+    Task.from_arrays(module(), X, Y, clients=4, loss=Scaled().requires_grad_(False))
+
+
 def test_labels_beyond_the_outputs_are_refused_before_the_first_round() -> None:
     with pytest.raises(ConfigError, match="labels go up to 3, but for one sample the module returns"):
         Task.from_arrays(module(), X, Y + 1, clients=4, loss=nn.CrossEntropyLoss())

@@ -162,6 +162,19 @@ def test_a_layer_that_is_called_several_times_moves_its_statistics_each_time(cho
         assert close(mine, theirs, 1e-11)
 
 
+def test_a_layer_may_have_a_weight_and_no_bias() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, 3))
+    module[1].register_parameter("bias", None)
+    of = Task.from_arrays(module, X, Y, clients=1, dtype="float64", batch_norm="averaged")
+    weight, w = torch.full((1, N), 1 / N, dtype=torch.float64), of.objective.start
+    found = of.objective.gradients(w[None], of.x[None], of.y[None], weight)[0]
+    module.double()
+    F.cross_entropy(module(of.x), of.y).backward()
+    sent = torch.cat([p.grad.flatten() for p in module.parameters()])  # type: ignore[union-attr]
+    assert close(found[: len(sent)], sent)
+
+
 def test_statistics_have_no_curvature() -> None:
     """They move by their momentum, whatever eta."""
     objective = task("averaged").objective

@@ -2,16 +2,19 @@
 
 import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import prune
 
-from fedcom import ConfigError, FedAvg, FedCOMGATE, Objective, Simulation, Task
+from fedcom import ConfigError, FedAvg, FedCOMGATE, Objective, Simulation, Task, record
 from fedcom.draws import Draw
+from fedcom.tasks.adapters import load_kept
 from fedcom.tasks.models import Cnn
 from tests.conftest import close
 
@@ -68,6 +71,33 @@ def test_frozen_statistics_are_constants(kind: Any) -> None:
 def test_statistics_of_batches_are_refused(module: nn.Module, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Task.from_arrays(module, X, Y, clients=4)
+
+
+# Hooks
+
+
+def test_hooks_on_gradients_are_refused() -> None:
+    """They would not be called, and a mask of a gradient is often one."""
+    for hook, message in [
+        (
+            lambda m: m[0].weight.register_hook(lambda g: g * 0),
+            r"parameter '0.weight' has a hook .* in forward",
+        ),
+        (
+            lambda m: m[0].bias.register_post_accumulate_grad_hook(print),
+            r"parameter '0.bias' has a hook on its",
+        ),
+        (
+            lambda m: m[2].register_full_backward_hook(print),
+            r"its part '2' has a backward hook, .* take it off",
+        ),
+        (lambda m: m.register_full_backward_pre_hook(print), r"the module has a backward hook"),
+    ]:
+        module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+        Objective(module)
+        hook(module)
+        with pytest.raises(ConfigError, match=message):
+            Objective(module)
 
 
 # Complex numbers
@@ -137,6 +167,30 @@ def test_modules_that_keep_what_they_computed_are_copied(make: Any) -> None:
     nn.functional.cross_entropy(other(task.x[:30]), task.y[:30]).backward()
     assert close(found, torch.cat([p.grad.flatten() for p in other.parameters() if p.grad is not None]))
     assert Simulation(task, FedAvg(), rounds=1, device="cpu").module()(X.double()).shape == (60, 3)
+
+
+class Noted(nn.Linear):
+    """Has a word in its state and a parameter without numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.none = nn.Parameter(torch.zeros(0, 3))
+
+    def get_extra_state(self) -> Any:
+        return {"word": "noted"}
+
+    def set_extra_state(self, state: Any) -> None:
+        pass
+
+
+def test_parameters_without_numbers_and_a_state_of_words_do_no_harm(tmp_path: Path) -> None:
+    task = Task.from_arrays(Noted(), X, Y, clients=2)
+    assert task.objective.layout.names == ("weight", "bias")
+    record(Simulation(task, "fedcomgate", "int", rounds=1, device="cpu"), tmp_path / "run", quiet=True)
+    state, module = load_file(tmp_path / "run" / "model.safetensors"), Noted()
+    assert {*state} == {"weight", "bias", "none"}
+    load_kept(module, state)
+    assert torch.equal(module.weight, state["weight"])
 
 
 # Devices
@@ -234,6 +288,8 @@ def test_lazy_layers_are_initialised_by_a_sample() -> None:
     assert isinstance(lazy[0], nn.LazyLinear)  # the user's module is not changed
     for x in (X.double(), X.long()):
         assert Task.from_arrays(lazy, x, Y, clients=4).objective.layout == Objective(plain).layout
+    normed = nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.LazyLinear(3))
+    assert Task.from_arrays(normed, X, Y, clients=4, batch_norm="own").objective.statistics == 10
     with pytest.raises(ConfigError, match=r"lazy layers; call it once on a sample, as in module\(x\[:1\]\)"):
         Objective(nn.LazyLinear(3))
     with pytest.raises(ConfigError, match=r"lazy layers and cannot take one sample of shape \[4\]"):

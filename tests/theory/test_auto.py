@@ -187,6 +187,14 @@ def test_nor_with_few_clients_that_differ(method: str, codec: str) -> None:
     assert max(losses) < 1.5 * losses[0]
 
 
+def test_a_loss_without_curvature_is_refused() -> None:
+    x, y = torch.randn(12, 3), torch.randn(12, 1)
+    task = Task.from_arrays(torch.nn.Linear(3, 1), x, y, clients=2, loss=torch.nn.functional.l1_loss)
+    with pytest.raises(ConfigError, match=r"it has none at the first model, .* give eta, such as 0.05"):
+        Simulation(task, FedCOMGATE(eta="auto"), device="cpu")
+    assert Simulation(task, FedCOMGATE(eta=0.1, gamma="auto"), device="cpu").algorithm.gamma == 4
+
+
 def test_where_nothing_can_be_learnt_tracking_does_no_harm() -> None:
     torch.manual_seed(0)
     x, y = torch.randn(300, 6), torch.randint(0, 3, (300,))

@@ -266,9 +266,10 @@ def own_base(module: nn.Module, dtype: torch.dtype) -> Tensor:
 def kept(module: nn.Module) -> dict[str, Tensor]:
     """What a run's folder keeps of a module: all of its state, or without the base if it has adapters.
 
-    If the base of adapted layers changes, it is kept too, and so are the statistics of BatchNorm.
+    If the base of adapted layers changes, it is kept too, and so are the statistics of BatchNorm. What a
+    module adds to its state that is no tensor (get_extra_state) is not.
     """
-    state: dict[str, Tensor] = module.state_dict()
+    state = {key: x for key, x in module.state_dict().items() if isinstance(x, Tensor)}
     if next(adapted_layers(module), None) is None:
         return state
     named, changes = dict(module.named_parameters(remove_duplicate=False)), hasattr(module, PRODUCTS)

@@ -52,7 +52,8 @@ class Norm(_BatchNorm):
             self.gaps.append((now - found).square().sum() * (cast(float, self.momentum) / 2))
         self.last = [(now.detach(), found) for now, found in zip(here, batch, strict=True)]
         y = centred * (spread + self.eps).rsqrt().reshape(shape)
-        return y if self.weight is None else y * self.weight.reshape(shape) + self.bias.reshape(shape)
+        y = y if self.weight is None else y * self.weight.reshape(shape)
+        return y if self.bias is None else y + self.bias.reshape(shape)
 
     def _moved(self, running: Tensor, last: tuple[Tensor, Tensor] | None) -> Tensor:
         """A statistic as the call before leaves it, with the gradient of itself."""

@@ -128,7 +128,8 @@ class Objective:
 
     def _lay_out(self, dtype: torch.dtype) -> None:
         """Set where each tensor lies: what is shared, what each client keeps, and statistics last."""
-        parameters = {name: p.detach() for name, p in self.computed.named_parameters() if p.requires_grad}
+        trained = ((name, p) for name, p in self.computed.named_parameters() if p.requires_grad)
+        parameters = {name: p.detach() for name, p in trained if p.numel()}
         layers = norms(self.computed)
         last = [name for name in parameters if name in _inside(layers, STATISTICS)]
         own = [] if self.batch_norm != "own" else [n for n in parameters if n in _inside(layers, _AFFINE)]

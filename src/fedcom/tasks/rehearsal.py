@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fedcom.data.inputs import Inputs
 from fedcom.errors import ConfigError
+from fedcom.tasks.losses import Loss
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.suitable import SIDE_BY_SIDE, embeds, told
 
@@ -68,6 +69,7 @@ def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
             "draws numbers that are not torch's, so no run could be repeated; leave that out, or use "
             "torch's dropout, whose masks are drawn from the run's seed"
         )
+    _check_constant(objective.loss)
     if not y.is_floating_point():
         _check_mean(objective, x[:8], y[:8])
     return classes if scores >= classes and objective.terms.threshold is None else 0
@@ -77,7 +79,7 @@ def _has_loss(objective: Objective, outputs: Tensor, y: Tensor) -> bool:
     """Whether a loss can be computed of outputs, where no gradient is asked for."""
     try:
         if objective.terms.of_batch:
-            return objective.whole(outputs, y).numel() == 1
+            return objective.whole(outputs, y).dim() == 0
         return objective.losses(outputs, y).shape == y.shape[:1]
     except _MISFITS:
         return False
@@ -138,6 +140,18 @@ def _check_mean(objective: Objective, x: Tensor, y: Tensor) -> None:
             f"the loss of the first {len(y)} samples is {whole:.4g}, but the mean of their losses, which "
             f"is what clients descend, is {mean:.4g}; write it as a mean over samples; class weights and "
             "ignored targets are understood in torch.nn.CrossEntropyLoss(weight=..., ignore_index=...)",
+            stacklevel=5,
+        )
+
+
+def _check_constant(loss: Loss | None) -> None:
+    """Warn if a loss has parameters of its own: nobody trains them."""
+    parameters = loss.named_parameters() if isinstance(loss, nn.Module) else ()
+    trained = [name for name, p in parameters if p.requires_grad]
+    if trained:
+        warnings.warn(
+            f"the loss has the parameter {trained[0]!r}, and only those of the module are trained; let the "
+            "module have it and return what the loss needs, or freeze it by requires_grad_(False)",
             stacklevel=5,
         )
 

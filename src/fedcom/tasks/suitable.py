@@ -55,11 +55,14 @@ def sharing(module: nn.Module, freeze: bool = False) -> nn.Module:
 
 
 class _Values(TorchFunctionMode):
-    """Inside it tensors that were computed can be copied too, without the way they were computed."""
+    """Inside it all tensors can be copied: computed ones as values, and those of lazy layers."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if func is Tensor.__deepcopy__ and is_lazy(args[0]):
+            kind: Any = type(args[0])
+            return kind(args[0].requires_grad, args[0].data.device, args[0].data.dtype)
         if func is Tensor.__deepcopy__ and not args[0].is_leaf:
             return args[0].detach().clone()
         return func(*args, **(kwargs or {}))
@@ -82,7 +85,8 @@ def initialised(module: M, x: Tensor, several: Inputs | None = None) -> M:
     """
     if not isinstance(module, nn.Module) or not _lazy(module):
         return module
-    module = copy.deepcopy(module)
+    with _Values():
+        module = copy.deepcopy(module)
     modes = {part: part.training for part in module.modules()}
     try:
         module.eval()  # BatchNorm takes no single sample in training
@@ -155,7 +159,7 @@ def check_module(module: Any) -> None:
     check_kind(module)
     if _lazy(module):
         raise ConfigError("the module has lazy layers; call it once on a sample, as in module(x[:1])")
-    if not any(p.requires_grad for p in module.parameters()):
+    if not any(p.requires_grad and p.numel() for p in module.parameters()):
         raise ConfigError("the module has no trainable parameter (requires_grad)")
     for name, p in module.named_parameters():
         if p.requires_grad and p.is_complex():
@@ -163,9 +167,23 @@ def check_module(module: Any) -> None:
                 f"parameter {name!r} is complex, and models are real vectors; keep its real and imaginary "
                 "parts, as torch.view_as_real gives them, and join them by torch.view_as_complex in forward"
             )
+        if p.requires_grad and _hooked(p):
+            raise ConfigError(
+                f"parameter {name!r} has a hook on its gradient, which is not called here; take it off; if "
+                "it masks the gradient, use w * mask + (w * (1 - mask)).detach() in forward"
+            )
     for name, part in module.named_modules():
+        if _hooked(part):
+            where = f"its part {name!r}" if name else "the module"
+            raise ConfigError(f"{where} has a backward hook, which is not called here; take it off")
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             _check_embedding(name, part)
+
+
+def _hooked(part: nn.Module | nn.Parameter) -> bool:
+    """Whether something wants to be called with gradients of a module or parameter."""
+    more = part._backward_pre_hooks if isinstance(part, nn.Module) else part._post_accumulate_grad_hooks
+    return bool(part._backward_hooks or more)
 
 
 def _check_embedding(name: str, table: nn.Embedding | nn.EmbeddingBag) -> None:

@@ -29,6 +29,7 @@ PLAIN = 2.0  # the same where they do not track
 CONVEX = 1.0  # the same where, besides, the loss is convex: nothing there leads away from a sharp place
 FAR, CONVEX_FAR = 2.0, 1.0  # the most that `server_step` may be: in general, and where the loss is convex
 MOST, LEAST = 4.0, 0.25  # the bounds of gamma; momentum raises the first
+NONE = 1e-12  # a curvature up to here is none
 FLAT = 0.01  # a loss counts as convex if no curvature is below minus this share of the largest
 
 
@@ -119,10 +120,15 @@ def rates(
         share: of the clients in a round.
         averages: whether the method's direction is a running mean over rounds already.
     """
-    own, mean = max(sharpness.clients.value, 1e-12), max(sharpness.mean.value, 1e-12)
+    own, mean = max(sharpness.clients.value, NONE), max(sharpness.mean.value, NONE)
     if not (math.isfinite(own) and math.isfinite(mean)):
         raise ConfigError(
             "auto rates need a finite loss at the first model; scale the data, or give eta and gamma"
+        )
+    if eta is None and own == NONE:
+        raise ConfigError(
+            "eta=auto is set from the curvature of the loss, and it has none at the first model, as absolute "
+            "errors have none; give eta, such as 0.05"
         )
     convex = sharpness.least.value >= -FLAT * mean
     near = (SLOWLY if slowly else TRACKED) if tracks else CONVEX if convex else PLAIN
