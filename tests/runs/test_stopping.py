@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedcom import ConfigError, Draw, FedAvg, FedCOMGATE, Simulation, compare, record, sweep
+from fedcom import ConfigError, Draw, FedAvg, FedCOMGATE, Simulation, Task, compare, record, sweep
 from fedcom.config import Config
 from fedcom.config.tables import override
 from fedcom.engines.results import Row
@@ -237,6 +237,9 @@ def test_a_validation_split_in_python_is_that_of_a_config() -> None:
     assert torch.equal(task.held_out(0.25, Draw.seeded(3).fold("validation")).test_y, held.test_y)
     with pytest.raises(ConfigError, match="share is that of the training samples"):
         task.held_out(1.0)
+    x, y = torch.zeros(4, 2), torch.arange(4) % 2
+    with pytest.raises(ConfigError, match="no client has two samples"):
+        Task.from_arrays(torch.nn.Linear(2, 2), x, y, clients=4).held_out(0.5)
 
 
 def test_backing_off_keeps_the_best_model_of_the_rounds_that_stay(tmp_path: Path) -> None:

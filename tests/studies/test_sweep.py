@@ -144,6 +144,8 @@ def test_a_section_algorithm_is_no_other_key_than_none() -> None:
     assert lists({"algorithm": {"eta": [0.1, 0.2]}, "uplink": {"bits": 2}}) == lists(
         {"eta": [0.1, 0.2], "uplink": {"bits": [2]}}
     )
+    with pytest.raises(ConfigError, match=r"grid.eta and grid.algorithm.eta are the same"):
+        lists({"algorithm": {"eta": 0.1}, "eta": 0.2})
 
 
 def test_the_command_writes_a_table_and_a_figure(tmp_path: Path) -> None:

@@ -144,6 +144,8 @@ def lists(grid: Table) -> dict[str, list[Any]]:
         else:
             section = "" if name == "algorithm" else f"{name}."
             flat |= {f"{section}{key}": inner for key, inner in values.items()}
+            if not section and (twice := grid.keys() & values.keys()):
+                raise ConfigError(f"grid.{min(twice)} and grid.algorithm.{min(twice)} are the same; give one")
     if "run.seed" in flat:
         raise ConfigError(f"seeds are no part of a grid; give run.seed, the first one, and {flag('seeds')}")
     found = {key: _values(own) for key, own in flat.items()}

@@ -374,6 +374,8 @@ class Task:
         for client, (start, size) in enumerate(zip(self.offsets.tolist(), self.sizes.tolist(), strict=True)):
             taken = min(max(1, round(share * size)), size - 1)
             picked[start + draw.fold(client).permutation(size)[:taken]] = True
+        if not picked.any():
+            raise ConfigError("no client has two samples, so none can be held out; have fewer clients")
         counts = torch.stack([(~part).sum() for part in torch.split(picked, self.sizes.tolist())])
         return replace(
             self,
