@@ -70,6 +70,8 @@ def see(tab: Page, site: Path, place: str, width: int, scheme: str) -> None:
     tab.events.clear()
     tab.send("Page.navigate", url=(site / place / "index.html").as_uri())
     tab.wait("Page.loadEventFired")
+    plain = "[...document.querySelectorAll('.md-content table:not([class])')]"
+    tab.until(f"{plain}.every(t => t.closest('.md-typeset__scrollwrap'))")  # the theme's script has laid it out
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
