@@ -70,8 +70,9 @@ def see(tab: Page, site: Path, place: str, width: int, scheme: str) -> None:
     tab.events.clear()
     tab.send("Page.navigate", url=(site / place / "index.html").as_uri())
     tab.wait("Page.loadEventFired")
-    plain = "[...document.querySelectorAll('.md-content table:not([class])')]"
-    tab.until(f"{plain}.every(t => t.closest('.md-typeset__scrollwrap'))")  # the theme's script has laid it out
+    tables = "[...document.querySelectorAll('.md-content table:not([class])')]"
+    # The theme's script has laid the page out.
+    tab.until(f"{tables}.every(t => t.closest('.md-typeset__scrollwrap'))")
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
