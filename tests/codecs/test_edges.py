@@ -147,3 +147,13 @@ def test_near_the_largest_number_the_result_is_right_or_not_finite(codec: Codec,
         # The error of these on such x depends on the key.
         chance = 2 if codec.name in ("count-sketch", "peaks") else 1
         assert error <= chance * 20.001 * max(codec.variance(where), 1 / 4)  # 1/4: natural above 2^127
+
+
+@each_codec
+def test_tensors_without_numbers(codec: Codec) -> None:
+    whole = Layout(("a", "b", "c", "d"), ((0,), (40, 2), (3, 0), (9,)))
+    bare = Layout(("b", "d"), ((40, 2), (9,)))
+    x = gaussian(bare)
+    q = both(codec, x, whole, Draw.seeded(0))
+    # PowerSGD begins each matrix from numbers of its own place.
+    assert codec.name == "powersgd" or same(q, both(codec, x, bare, Draw.seeded(0)))

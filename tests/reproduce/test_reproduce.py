@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedcom.cli import app
 from fedcom.data.sources import SOURCES
 from fedcom.errors import ConfigError, DataError
 from fedcom.reproduce import STUDIES, Panel, Scale, Study, Verdict, command, reproduce, runner
+from fedcom.reproduce.fig1 import MessageSums
 from fedcom.reproduce.fig9 import _grown
 from fedcom.reproduce.panels import StudyRun, shown
 from fedcom.reproduce.results import FAILS, HOLDS, NOT_RUN, PARTLY, Stat, StudyResults, alike, better
@@ -21,7 +23,7 @@ from fedcom.reproduce.study import experiment_file
 from fedcom.reproduce.study_page import read_verdicts, study_page, verdicts_page
 from fedcom.studies.compare import METHODS
 from fedcom.studies.trial_runs import run_stack
-from tests.conftest import CHAOS
+from tests.conftest import CHAOS, close
 from tests.data.made import lay, mnist_like, source_of, zip_all
 from tests.reproduce.made_up import TINY, made_up, outcomes
 
@@ -223,6 +225,19 @@ def test_the_command_leaves_figure_points_page_and_verdicts(name: str, tmp_path:
     assert all(v["claim"] in page for v in verdicts)
     assert "data.name=digits" in page
     assert len((folder / "points.csv").read_text().splitlines()) > 4
+
+
+def test_sums_of_messages_are_the_same_in_any_order() -> None:
+    draw, measure = torch.Generator().manual_seed(0), MessageSums()
+    groups = [torch.randn(2, 3, 2000, generator=draw, dtype=torch.float64).unbind() for _ in range(9)]
+    ends = []
+    for order in (range(9), range(8, -1, -1), (4, 0, 8, 2, 6, 1, 7, 3, 5)):
+        for i in order:
+            measure(*groups[i])
+        ends.append(torch.stack(measure.means()))
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+    assert close(ends[0][1], torch.cat([meant for _, meant in groups]).mean(0), 1e-15)
 
 
 def test_missing_data_is_reported_and_the_other_studies_go_on(

@@ -90,6 +90,9 @@ def test_mlflow_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (found,) = client.search_runs([client.get_experiment_by_name("fedcom").experiment_id])
     assert found.data.metrics["train_loss"] == rows[-1]["train_loss"]
     assert found.data.params["algorithm.name"] == "fedcomgate"
+    run(tmp_path / "b", "run.log=mlflow", "run.rounds=30", "algorithm.eta=1e20")
+    (last, _) = client.search_runs([client.get_experiment_by_name("fedcom").experiment_id])
+    assert last.info.status == "FAILED"  # it diverged
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://there")
     with pytest.raises(ConfigError, match="MLflow cannot be used"):
         MLflow()

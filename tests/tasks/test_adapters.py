@@ -110,8 +110,9 @@ def test_two_rounds_by_hand(method: str) -> None:
         assert close(layer.weight.detach(), w0)
     assert torch.equal(task.objective.module[0].weight, numbers("weight", 3, 4))  # type: ignore[index]
     sent = {"ffa": 2 * 6, "rolora": 6 + 8, "het": 7 + 14}.get(method, 2 * 14)  # of each client, on average
-    header = run.ledger.as_dict()["uplink"]["vectors"]["D"]["header"]  # type: ignore[index]
-    assert run.ledger.total("uplink") == 2 * 8 * sent + header
+    books: Any = run.ledger.as_dict()["uplink"]
+    assert books["numbers"] == {"D": 2 * sent}
+    assert books["total"] == 2 * 8 * sent + books["vectors"]["D"]["header"]
     if method in ("fedex", "flora"):  # 12 numbers are fewer than the factors of two clients, 2 * 14
         told = run.ledger.as_dict()["downlink"]["vectors"]  # type: ignore[index]
         assert told["base"]["factors"] == 2 * 2 * 8 * 12

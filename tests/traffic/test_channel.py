@@ -94,6 +94,21 @@ def test_a_ledger_says_that_some_of_its_bytes_are_estimates(monkeypatch: pytest.
     assert sent.exact
 
 
+def test_a_ledger_counts_the_numbers_that_travel() -> None:
+    sent, again, earlier = Ledger(2), Ledger(2), Ledger(2)
+    Channel("uplink", [sent]).send("D", gaussian(LONG, n=2), LONG, Peaks(0.5), keys(2), receivers=3)
+    books: Any = sent.as_dict()
+    assert books["uplink"]["numbers"] == {"D": 3 * 2 * LONG.size}
+    again.load(books)
+    again.merge(sent)
+    assert again.as_dict()["uplink"]["numbers"] == {"D": 2 * 3 * 2 * LONG.size}  # type: ignore[index]
+    for way in ("uplink", "downlink"):
+        del books[way]["numbers"]
+    earlier.load(books)  # of a version that did not count them: a sum with later ones would be too small
+    earlier.merge(sent)
+    assert "numbers" not in earlier.as_dict()["uplink"]  # type: ignore[operator]
+
+
 @each_codec
 def test_the_sizes_of_one_vector_are_those_of_a_stack_of_one(codec: Codec) -> None:
     x, draw, books = gaussian(LONG), keys(1), []

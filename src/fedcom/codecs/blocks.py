@@ -16,8 +16,13 @@ class InBlocks(Codec):
     scale: str
 
     def blocks(self, layout: Layout) -> Layout:
-        """The pieces of the vector that share a scale."""
-        return layout if self.scale == "tensor" else Layout.vector(layout.size, layout.dtype)
+        """The pieces of the vector that share a scale; tensors without numbers have none."""
+        if self.scale != "tensor":
+            return Layout.vector(layout.size, layout.dtype)
+        if 0 not in layout.sizes:
+            return layout
+        kept = [(name, s) for name, s in zip(layout.names, layout.shapes, strict=True) if 0 not in s]
+        return Layout(tuple(name for name, _ in kept), tuple(s for _, s in kept), layout.dtype)
 
     def scales(self, name: str, layout: Layout) -> Field:
         """The field of the scales."""

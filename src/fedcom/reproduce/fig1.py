@@ -25,23 +25,29 @@ DRAWS = 8  # of Q, over which E|Q(mean)|² is averaged
 
 
 class MessageSums:
-    """A measure of messages that also sums them over the clients of a round: as decoded, and as meant."""
+    """A measure of messages that also sums them over the clients of a round: as decoded, and as meant.
+
+    What additions round off is summed beside: threads call in any order, and the sums are to be the same.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.sums: list[float | Tensor] = [0.0, 0.0]
-        self.count = 0
+        self.count, self.sums, self.lost = 0, torch.zeros(()), torch.zeros(())
 
     def __call__(self, heard: Tensor, meant: Tensor) -> Tensor:
+        more = torch.stack((heard.double().sum(0), meant.double().sum(0)))
         with self.lock:
-            self.sums = [old + x.double().sum(0) for old, x in zip(self.sums, (heard, meant), strict=True)]
+            before = self.sums.to(more)
+            self.sums = before + more
+            added = self.sums - before
+            self.lost = self.lost.to(more) + ((before - (self.sums - added)) + (more - added))
             self.count += len(heard)
         return relative_error(heard, meant)
 
     def means(self) -> tuple[Tensor, Tensor]:
         """The means of the decoded and of the meant messages; the sums start again from zero."""
-        heard, meant = (torch.as_tensor(total) / self.count for total in self.sums)
-        self.sums, self.count = [0.0, 0.0], 0
+        heard, meant = (self.sums + self.lost) / self.count
+        self.count, self.sums, self.lost = 0, torch.zeros(()), torch.zeros(())
         return heard, meant
 
 

@@ -13,6 +13,7 @@ from fedcom.engines.results import Row
 from fedcom.errors import ConfigError
 from fedcom.formats import is_number
 from fedcom.imports import optional
+from fedcom.runs.files import status_of
 
 
 class RunTracker(Protocol):
@@ -21,8 +22,12 @@ class RunTracker(Protocol):
     def __call__(self, row: Row) -> None:
         """Take a row."""
 
-    def close(self) -> None:
-        """Finish; rows that come later are errors."""
+    def close(self, status: str = "done") -> None:
+        """Finish; rows that come later are errors.
+
+        Args:
+            status: how the run ended, as in its summary.json: done, diverged, interrupted or failed.
+        """
 
 
 class Csv:
@@ -52,7 +57,7 @@ class Csv:
             writer.writerows(self._rows if rewrite else self._rows[-1:])
         self._fresh = False
 
-    def close(self) -> None:
+    def close(self, status: str = "done") -> None:
         """Every line is on the disk already."""
 
 
@@ -76,7 +81,7 @@ class TensorBoard:
             self._writer.add_scalar(key, value, row["round"])
         self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, status: str = "done") -> None:
         """Close the event file."""
         if self._writer is not None:
             self._writer.close()
@@ -112,9 +117,9 @@ class MLflow:
         for key, value in _numbers(row).items():
             self._client.log_metric(self._run, key, value, step=row["round"])
 
-    def close(self) -> None:
-        """Mark the run as finished."""
-        self._client.set_terminated(self._run)
+    def close(self, status: str = "done") -> None:
+        """Mark the run as finished, or as killed or failed if it had not all its rounds."""
+        self._client.set_terminated(self._run, _ENDINGS.get(status, "FAILED"))
 
 
 class WandB:
@@ -151,16 +156,20 @@ class WandB:
     def __call__(self, row: Row) -> None:
         self._run.log(_numbers(row), step=row["round"])
 
-    def close(self) -> None:
-        """Finish the run."""
-        self._run.finish()
+    def close(self, status: str = "done") -> None:
+        """Finish the run, as one that failed if it had not all its rounds."""
+        self._run.finish(exit_code=0 if status == "done" else 1)
 
 
 class _Later:
-    """A tracker that is made when the first row comes: a run that is refused leaves nothing."""
+    """A tracker that is made when the first row comes: a run that is refused leaves nothing.
 
-    def __init__(self, make: Callable[[], RunTracker]) -> None:
-        self._make, self._made = make, list[RunTracker]()
+    Args:
+        out: the folder of the run, whose summary says how it ended.
+    """
+
+    def __init__(self, make: Callable[[], RunTracker], out: Path) -> None:
+        self._make, self._out, self._made = make, out, list[RunTracker]()
 
     def __call__(self, row: Row) -> None:
         if not self._made:
@@ -170,9 +179,10 @@ class _Later:
     def close(self) -> None:
         """Close it if it was made."""
         for tracker in self._made:
-            tracker.close()
+            tracker.close(status_of(self._out))
 
 
+_ENDINGS = {"done": "FINISHED", "interrupted": "KILLED"}  # MLflow's words
 _PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "'fedcom[tensorboard]'"}
 
 
@@ -186,8 +196,8 @@ def check_installed(names: Iterable[str]) -> None:
 @contextmanager
 def opened(
     names: Sequence[str], out: Path, label: str, settings: Mapping[str, Any] | None
-) -> Iterator[list[RunTracker]]:
-    """The trackers that run.log names, for a run in a folder; they are closed at the end.
+) -> Iterator[list[Callable[[Row], None]]]:
+    """The trackers that run.log names, for a run in a folder; they are closed as its summary says it ended.
 
     Args:
         label: of the run.
@@ -200,7 +210,7 @@ def opened(
         "wandb": lambda: WandB(name=label, settings=settings, folder=out),
     }
     with ExitStack() as stack:
-        yield [stack.enter_context(closing(_Later(makers[name]))) for name in names]
+        yield [stack.enter_context(closing(_Later(makers[name], out))) for name in names]
 
 
 def _numbers(row: Row) -> dict[str, float]:

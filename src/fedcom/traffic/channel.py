@@ -67,7 +67,7 @@ class Channel:
         for i, ledger in enumerate(self.ledgers):
             share = slice(i * messages, (i + 1) * messages)
             items = {part: n[share] if isinstance(n, Tensor) else n for part, n in sizes.items()}
-            ledger.add(self.direction, vector, items, messages, receivers, exact)
+            ledger.add(self.direction, vector, items, messages, receivers, exact, layout.size)
         if self.meter is not None:
             self.meter[rows] += sum(sizes.values())
         return heard

@@ -207,6 +207,12 @@ def test_bits_count_the_messages_of_the_codec_alone_by_its_own_header(tmp_path: 
     )
 
 
+def test_bits_are_of_the_numbers_that_travelled_where_the_ledger_says_how_many(tmp_path: Path) -> None:
+    own = {"vectors": {"D": {"header": 32, "codes": 4}}, "numbers": {"D": 12}}  # of parts of the model
+    run = make(tmp_path / "a", ledger={"clients": 2, "uplink": own, "downlink": {"vectors": {}}})
+    assert "int, uplink bits 2 fedpaq, int 2-bit unbiased — 0.500 — 24.0" in shown(run)  # 36 bytes
+
+
 def test_estimated_bytes_are_called_so(tmp_path: Path) -> None:
     books = {"clients": 2, "uplink": {"vectors": {"D": {"codes": 4}}}, "downlink": {"vectors": {}}}
     exact = make(tmp_path / "exact", ledger=books | {"exact": True})

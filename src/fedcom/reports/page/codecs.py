@@ -115,7 +115,10 @@ def _bias(section: JsonObject) -> str:
 
 
 def _bits(way: str, runs: Sequence[SavedRun]) -> float | None:
-    """Bits per coordinate of the vectors the codec carries; the headers tell the number of messages."""
+    """Bits per coordinate of the vectors the codec carries.
+
+    Where the ledger does not say how many coordinates that were, the headers tell the number of messages.
+    """
     size, coordinates = 0.0, 0.0
     for run in runs:
         d = run.summary.get("parameters")
@@ -125,9 +128,11 @@ def _bits(way: str, runs: Sequence[SavedRun]) -> float | None:
         if is_usable(d) and d > 0 and run.ledger:
             codec = _codec(run.config.get(way, {}))
             header = HEADER if codec is None else codec.format.HEADER
-            carried = [parts for name, parts in run.ledger[way].items() if name in names]
-            size += sum(sum(parts.values()) for parts in carried)
-            coordinates += d * sum(parts.get("header", 0) / header for parts in carried)
+            told = run.ledger["numbers"][way]
+            for name, parts in run.ledger[way].items():
+                if name in names:
+                    size += sum(parts.values())
+                    coordinates += told.get(name) or d * parts.get("header", 0) / header
     return 8 * size / coordinates if coordinates else None
 
 

@@ -362,7 +362,7 @@ def _whole(value: Any) -> int:
 
 
 def _ledger(text: str) -> JsonObject:
-    """Bytes by direction, vector and part, the number of clients, and whether all bytes are exact."""
+    """Bytes by direction, vector and part, numbers carried, clients, and whether all bytes are exact."""
     ledger = _json_object(text)
     items = {
         way: {
@@ -371,7 +371,10 @@ def _ledger(text: str) -> JsonObject:
         }
         for way in ("uplink", "downlink")
     }
-    return {"clients": max(1, _whole(ledger["clients"])), "exact": ledger.get("exact") is not False, **items}
+    told = {way: ledger[way].get("numbers", {}).items() for way in items}  # earlier versions did not say
+    numbers = {way: {str(vector): _whole(n) for vector, n in found} for way, found in told.items()}
+    facts = {"clients": max(1, _whole(ledger["clients"])), "exact": ledger.get("exact") is not False}
+    return {**facts, "numbers": numbers, **items}
 
 
 def _accuracy(text: str) -> JsonObject:
