@@ -3,7 +3,7 @@
 import pickle
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -177,7 +177,7 @@ def test_weights_inside_a_function_would_cancel_and_are_warned_of() -> None:
         Task.from_arrays(module(), X, Y, clients=4, loss=nn.CrossEntropyLoss(reduction="sum"))
 
 
-def test_a_loss_with_parameters_of_its_own_is_warned_of() -> None:
+def test_what_nobody_would_train_is_refused() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -186,10 +186,20 @@ def test_a_loss_with_parameters_of_its_own_is_warned_of() -> None:
         def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
             return self.scale * F.cross_entropy(outputs, y)
 
-    with pytest.warns(
-        UserWarning, match=r"the loss has the parameter 'scale', .* freeze it by requires_grad_"
-    ):
-        Task.from_arrays(module(), X, Y, clients=4, loss=Scaled())
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.last = [nn.Linear(X.shape[1], 4)], nn.Linear(4, C)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return cast(Tensor, self.last(self.hidden[0](x)))
+
+    hidden = Scaled()
+    for loss in (hidden, lambda outputs, y: hidden(outputs, y)):
+        with pytest.raises(ConfigError, match=r"'scale'|none of the module's parameters"):
+            Task.from_arrays(module(), X, Y, clients=4, loss=loss)
+    with pytest.raises(ConfigError, match=r"as layers in a list; .* nn\.ModuleList"):
+        Task.from_arrays(Listed(), X, Y, clients=4)
     Task.from_arrays(module(), X, Y, clients=4, loss=Scaled().requires_grad_(False))
 
 
