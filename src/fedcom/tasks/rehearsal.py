@@ -71,7 +71,7 @@ def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
             "draws numbers that are not torch's, so no run could be repeated; leave that out, or use "
             "torch's dropout, whose masks are drawn from the run's seed"
         )
-    _check_constant(objective.loss, slope)
+    _check_constant(objective.loss, outputs, slope)
     if not y.is_floating_point():
         _check_mean(objective, x[:8], y[:8])
     return classes if scores >= classes and objective.terms.threshold is None else 0
@@ -146,11 +146,11 @@ def _check_mean(objective: Objective, x: Tensor, y: Tensor) -> None:
         )
 
 
-def _check_constant(loss: Loss | None, slope: Tensor) -> None:
+def _check_constant(loss: Loss | None, *found: Tensor) -> None:
     """Refuse what nobody trains: parameters of the loss, and tensors that the module hides.
 
     Args:
-        slope: the gradient of one sample's loss.
+        found: what was computed of the module's parameters, which ask for no gradient here.
     """
     parameters = loss.named_parameters() if isinstance(loss, nn.Module) else ()
     trained = [name for name, p in parameters if p.requires_grad]
@@ -159,11 +159,11 @@ def _check_constant(loss: Loss | None, slope: Tensor) -> None:
             f"the loss has the parameter {trained[0]!r}, and only those of the module are trained; let the "
             "module have it and return what the loss needs, or freeze it by requires_grad_(False)"
         )
-    if slope.requires_grad:
+    if any(one.requires_grad for one in found):
         raise ConfigError(
-            "the module or its loss computes with a tensor that requires a gradient and is none of the "
-            "module's parameters, as layers in a list; make it an nn.Parameter of the module, or the list an "
-            "nn.ModuleList, or freeze it by requires_grad_(False)"
+            "the module or its loss computes with a tensor that requires a gradient and is not read as a "
+            "parameter of the module, such as one in a Python list; use nn.ModuleList or nn.ParameterList, "
+            "or freeze it by requires_grad_(False)"
         )
 
 
