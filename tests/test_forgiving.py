@@ -475,6 +475,8 @@ def test_data_that_cannot_be_is_refused_with_the_remedy() -> None:
             ConfigError, match=r"cannot take one sample of the inputs input 1 \[4\], input 2 \[4\]"
         ):
             task(x=x)
+    with pytest.raises(ConfigError, match=r"True and False stay so; call .float\(\) in forward"):
+        Task.from_arrays(torch.nn.Bilinear(4, 4, 2), (X, X > 0), Y, clients=2)
     with pytest.raises(DataError, match=r"x is a \[4\], b \[4\], test_x is a \[4\]; make them alike"):
         task(x={"a": X, "b": X}, test_x={"a": X}, test_y=Y)
     for x in ({"a": X, "b": X, "label": Y}, {"a": X, "b": Y}):

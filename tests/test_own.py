@@ -13,6 +13,7 @@ import torch
 
 from fedcom import ConfigError, DataError
 from fedcom.config import Config, read
+from fedcom.data.dataset import Legend
 from fedcom.data.own_files import read_own
 from fedcom.draws import Draw
 from fedcom.runs.prepare import build_task, prepare
@@ -100,6 +101,13 @@ def test_a_model_scores_other_files_by_the_names_of_its_features_and_labels(
     assert scored("dogs.csv") > 0.9
     assert "eels.csv has the label 'eel', and the model has cat, dog" in scored("eels.csv")
     assert "the model has the column 'b', and other.csv has not" in scored("other.csv")
+
+
+def test_whole_numbers_are_no_classes_of_a_model_that_has_none(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "whole.csv", np.arange(N), client=False)
+    assert read_own(path, None, None, None, Draw.seeded(0)).classes == N
+    data = read_own(path, None, None, None, Draw.seeded(0), known=Legend(tuple("abc"), ()))
+    assert (data.classes, data.y.shape, data.y.dtype) == (0, (N, 1), torch.float32)
 
 
 def test_a_regression_from_a_file_is_trained_by_its_square_error(tmp_path: Path) -> None:

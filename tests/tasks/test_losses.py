@@ -177,7 +177,7 @@ def test_weights_inside_a_function_would_cancel_and_are_warned_of() -> None:
         Task.from_arrays(module(), X, Y, clients=4, loss=nn.CrossEntropyLoss(reduction="sum"))
 
 
-def test_a_loss_with_parameters_of_its_own_is_warned_of() -> None:
+def test_what_nobody_would_train_is_refused() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -186,10 +186,21 @@ def test_a_loss_with_parameters_of_its_own_is_warned_of() -> None:
         def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
             return self.scale * F.cross_entropy(outputs, y)
 
-    with pytest.warns(
-        UserWarning, match=r"the loss has the parameter 'scale', .* freeze it by requires_grad_"
-    ):
-        Task.from_arrays(module(), X, Y, clients=4, loss=Scaled())
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(D, C))
+            self.all = [self.weight]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.all[0]
+
+    hidden = Scaled()
+    for loss in (hidden, lambda outputs, y: hidden(outputs, y)):
+        with pytest.raises(ConfigError, match=r"'scale'|is not read as a parameter"):
+            Task.from_arrays(module(), X, Y, clients=4, loss=loss)
+    with pytest.raises(ConfigError, match="such as one in a Python list"):
+        Task.from_arrays(Listed(), X, Y, clients=4)
     Task.from_arrays(module(), X, Y, clients=4, loss=Scaled().requires_grad_(False))
 
 

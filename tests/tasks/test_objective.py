@@ -102,6 +102,34 @@ def test_curvature_of_torchs_recurrent_layers_and_attention_is_the_change_of_gra
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+def test_curvatures_on_two_threads_leave_attention_as_it_was() -> None:
+    inside, over, left = (threading.Event() for _ in range(3))
+
+    class Waits(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.in_features == 2:  # the first goes in before the second, and out while that is inside
+                inside.set()
+                over.wait(0.2)
+            else:
+                over.set()
+                left.wait()
+            return super().forward(x)
+
+    def curvature(size: int) -> None:
+        objective = Objective(Waits(size, 2))
+        w, x, y = objective.start.unsqueeze(0), torch.ones(1, 3, size), torch.zeros(1, 3, dtype=torch.long)
+        objective.curvatures(w, w, x, y, torch.ones(1, 3))
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(curvature, 2)
+        inside.wait()
+        second = threads.submit(curvature, 3)
+        first.result()
+        left.set()
+        second.result()
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 def test_what_has_no_second_derivative_is_refused_in_words() -> None:
     module = nn.Sequential(nn.EmbeddingBag(5, 4), nn.Tanh(), nn.Linear(4, 3))
     task = Task.from_arrays(module, torch.arange(24).reshape(8, 3) % 5, torch.arange(8) % 3, clients=2)

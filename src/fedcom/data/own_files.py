@@ -94,7 +94,7 @@ def read_own(
     test_x, test_y = (held.x, held.y) if with_test else (train.test_x, train.test_y)
     y, labels = train.y, tuple[str, ...]()
     if time is None:
-        y, test_y, labels = _numbered(train.y, test_y, path, known.labels if known else ())
+        y, test_y, labels = _numbered(train.y, test_y, path, known.labels if known else None)
     lives = time is not None
     data = from_arrays(
         train.x,
@@ -250,12 +250,13 @@ def _column(columns: Columns, name: str, path: Path) -> NDArray[Any]:
 
 
 def _numbered(
-    y: NDArray[Any], test_y: Any, path: Path, known: tuple[str, ...]
+    y: NDArray[Any], test_y: Any, path: Path, known: tuple[str, ...] | None
 ) -> tuple[Any, Any, tuple[str, ...]]:
     """Labels as classes 0, 1, 2, ... in order, and their names; fractions as floats, one column each.
 
     Args:
-        known: the names of a model's classes, which then are the only ones; empty: those that are there.
+        known: the names of a model's classes, which then are the only ones; empty: it has none, so that whole
+            numbers are floats too; None: no model is known.
     """
     names = tuple[str, ...]()
     if test_y is not None and len(test_y) and (y.dtype.kind in "biuf") != (test_y.dtype.kind in "biuf"):
@@ -266,7 +267,8 @@ def _numbered(
     both = y if test_y is None else np.concatenate([y, test_y])
     if both.dtype.kind not in "biuf" and (gaps := [v for v in both.astype(str) if v.lower() in _MISSING]):
         raise DataError(f"a label of {path} is {gaps[0]!s}, which stands for none; leave such rows out")
-    if both.dtype.kind == "f" and not np.array_equal(both, np.round(both)):
+    fractions = both.dtype.kind == "f" and not np.array_equal(both, np.round(both))
+    if fractions or (known == () and both.dtype.kind in "biuf"):
         numbers: Any = both.reshape(len(both), -1).astype(np.float32)
     elif both.ndim != 1:
         raise DataError(f"the labels of {path} have shape {list(both.shape)}; give one per row")

@@ -44,6 +44,7 @@ from fedcom.vectors import Layout, Piece, Vectors
 _AFFINE = ("weight", "bias")
 _LARGE = 1 << 18  # numbers that convolutions give in a step, from which on a CPU is slower with stacks
 _NO_RULE = "Batching rule not implemented"  # for torch's recurrent layers, unless torch.func takes them apart
+_WAYS = threading.RLock()  # how attention is computed is set for all threads of a process
 _DROPPING = (0, 0, 0, 0, 0, None)  # all that a loss is given is of one client, but for the last
 
 # Attention on a CPU is computed client by client, which costs little; nobody can do anything about it.
@@ -546,13 +547,14 @@ def _inside(layers: Mapping[str, nn.Module], names: Sequence[str]) -> list[str]:
 @contextmanager
 def _attention_twice_differentiable() -> Iterator[None]:
     """Attention is computed in the one way that has a second derivative."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+    with _WAYS:
+        before = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _fields(thing: Any) -> list[str]:

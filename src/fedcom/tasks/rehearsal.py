@@ -40,6 +40,8 @@ def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
         remedy = f"change the module or the shape of x{swapped}"
         if re.search(_INDICES, str(error)) and not embeds(objective.module):
             remedy = "numbers are floating-point unless a module has an nn.Embedding; call .long() in forward"
+        elif "bool" in str(error).lower() and "true or false" in getattr(objective.several, "kinds", ()):
+            remedy = "True and False stay so; call .float() in forward, or give numbers"
         raise ConfigError(
             f"the module cannot take one sample of {_shape(x, objective.several)}: {told(error)}; {remedy}"
         ) from error
@@ -53,7 +55,7 @@ def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
         )
     try:
         w, weight = objective.complete(objective.start), outputs.new_ones(1, 1)
-        objective.stacked(w.unsqueeze(0), x[:1].unsqueeze(0), y[:1].unsqueeze(0), weight)
+        slope = objective.stacked(w.unsqueeze(0), x[:1].unsqueeze(0), y[:1].unsqueeze(0), weight)
     except _MISFITS as error:
         if _has_loss(objective, outputs, y[:1]):
             raise ConfigError(f"{SIDE_BY_SIDE} fails there: {told(error)}") from error
@@ -69,7 +71,7 @@ def rehearse(objective: Objective, x: Tensor, y: Tensor, classes: int) -> int:
             "draws numbers that are not torch's, so no run could be repeated; leave that out, or use "
             "torch's dropout, whose masks are drawn from the run's seed"
         )
-    _check_constant(objective.loss)
+    _check_constant(objective.loss, outputs, slope)
     if not y.is_floating_point():
         _check_mean(objective, x[:8], y[:8])
     return classes if scores >= classes and objective.terms.threshold is None else 0
@@ -144,15 +146,24 @@ def _check_mean(objective: Objective, x: Tensor, y: Tensor) -> None:
         )
 
 
-def _check_constant(loss: Loss | None) -> None:
-    """Warn if a loss has parameters of its own: nobody trains them."""
+def _check_constant(loss: Loss | None, *found: Tensor) -> None:
+    """Refuse what nobody trains: parameters of the loss, and tensors that the module hides.
+
+    Args:
+        found: what was computed of the module's parameters, which ask for no gradient here.
+    """
     parameters = loss.named_parameters() if isinstance(loss, nn.Module) else ()
     trained = [name for name, p in parameters if p.requires_grad]
     if trained:
-        warnings.warn(
+        raise ConfigError(
             f"the loss has the parameter {trained[0]!r}, and only those of the module are trained; let the "
-            "module have it and return what the loss needs, or freeze it by requires_grad_(False)",
-            stacklevel=5,
+            "module have it and return what the loss needs, or freeze it by requires_grad_(False)"
+        )
+    if any(one.requires_grad for one in found):
+        raise ConfigError(
+            "the module or its loss computes with a tensor that requires a gradient and is not read as a "
+            "parameter of the module, such as one in a Python list; use nn.ModuleList or nn.ParameterList, "
+            "or freeze it by requires_grad_(False)"
         )
 
 
