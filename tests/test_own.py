@@ -103,6 +103,20 @@ def test_a_model_scores_other_files_by_the_names_of_its_features_and_labels(
     assert "the model has the column 'b', and other.csv has not" in scored("other.csv")
 
 
+def test_names_that_a_model_has_none_of_stand_for_its_own_in_order(tmp_path: Path) -> None:
+    path, known = (
+        write_csv(tmp_path / "new.csv", np.arange(N) % 2 + 5, client=False),
+        Legend(tuple("xyz"), ("cat", "dog")),
+    )
+    told = r"no (column|label) of the model's, so they are taken in order: '(a|5)' stands for '(x|cat)', "
+    with pytest.warns(UserWarning, match=told) as warned:
+        data = read_own(path, None, None, None, Draw.seeded(0), known=known)
+    assert len(warned) == 2
+    assert (data.legend, data.classes) == (Legend(tuple("abc"), ("5", "6")), 2)
+    with pytest.raises(DataError, match="the model has the column 'a1', and"):
+        read_own(path, None, None, None, Draw.seeded(0), known=Legend(("a1", "b", "c"), ()))
+
+
 def test_whole_numbers_are_no_classes_of_a_model_that_has_none(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "whole.csv", np.arange(N), client=False)
     assert read_own(path, None, None, None, Draw.seeded(0)).classes == N

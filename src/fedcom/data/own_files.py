@@ -1,6 +1,7 @@
 """Data of the user's own in a file: arrays in .npz, tables in .csv or .parquet."""
 
 import math
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -22,6 +23,7 @@ Columns = dict[str, NDArray[Any]]  # by name, in order
 LABEL, Y, CLIENT = "label", "y", "client"  # what the columns are called unless told otherwise
 INDEX = "__index_level_0__"  # what pandas calls an index that has no name
 _SHOWN = 10  # labels that an error names
+_FEW = 3  # pairs of names that a warning tells
 _EXACT = 2.0**53  # from here on whole numbers are rounded
 _MISSING = ("na", "n/a", "nan", "null", "?")  # what a label is in files where it is not known
 
@@ -75,7 +77,7 @@ def read_own(
         (label or (Y if path.suffix.lower() == ".npz" else LABEL),) if time is None else (time, event or "")
     )
     train = _halves(path, targets, client)
-    if known is not None and known.features:
+    if known is not None and known.features and not _renamed("column", train.features, known.features, path):
         train = _aligned(train, path, known.features, "the model", "a model takes the features it has learnt")
     held = _Halves(train.x[:0], train.y[:0], None)
     if isinstance(test, str):
@@ -274,9 +276,20 @@ def _numbered(
         raise DataError(f"the labels of {path} have shape {list(both.shape)}; give one per row")
     else:
         numbers, names = numbered(both), names_of(both.astype(np.int64) if both.dtype.kind == "f" else both)
-        if known:
+        if known and not _renamed("label", names, known, path):
             numbers, names = _places(names, known, path)[numbers], known
     return numbers[: len(y)], None if test_y is None else numbers[len(y) :], names
+
+
+def _renamed(what: str, names: tuple[str, ...], known: tuple[str, ...], path: Path) -> bool:
+    """Whether a file has as many names as a model and none of its; then each stands for one, in order."""
+    if not names or len(names) != len(known) or {*names} & {*known}:
+        return False
+    (first, *others) = zip(names, known, strict=True)
+    pairs = [f"{first[0]!r} stands for {first[1]!r}", *(f"{new!r} for {old!r}" for new, old in others)]
+    told = ", ".join(pairs[:_FEW]) + ", ..." * (len(pairs) > _FEW)
+    warnings.warn(f"{path} has no {what} of the model's, so they are taken in order: {told}", stacklevel=2)
+    return True
 
 
 def _places(names: tuple[str, ...], known: tuple[str, ...], path: Path) -> NDArray[np.int64]:
