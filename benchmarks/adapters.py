@@ -1,6 +1,6 @@
 """Adapters of a language model, many clients at once: memory, and tokens per second beside a loop.
 
-    python benchmarks/adapters.py --device cuda --path FOLDER        the two lines of docs/benchmarks.md
+    python benchmarks/adapters.py --device cuda --path FOLDER        lines of docs/benchmarks.md
 
 Without a path the model has the shape of SmolLM2-135M and random weights. Memory is told against what it must
 be at least: the base once, and for each client its adapters and the activations of one client alone.
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcom import FedAvg, Simulation, Task, llama, lora
+from fedcom import FedAvg, Simulation, Task, llama, lora, token_cross_entropy
+from fedcom.tasks import scores
 from fedcom.tasks.llama import LlamaModule, Shape
 
 SMOLLM2 = Shape(49152, 576, 1536, 30, 9, 3, 64, 1e-5, 1e5, tie_word_embeddings=True)
@@ -80,6 +81,18 @@ class Meter:
         return torch.cuda.max_memory_allocated() if self.cuda else 0
 
 
+def evaluate(module: nn.Module, samples: Tensor, meter: Meter) -> None:
+    """Print how many tokens per second are evaluated, in blocks that suit the device and in small ones."""
+    task = Task.from_arrays(module, samples[:, :-1], samples[:, 1:], clients=1, loss=token_cross_entropy)
+    task, usual = task.to(samples.device), scores._BYTES_EACH
+    for name, share in (("suit the device", usual), ("have 67 million outputs", 1 << 62)):
+        scores._BYTES_EACH = share
+        seconds = meter.seconds(lambda: task.evaluate_clients(task.objective.start), 2)
+        rate = samples[:, 1:].numel() / seconds
+        print(f"evaluated: {rate:,.0f} tokens per second in blocks that {name}: {task.block_size} samples")
+    scores._BYTES_EACH = usual
+
+
 def main() -> None:
     """Measure, and print one line per figure."""
     parser = argparse.ArgumentParser(
@@ -96,12 +109,17 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--engine", default="auto")
+    parser.add_argument("--evaluate", type=int, default=0, help="only evaluate, on so many samples")
     given = parser.parse_args()
     meter, device = Meter(given.device), torch.device(given.device)
     module = lora(base_of(given.path, getattr(torch, given.dtype)).to(device), given.rank)
     base = sum(p.nbytes for p in module.parameters() if not p.requires_grad)
     words = next(p for p in module.parameters() if p.dim() == 2).shape[0]
     draw = torch.Generator().manual_seed(0)
+    if given.evaluate:
+        samples = torch.randint(0, words, (given.evaluate, given.length + 1), generator=draw)
+        evaluate(module, samples.to(device), meter)
+        return
     x = torch.randint(0, words, (given.clients, given.batch, given.length + 1), generator=draw)
     flat = x.flatten(0, 1)
     task = Task.from_arrays(

@@ -14,6 +14,7 @@ from fedcom.codecs import Int, TopK
 from fedcom.data import Dataset
 from fedcom.draws import Draw
 from fedcom.errors import ConfigError
+from fedcom.tasks import scores
 from fedcom.tasks.language import Gru, GruLayer, Transformer
 from fedcom.tasks.objective import Objective
 from fedcom.tasks.oracle import DataOracle
@@ -209,6 +210,26 @@ def test_a_task_of_texts_is_one_line() -> None:
     assert "tokens" in repr(own)
     with pytest.raises(ConfigError, match="must be a torch"):
         Task.from_text(lambda size: size, TEXT)
+
+
+def test_outputs_of_text_bound_how_much_is_evaluated_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, p = made(), torch.tensor([0.5, 0.5])
+    at_once = task.evaluate(task.objective.start, p)
+    assert task.block_size == scores.EVAL_BLOCK
+    monkeypatch.setattr(scores, "_MOST_OUTPUTS", 2 * 3 * V)  # of two samples of three tokens
+    assert task.block_size == 2
+    assert task.evaluate(task.objective.start, p) == pytest.approx(at_once)
+
+
+@pytest.mark.gpu
+def test_a_gpu_evaluates_more_text_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there, p = made(), made().to(torch.device("cuda")), torch.tensor([0.5, 0.5])
+    memory = torch.cuda.get_device_properties("cuda").total_memory
+    monkeypatch.setattr(scores, "_MOST_OUTPUTS", 1)
+    monkeypatch.setattr(scores, "_BYTES_EACH", memory // (2 * 3 * V))
+    assert (here.block_size, there.block_size) == (1, 2)
+    ours, theirs = here.evaluate(here.objective.start, p), there.evaluate(there.objective.start, p)
+    assert ours == pytest.approx(theirs)
 
 
 def test_arrays_of_tokens_need_no_more_than_a_module() -> None:

@@ -522,17 +522,21 @@ class Task:
         train_loss = float(shares(losses, masses) @ p.numpy())
         return train_loss, float(worst.mean()) if self.answers and len(worst) else None
 
-    def whole_blocks(self, clients: range) -> range:
-        """Which blocks of training samples, as `block_of` cuts them, hold samples of these clients alone."""
+    @property
+    def block_size(self) -> int:
+        """How many samples are evaluated at once where this task is."""
+        return scoring.block_of(self.objective, self.y, self.classes)
+
+    def whole_blocks(self, clients: range, size: int) -> range:
+        """Which blocks of so many training samples hold samples of these clients alone."""
         if self.objective.terms.of_batch:  # a client's loss is of all its samples, not of a block of them
             return range(0)
-        ends, size = self.sizes.cumsum(0), scoring.block_of(self.objective, self.y, self.classes)
+        ends = self.sizes.cumsum(0)
         first, last = (int(ends[edge - 1]) if edge else 0 for edge in (clients.start, clients.stop))
         return range(-(-first // size), -(-last // size) if last == ends[-1] else last // size)
 
-    def score_block(self, w: Tensor, block: int) -> Scored:
-        """Score one block of training samples; this task must hold all of it."""
-        size = scoring.block_of(self.objective, self.y, self.classes)
+    def score_block(self, w: Tensor, block: int, size: int) -> Scored:
+        """Score one block of so many training samples; this task must hold all of it."""
         first = size * block - (0 if self.held is None else int(self.sizes[: self.held.start].sum()))
         return self._score(w, slice(first, first + size))
 

@@ -299,19 +299,18 @@ def test_a_rank_holds_the_samples_of_its_own_clients_and_trains_to_the_same_grad
     assert len(task.only(range(0)).x) == int(task.sizes[0])
 
 
-def test_blocks_of_samples_are_scored_by_whoever_holds_them_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedcom.tasks.scores.EVAL_BLOCK", 50)
+def test_blocks_of_samples_are_scored_by_whoever_holds_them_whole() -> None:
     task, _ = build_task(Config.of(read(None, ["data.clients=7", "model.hidden=4"])))
     w, shares = task.objective.start, [Ranks(rank, 3).block(7) for rank in range(3)]
-    blocks = [task.whole_blocks(share) for share in shares]
+    blocks = [task.whole_blocks(share, 50) for share in shares]
     assert blocks[0].start == 0
     assert blocks[2].stop == -(-len(task.x) // 50)
     assert all(first.stop <= second.start <= first.stop + 1 for first, second in pairwise(blocks))
     for share, own in zip(shares, blocks, strict=True):
         for block in own:
-            theirs = task.only(share).score_block(w, block)
-            assert all(map(np.array_equal, theirs, task.score_block(w, block)))
-    assert len(task.whole_blocks(range(3, 3))) == 0
+            theirs = task.only(share).score_block(w, block, 50)
+            assert all(map(np.array_equal, theirs, task.score_block(w, block, 50)))
+    assert len(task.whole_blocks(range(3, 3), 50)) == 0
 
 
 @pytest.mark.parametrize(

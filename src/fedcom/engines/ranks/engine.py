@@ -28,7 +28,6 @@ from fedcom.errors import ConfigError
 from fedcom.rounds.round import Mean, server_hears
 from fedcom.rounds.state import RunState
 from fedcom.saving.series import ClientRows, Saved
-from fedcom.tasks import scores as scoring
 from fedcom.tasks.task import Scored, Task
 from fedcom.traffic.channel import Inbox, Mail
 from fedcom.traffic.ledger import Ledger
@@ -113,17 +112,17 @@ class RankedEngine(EagerEngine):
 
         Rank 0 scores what is left: blocks with samples of several ranks. None: it is to score all by itself.
         """
-        task, w = self.task, self.runs[0].server.w
+        task, w, size = self.task, self.runs[0].server.w, self.task.block_size
         others = [replace(self.ranks, rank=rank) for rank in range(1, self.ranks.size)]
-        shares = [task.whole_blocks(other.block(task.clients)) for other in others]
+        shares = [task.whole_blocks(other.block(task.clients), size) for other in others]
         if task.source is not None or not any(shares) or self.runs[0].rules.own is not None:
             return None
         with needing_all_ranks():
-            self.ranks.tell({"do": "score"})
+            self.ranks.tell({"do": "score", "size": size})  # elsewhere another may suit
             found = dict[int, Scored]()
-            for block in range(-(-len(task.x) // scoring.block_of(task.objective, task.y, task.classes))):
+            for block in range(-(-len(task.x) // size)):
                 if not any(block in share for share in shares):
-                    found[block] = task.score_block(w, block)
+                    found[block] = task.score_block(w, block, size)
             for rank, share in enumerate(shares, 1):
                 for block, scores in zip(share, self.ranks.receive(rank).tensors.values(), strict=True):
                     found[block] = (scores[0].numpy(), scores[1].numpy())
@@ -169,9 +168,10 @@ class RankedEngine(EagerEngine):
         self.ranks.send(0, {}, {"mine": mine, **_numbered(rows)})
 
     def _tell_scores(self, told: Parcel) -> None:
-        w, own = self.runs[0].server.w, self.task.whole_blocks(self.ranks.block(self.task.clients))
+        w, size = self.runs[0].server.w, told.facts["size"]
+        own = self.task.whole_blocks(self.ranks.block(self.task.clients), size)
         with repeatable(self.tf32):
-            blocks = [self.task.score_block(w, block) for block in own]
+            blocks = [self.task.score_block(w, block, size) for block in own]
         self.ranks.send(0, {}, _numbered([torch.from_numpy(np.stack(block)) for block in blocks]))
 
     # The round
