@@ -84,13 +84,13 @@ class Meter:
 def evaluate(module: nn.Module, samples: Tensor, meter: Meter) -> None:
     """Print how many tokens per second are evaluated, in blocks that suit the device and in small ones."""
     task = Task.from_arrays(module, samples[:, :-1], samples[:, 1:], clients=1, loss=token_cross_entropy)
-    task, usual = task.to(samples.device), scores._BYTES_EACH
+    task, usual = task.to(samples.device), scores.BYTES_PER_OUTPUT
     for name, share in (("suit the device", usual), ("have 67 million outputs", 1 << 62)):
-        scores._BYTES_EACH = share
+        scores.BYTES_PER_OUTPUT = share
         seconds = meter.seconds(lambda: task.evaluate_clients(task.objective.start), 2)
         rate = samples[:, 1:].numel() / seconds
         print(f"evaluated: {rate:,.0f} tokens per second in blocks that {name}: {task.block_size} samples")
-    scores._BYTES_EACH = usual
+    scores.BYTES_PER_OUTPUT = usual
 
 
 def main() -> None:

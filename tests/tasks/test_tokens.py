@@ -226,7 +226,7 @@ def test_a_gpu_evaluates_more_text_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     here, there, p = made(), made().to(torch.device("cuda")), torch.tensor([0.5, 0.5])
     memory = torch.cuda.get_device_properties("cuda").total_memory
     monkeypatch.setattr(scores, "_MOST_OUTPUTS", 1)
-    monkeypatch.setattr(scores, "_BYTES_EACH", memory // (2 * 3 * V))
+    monkeypatch.setattr(scores, "BYTES_PER_OUTPUT", memory // (2 * 3 * V))
     assert (here.block_size, there.block_size) == (1, 2)
     ours, theirs = here.evaluate(here.objective.start, p), there.evaluate(there.objective.start, p)
     assert ours == pytest.approx(theirs)

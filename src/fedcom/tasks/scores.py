@@ -30,7 +30,7 @@ _MOST_CONVOLVED = (
     1 << 22
 )  # on a CPU fewer, if their convolutions would give more numbers: they are in no cache
 _MOST_OUTPUTS = 1 << 26  # the same for text: fewer samples if their outputs would be more numbers
-_BYTES_EACH = 128  # of a GPU's memory for each such number, if that allows more: small steps leave it idle
+BYTES_PER_OUTPUT = 128  # of a GPU's memory for each such number, if that allows more: small steps leave it idle
 _LARGEST = 700.0  # a loss whose exponential is still a number
 
 
@@ -44,7 +44,7 @@ def block_of(objective: Objective, y: Tensor, classes: int) -> int:
     convolved, most_outputs = objective.convolved, _MOST_OUTPUTS
     if y.is_cuda:
         memory = torch.cuda.get_device_properties(y.device).total_memory
-        convolved, most_outputs = 0, max(most_outputs, memory // _BYTES_EACH)
+        convolved, most_outputs = 0, max(most_outputs, memory // BYTES_PER_OUTPUT)
     pairs = ((most_outputs, outputs), (_MOST_CONVOLVED, convolved))
     return max(1, min(EVAL_BLOCK, *(most // n if n else most for most, n in pairs)))
 

@@ -22,10 +22,11 @@ from fedcom.algorithms.local_optimisers import (
 from fedcom.algorithms.optimisers import Momentum
 from fedcom.codecs import Auto, Dithered, Int, LowRank, Peaks, RandK, Rotated, TopK
 from fedcom.engines.local.eager import EagerEngine, Rehearsal
-from fedcom.engines.local.groups import Groups
+from fedcom.engines.local.groups import Groups, clients_per_core
 from fedcom.engines.local.threads import map_on_threads
 from fedcom.engines.simulation import in_step
 from fedcom.engines.stacks import runs_that_fit, stack_runs
+from fedcom.engines.state.placement import numbers_per_step
 from fedcom.errors import ConfigError, Diverged
 from fedcom.rounds.cohort import Ranking
 from fedcom.rounds.round import play
@@ -228,6 +229,18 @@ def test_threads_have_groups_of_like_size() -> None:
         groups = Groups(3, workers).cut(8)
         assert [rows.stop - rows.start for rows in groups] == sizes
         assert [row for rows in groups for row in range(rows.start, rows.stop)] == list(range(8))
+
+
+def test_clients_whose_steps_are_large_are_computed_one_by_one() -> None:
+    """Where groups change the bits, by a rule that knows no clock."""
+    module = nn.Sequential(nn.Linear(12, 1024), nn.LayerNorm(1024), nn.Linear(1024, 4))
+    task = Task.from_arrays(module, torch.randn(48, 12), torch.randint(0, 4, (48,)), clients=24)
+    assert not task.objective.same_in_any_stack
+    per_sample = 12 + 1024 + 1024 + 4 + 4  # what goes in, and what each part and the whole give
+    for batch, size in ((1, 8), ((1 << 23) // per_sample, 8), ((1 << 23) // per_sample + 1, 1)):
+        method = FedAvg(tau=1, batch=batch)
+        assert numbers_per_step(task, method) == batch * per_sample
+        assert clients_per_core(task, method, task.objective.start, 24) == size
 
 
 def test_one_run_of_a_stack_may_diverge() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedcom.algorithms import Algorithm
 from fedcom.draws import Draw
 from fedcom.engines.local.threads import map_on_threads, one_thread
-from fedcom.engines.state.placement import clients_that_fit
+from fedcom.engines.state.placement import clients_that_fit, numbers_per_step
 from fedcom.tasks.oracle import DataOracle
 from fedcom.tasks.task import Task
 from fedcom.vectors import descend
@@ -21,6 +21,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 _FEW, _MANY = 8, 32  # clients per group that are tried
 _LARGE = 1 << 25  # bytes of a stacked vector; above them large groups are slower in all but gradients
+_HEAVY = 1 << 23  # numbers in one client's step, from which on stacks are slower
 _WORTH = 1.05  # a larger group may take so many times as long per step, since it saves time elsewhere
 
 
@@ -66,7 +67,7 @@ class Groups:
 
 
 def clients_per_core(task: Task, algorithm: Algorithm, w: Tensor, most: int) -> int:
-    """The group size that is quickest, measured; a fixed one where the size would change the results' bits.
+    """The group size that is quickest, measured; by a rule where the size would change the results' bits.
 
     Args:
         w: the model.
@@ -74,7 +75,7 @@ def clients_per_core(task: Task, algorithm: Algorithm, w: Tensor, most: int) -> 
     """
     few, many = min(_FEW, most), min(_MANY, most, _LARGE // w.nbytes)
     if few == 1 or not task.objective.same_in_any_stack:
-        return few
+        return 1 if few > 1 and numbers_per_step(task, algorithm) >= _HEAVY else few
     sizes = sorted({1, few, max(few, many)})
     with one_thread():  # all sizes in turn: other programs may slow the processor for a while
         turns = [[_seconds(task, algorithm, w, size) / size for size in sizes] for _ in range(3)]

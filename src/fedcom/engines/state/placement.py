@@ -52,12 +52,16 @@ def clients_that_fit(task: Task, algorithm: Algorithm, w: Tensor) -> int:
     Args:
         w: the model, on the device that computes.
     """
+    copies = _COPIES + len(algorithm.local.init(w[:1]))
+    per_client = w.element_size() * (copies * w.numel() + 3 * numbers_per_step(task, algorithm))
+    return max(1, int(_SHARE * free_bytes(w.device) / per_client))
+
+
+def numbers_per_step(task: Task, algorithm: Algorithm) -> int:
+    """How many numbers one client's samples are, and the module computes from them, in a forward pass."""
     batch = task.longest if algorithm.batch == "full" else algorithm.batch
     batch = min(batch, task.objective.microbatch or batch)
-    per_sample = task.x[0].numel() + _activations(task)
-    copies = _COPIES + len(algorithm.local.init(w[:1]))
-    per_client = w.element_size() * (copies * w.numel() + 3 * batch * per_sample)
-    return max(1, int(_SHARE * free_bytes(w.device) / per_client))
+    return batch * (task.x[0].numel() + _activations(task))
 
 
 def plan_store(counts: ClientCounts, rules: Rules, w: Tensor, storage: Storage) -> Plan:
