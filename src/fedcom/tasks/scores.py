@@ -26,11 +26,9 @@ SCORES = (  # what a model's row may hold of it
     *("test_perplexity", "test_bits_per_character", "worst_client_perplexity"),
 )
 EVAL_BLOCK = 4096  # samples evaluated at once
-_MOST_CONVOLVED = (
-    1 << 22
-)  # on a CPU fewer, if their convolutions would give more numbers: they are in no cache
+_MOST_CONVOLVED = 1 << 22  # on a CPU fewer, if their convolutions would give more numbers than a cache has
 _MOST_OUTPUTS = 1 << 26  # the same for text: fewer samples if their outputs would be more numbers
-BYTES_PER_OUTPUT = 128  # of a GPU's memory for each such number, if that allows more: small steps leave it idle
+BYTES_PER_OUTPUT = 128  # of a GPU's memory, if that allows more outputs: few leave it idle
 _LARGEST = 700.0  # a loss whose exponential is still a number
 
 
