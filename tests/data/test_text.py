@@ -5,10 +5,15 @@ import json
 import struct
 import sys
 import tarfile
+import tempfile
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedcom.data import from_text, llama2c, load, read_tokens, save_tokens, split
 from fedcom.data.plays import speeches
@@ -335,6 +340,38 @@ def test_a_tokenizer_of_llama2c_cuts_text_and_the_file_of_its_tokens_needs_none(
         np.savez(tmp_path / "bad.npz", **{**whole, **change})
         with pytest.raises(DataError, match=match):
             read_tokens(tmp_path / "bad.npz")
+
+
+def greedily(words, scores, text):
+    """Tokens of a text, with the pair of the best score joined again and again, of equal ones the first."""
+    found = [words.index(letter.encode()) for letter in text]
+    while True:
+        pairs = [words[a] + words[b] for a, b in pairwise(found)]
+        joined = [(-scores[words.index(pair)], i) for i, pair in enumerate(pairs) if pair in words]
+        if not joined:
+            return found
+        i = min(joined)[1]
+        found[i : i + 2] = [words.index(pairs[i])]
+
+
+@given(
+    st.dictionaries(st.text("ab t", min_size=2, max_size=6).map(str.encode), st.integers(-3, 3), max_size=20),
+    st.text("ab t", min_size=1, max_size=40),
+)
+def test_a_tokenizer_of_llama2c_joins_the_best_pair_first(joined, text):
+    words = [b"<unk>", b"<s>", b"</s>", b" ", b"a", b"b", b"t", *joined]
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = llama2c.Tokenizer(llama2c_file(Path(folder) / "t.bin", joined))
+    assert tokenizer.encode(text) == [1, *greedily(words, [0] * 7 + list(joined.values()), " " + text)]
+
+
+def test_long_text_without_spaces_is_cut_into_tokens(tmp_path):
+    file = llama2c_file(tmp_path / "t.bin", {b"ab": 1.0, b"abab": 2.0, b"ba": 3.0, b"ta": 4.0})
+    ab, abab, ba = 7, 8, 9
+    tokenizer = llama2c.Tokenizer(file)
+    assert tokenizer.encode("ab" * 20_000) == [1, 3, 4, *[ba] * 19_999, 5]
+    file = llama2c_file(tmp_path / "t.bin", {b"ab": 1.0, b"abab": 2.0})
+    assert llama2c.Tokenizer(file).encode("ab" * 19_999) == [1, 3, *[abab] * 9_999, ab]
 
 
 def test_bytes_of_older_tokenizers_of_llama2c_do_not_hide_words(tmp_path):

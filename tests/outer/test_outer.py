@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Barrier
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,18 +14,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedcom import ConfigError, Simulation, SparseLoCo, Task, TopK
+from fedcom import ConfigError, Int, Simulation, SparseLoCo, Task, TopK
 from fedcom.algorithms.optimisers import ServerOptimiser
 from fedcom.codecs import CODECS
 from fedcom.codecs.coding import trellis, uniform
 from fedcom.errors import Diverged, RankLost, StorageError, WireError
-from fedcom.outer import Outer, messages, restore, save, shards, store
+from fedcom.outer import Gradients, Outer, messages, restore, save, shards, store
 from fedcom.outer.links import Links
 from fedcom.outer.messages import Header
+from fedcom.traffic import links as traffic_links
 from fedcom.vectors import Vectors
 from tests.conftest import close
 
 EVERY = 3
+
+
+@dataclass(frozen=True)
+class Twin(Int):
+    """A codec of one's own, whose id is fedcom's."""
+
+    name: ClassVar[str] = "twin"
+
+
+@dataclass(frozen=True)
+class First(Int):
+    """A codec of one's own."""
+
+    name: ClassVar[str] = "first"
+    id: ClassVar[int] = 218
+
+
+@dataclass(frozen=True)
+class Second(First):
+    """Another with the same id."""
+
+    name: ClassVar[str] = "second"
 
 
 def model() -> nn.Module:
@@ -51,6 +74,22 @@ def pair(**more: Any) -> tuple[nn.Module, Outer, torch.optim.Optimizer]:
     net = model()
     settings = {"codec": "identity", "every": EVERY, **more}
     return net, Outer(net, **settings), torch.optim.AdamW(net.parameters(), lr=0.05)
+
+
+@pytest.mark.parametrize("codec", [Twin(), Twin, 7, None, object])
+def test_codecs_are_vetted_as_those_of_links_are(codec: Any) -> None:
+    with pytest.raises(ConfigError) as by_links:
+        traffic_links.Links(codec)
+    for made in (lambda: Outer(model(), codec=codec), lambda: Gradients(codec=codec, bits=None)):
+        with pytest.raises(ConfigError) as by_outer:
+            made()
+        assert str(by_outer.value) == str(by_links.value).replace("uplink", "codec")
+
+
+def test_the_codecs_of_both_ways_need_two_ids() -> None:
+    assert Outer(model(), codec=First, leader=True, down=First(bits=4)).codec == First()
+    with pytest.raises(ConfigError, match="codec and down have codecs with one id, 218; change one"):
+        Outer(model(), codec=First(), leader=True, down=Second())
 
 
 def test_nesterov_by_hand() -> None:

@@ -24,6 +24,13 @@ class Kept(NamedTuple):
     nu: Tensor
 
 
+class KeptByServer(NamedTuple):
+    """What a server keeps."""
+
+    w: Tensor
+    last: Tensor
+
+
 class Other(NamedTuple):
     """What it should not become."""
 
@@ -112,6 +119,33 @@ def test_a_method_that_returns_something_else_is_refused_in_one_line(
     with pytest.raises(ConfigError) as caught:
         Simulation(TASK, with_part(part, made), "int", rounds=2, device="cpu").run()
     assert str(caught.value) == f"method own: {part} must return {message}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(FedCOMGATE):
+    """FedCOMGATE whose server does not keep the sum of the clients' corrections."""
+
+    name: ClassVar[str] = "forgetful"
+
+    def init_server(self, w: Tensor) -> Any:
+        return KeptByServer(w, w)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remembering(Forgetful):
+    """The same, with a memory on a lossy downlink in place of that sum."""
+
+    name: ClassVar[str] = "remembering"
+    corrects_downlink: ClassVar[bool] = False
+
+
+def test_a_server_state_without_what_a_lossy_downlink_needs_is_refused_at_once() -> None:
+    Simulation(TASK, Forgetful(tau=2), "int", rounds=1, device="cpu").run()
+    links = Links(Int(), Int(bits=4))
+    wanted = "FedGATE's reply needs H in the server's state, .* returned w, last;"
+    with pytest.raises(ConfigError, match=wanted):
+        Simulation(TASK, Forgetful(tau=2), links=links, rounds=0, device="cpu").run()
+    Simulation(TASK, Remembering(tau=2), links=links, rounds=2, device="cpu").run()
 
 
 @dataclass(frozen=True)

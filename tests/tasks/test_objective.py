@@ -102,6 +102,41 @@ def test_curvature_of_torchs_recurrent_layers_and_attention_is_the_change_of_gra
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+class Padded(nn.Module):
+    """The mean over places of an embedding with padding, and a head, perhaps on the same weight."""
+
+    def __init__(self, padding: int, tied: bool) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(9, 4, padding_idx=padding), nn.Linear(4, 9)
+        if tied:
+            self.head.weight = self.table.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.table(x).mean(-2)))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("padding", [2, -3])
+def test_the_curvature_is_flat_at_the_padding_of_an_embedding(padding: int, tied: bool, draw: Draw) -> None:
+    """As training holds what an embedding reads as padding fixed; a head on the same weight trains it."""
+    module = Padded(padding, tied)
+    objective, weight = Objective(module, dtype="float64"), torch.full((3, 6), 0.2, dtype=torch.float64)
+    x, y = draw.integers(9, 3 * 6 * 5).reshape(3, 6, 5), draw.fold("y").integers(9, 18).reshape(3, 6)
+    w, v = (draw.fold(key).normal(3 * objective.start.numel(), torch.float64).reshape(3, -1) for key in "wv")
+    found = objective.curvatures(w, v, x, y, weight)
+    for i, (own, along) in enumerate(zip(w, v, strict=True)):
+        leaf = own.clone().requires_grad_()
+        tensors = objective.layout.tensors(leaf)
+        table = tensors["table.weight"]
+        fixed = torch.arange(9).unsqueeze(-1) == padding % 9
+        h = torch.tanh(torch.where(fixed, table.detach(), table)[x[i]].mean(-2))
+        scores = F.linear(h, tensors["table.weight" if tied else "head.weight"], tensors["head.bias"])
+        loss = 0.2 * F.cross_entropy(scores, y[i], reduction="sum")
+        (g,) = torch.autograd.grad(loss, leaf, create_graph=True)
+        (wanted,) = torch.autograd.grad((g * along).sum(), leaf)
+        assert close(found[i], wanted, 1e-12)
+
+
 def test_curvatures_on_two_threads_leave_attention_as_it_was() -> None:
     inside, over, left = (threading.Event() for _ in range(3))
 

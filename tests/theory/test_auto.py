@@ -190,9 +190,19 @@ def test_nor_with_few_clients_that_differ(method: str, codec: str) -> None:
 def test_a_loss_without_curvature_is_refused() -> None:
     x, y = torch.randn(12, 3), torch.randn(12, 1)
     task = Task.from_arrays(torch.nn.Linear(3, 1), x, y, clients=2, loss=torch.nn.functional.l1_loss)
-    with pytest.raises(ConfigError, match=r"it has none at the first model, .* give eta, such as 0.05"):
+    with pytest.raises(ConfigError, match=r"which is 0 at the first model: .* give eta, such as 0.05"):
         Simulation(task, FedCOMGATE(eta="auto"), device="cpu")
     assert Simulation(task, FedCOMGATE(eta=0.1, gamma="auto"), device="cpu").algorithm.gamma == 4
+
+
+def test_tiny_features_are_named_as_a_reason_for_a_loss_without_curvature() -> None:
+    """Of mean squares of a linear model the curvature is 2 x^2: here 2e-16."""
+    x, y, module = torch.full((12, 1), 1e-8), torch.randn(12, 1), torch.nn.Linear(1, 1, bias=False)
+    task = Task.from_arrays(module, x, y, clients=2, loss=torch.nn.functional.mse_loss)
+    with pytest.raises(
+        ConfigError, match=r"which is 2e-16 at the first model: .* scale features that are tiny"
+    ):
+        Simulation(task, FedCOMGATE(eta="auto"), device="cpu")
 
 
 def test_where_nothing_can_be_learnt_tracking_does_no_harm() -> None:

@@ -40,6 +40,33 @@ CODECS: Registry[type[Codec]] = Registry(
     "codec", "fedcom.codecs", {c.name: c for c in _ALL}, _check, unique=("id",)
 )
 
+
+def codec_of(given: Any) -> Any:
+    """The codec that a name or a class stands for; anything else as it is."""
+    made = CODECS[given] if isinstance(given, str) else given
+    if not (isinstance(made, type) and issubclass(made, Codec)):
+        return made
+    CODECS.vet(made)
+    return made()
+
+
+def vet(**used: Codec) -> None:
+    """Refuse what is no codec or could not be registered, and two codecs of one id.
+
+    Args:
+        used: the codecs that are used beside each other, by what they are for.
+    """
+    for what, codec in used.items():
+        if not isinstance(codec, Codec):
+            raise ConfigError(f"{what} must be a Codec; got {codec!r}")
+        CODECS.vet(type(codec))
+    kinds = {type(codec) for codec in used.values()}
+    if len({kind.id for kind in kinds}) < len(kinds):
+        raise ConfigError(
+            f"{' and '.join(used)} have codecs with one id, {min(kind.id for kind in kinds)}; change one"
+        )
+
+
 __all__ = [
     "CODECS",
     "Auto",
@@ -58,4 +85,6 @@ __all__ = [
     "Sign",
     "TernGrad",
     "TopK",
+    "codec_of",
+    "vet",
 ]

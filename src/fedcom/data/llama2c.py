@@ -3,6 +3,7 @@
 import re
 import struct
 from functools import lru_cache
+from heapq import heappop, heappush
 from pathlib import Path
 
 from fedcom.errors import DataError
@@ -56,16 +57,40 @@ class Tokenizer:
         for letter in text:
             raw = letter.encode()
             found += [known[raw]] if raw in known else [known.get(_BYTE % byte, 0) for byte in raw]
-        while True:
-            pairs = [
-                (self._scores[both], -i, both)
-                for i in range(len(found) - 1)
-                if (both := known.get(self._words[found[i]] + self._words[found[i + 1]])) is not None
-            ]
-            if not pairs:
-                return found
-            _, place, both = max(pairs)
-            found[-place : -place + 2] = [both]
+        return self._merged(found)
+
+    def _merged(self, found: list[int]) -> list[int]:
+        """Some tokens after pairs of them are joined: the best pair first, and of equal ones the leftmost.
+
+        It takes little more than a step per token: pairs wait in a heap, and tokens are left out by links.
+        """
+        end, heap = len(found), list[tuple[float, int, int]]()
+        before, after = list(range(-1, end)), list(range(1, end + 1))  # the places of a token's neighbours
+
+        def joined(i: int) -> int | None:
+            """The token that those at a place and after it make, if there is one."""
+            if i < 0 or after[i] == end:
+                return None
+            return self._number.get(self._words[found[i]] + self._words[found[after[i]]])
+
+        def offer(i: int) -> None:
+            if (both := joined(i)) is not None:
+                heappush(heap, (-self._scores[both], i, both))
+
+        for i in range(end):
+            offer(i)
+        while heap:
+            _, i, both = heappop(heap)
+            if joined(i) == both:  # else one of the two was joined with another meanwhile
+                j, found[i] = after[i], both
+                after[i], before[after[j]], after[j] = after[j], i, end
+                offer(before[i])
+                offer(i)
+        kept, i = list[int](), 0
+        while i < end:
+            kept.append(found[i])
+            i = after[i]
+        return kept
 
     def decode(self, tokens: list[int]) -> str:
         """The text of some tokens."""

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from fedcom.algorithms import ALGORITHMS, Algorithm
-from fedcom.codecs import Codec
+from fedcom.codecs import Codec, codec_of
 from fedcom.engines.ranks.ranks import job
 from fedcom.engines.results import Row
 from fedcom.errors import ConfigError
 from fedcom.tasks.scores import SCORES, WORST, Metric
-from fedcom.traffic.links import Links, codec_of
+from fedcom.traffic.links import Links
 
 Callback = Callable[[Row], object]
 Callbacks = Callback | Sequence[Callback]

@@ -26,6 +26,7 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
+from fedcom import codecs
 from fedcom.algorithms.optimisers import ServerOptimiser
 from fedcom.codecs import CODECS, Codec
 from fedcom.draws import Draw, mix
@@ -106,6 +107,7 @@ class Outer:
         if down is not None and not leader:
             raise ConfigError("down is the codec of the leader's message; set leader=True")
         self.leader, self.down = leader, self.codec if down is None else codec_of(down, None)
+        codecs.vet(codec=self.codec, down=self.down)
         self.every, self.delay, self.memory, self.weight = every, delay, memory, weight
         self._gamma = rate / (1 - self.optimiser.kept) if self.optimiser.uses_gamma else 1.0
         self._links = Links(per_site, is_sharded(parameters), timeout)
@@ -650,8 +652,8 @@ def _described(vectors: list[Tensor]) -> list[Any]:
 
 def codec_of(given: str | dict[str, Any] | Codec, bits: float | None) -> Codec:
     """The codec that a name, a table or a codec stands for, at so many bits."""
-    table = {"name": given} if isinstance(given, str) else given
-    codec = table if isinstance(table, Codec) else pick(CODECS, table, "codec")
+    codec = pick(CODECS, given, "codec") if isinstance(given, dict) else codecs.codec_of(given)
+    codecs.vet(codec=codec)
     if bits is None:
         return codec
     found = codec.at(bits)

@@ -38,6 +38,27 @@ def begun(algorithm: Algorithm, method: str, state: Any, needs: tuple[str, ...] 
     return state
 
 
+def tracked(algorithm: Algorithm, w: Tensor, state: Any) -> None:
+    """Refuse a server's state without what the method needs to make up for a lossy downlink.
+
+    A class that inherits `reply` or `settle_server` inherits what they read: fields of their class's state.
+
+    Args:
+        w: a model.
+    """
+    for line in ("reply", "settle_server") if _others(algorithm) else ():
+        owner: Any = next(kind for kind in type(algorithm).__mro__ if line in vars(kind))
+        needs = owner.init_server(algorithm, w)._fields
+        if missing := [name for name in needs if name not in state._fields]:
+            lacking, has = _listed(missing), _listed(state._fields)
+            raise ConfigError(
+                f"method {algorithm.name}: over a lossy downlink, {owner.__name__}'s {line} needs {lacking} "
+                f"in the server's state, and init_server returned {has}; add {lacking} as "
+                f"{owner.__name__}'s init_server has it, or set corrects_downlink = False in the class, "
+                "which gives the downlink a memory instead"
+            )
+
+
 def sent_down(algorithm: Algorithm, vectors: Any) -> Vectors:
     """What broadcast returned: tensors by name, the model as w among them."""
     if _others(algorithm):

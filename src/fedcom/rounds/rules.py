@@ -287,6 +287,8 @@ class Rules:
         """What the server keeps before round 0: the algorithm's state, empty memories and first moments."""
         remembered = self.algorithm.uploads if self.sends_mean_down and self.downlink.remembers else ()
         state = returned.begun(self.algorithm, "init_server", self.algorithm.init_server(w), ("w",))
+        if self.corrects_downlink:
+            returned.tracked(self.algorithm, w, state)
         state = type(state)(*apart(state))  # engines write it tensor by tensor
         memory = {name: torch.zeros_like(w) for name in remembered}
         server = self.algorithm.server

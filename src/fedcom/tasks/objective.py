@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import embedding
+from torch.overrides import TorchFunctionMode
 
 from fedcom.data.inputs import Inputs
 from fedcom.errors import ConfigError, DataError
@@ -424,7 +426,7 @@ class Objective:
         if parts := self._parts(x):
             return _total(self.curvatures(w, v, x[:, p], y[:, p], weight[:, p], key, p.start) for p in parts)
         given = (w, x, y, weight) if key is None else (w, x, y, weight, key, first)
-        with torch.enable_grad(), _attention_twice_differentiable():
+        with torch.enable_grad(), _attention_twice_differentiable(), _FixedPadding():
             try:
                 return self._flat_at_statistics(self._product(v, *given))
             except RuntimeError as error:
@@ -555,6 +557,24 @@ def _attention_twice_differentiable() -> Iterator[None]:
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _FixedPadding(TorchFunctionMode):
+    """Inside it an embedding's padding has no gradient, which torch forgets where vmap is inside autograd."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return (_embedding if func is embedding else func)(*args, **(kwargs or {}))
+
+
+def _embedding(
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, *more: Any, **named: Any
+) -> Tensor:
+    found = embedding(input, weight, None, *more, **named)
+    if padding_idx is None:
+        return found
+    return torch.where((input == padding_idx % len(weight)).unsqueeze(-1), found.detach(), found)
 
 
 def _fields(thing: Any) -> list[str]:

@@ -169,13 +169,13 @@ def check_module(module: Any) -> None:
             )
         if p.requires_grad and _hooked(p):
             raise ConfigError(
-                f"parameter {name!r} has a hook on its gradient, which is not called here; take it off; if "
-                "it masks the gradient, use w * mask + (w * (1 - mask)).detach() in forward"
+                f"parameter {name!r} has a hook on its gradient, which is not called here; {_HOOK}; "
+                "if it masks the gradient, use w * mask + (w * (1 - mask)).detach() in forward"
             )
     for name, part in module.named_modules():
         if _hooked(part):
             where = f"its part {name!r}" if name else "the module"
-            raise ConfigError(f"{where} has a backward hook, which is not called here; take it off")
+            raise ConfigError(f"{where} has a backward hook, which is not called here; {_HOOK}")
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             _check_embedding(name, part)
 
@@ -223,6 +223,10 @@ def _lazy(module: nn.Module) -> bool:
     return any(is_lazy(x) for x in (*module.parameters(), *module.buffers()))
 
 
+_HOOK = (
+    "take it off; if it only looks, as those of wandb.watch do (wandb.unwatch takes them off), look at "
+    "simulation.module() between the rows of simulation.rows()"
+)
 _VALUES = (
     "reads the value of a tensor, as `if x.sum() > 0`, .item(), .numpy() do; use torch.where(condition, a, b)"
 )

@@ -127,8 +127,9 @@ def rates(
         )
     if eta is None and own == NONE:
         raise ConfigError(
-            "eta=auto is set from the curvature of the loss, and it has none at the first model, as absolute "
-            "errors have none; give eta, such as 0.05"
+            f"eta=auto is set from the curvature of the loss, which is {sharpness.clients.value:.2g} at the "
+            "first model: absolute errors have none, and tiny features next to none; scale features that are "
+            "tiny, or give eta, such as 0.05"
         )
     convex = sharpness.least.value >= -FLAT * mean
     near = (SLOWLY if slowly else TRACKED) if tracks else CONVEX if convex else PLAIN

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedcom import settings
 from fedcom.algorithms import Algorithm
-from fedcom.codecs import CODECS, Codec, Identity
+from fedcom.codecs import CODECS, Codec, Identity, codec_of, vet
 from fedcom.errors import ConfigError
 from fedcom.plain import pick
 
@@ -76,11 +76,7 @@ class Links:
         for way in ("uplink", "downlink"):
             object.__setattr__(self, way, codec_of(getattr(self, way)))
         settings.check(self)
-        kinds = {type(self.uplink), type(self.downlink)}
-        for kind in kinds:
-            CODECS.vet(kind)
-        if len({kind.id for kind in kinds}) < len(kinds):
-            raise ConfigError(f"uplink and downlink have codecs with one id, {self.uplink.id}; change one")
+        vet(uplink=self.uplink, downlink=self.downlink)
         if self.clip is not None and self.clip <= 0:
             raise ConfigError(f"clip must be above 0; got {self.clip}")
         if self.correlated and not (self.uplink.dithers and self.uplink.unbiased):
@@ -105,12 +101,6 @@ class Links:
     def of(cls, algorithm: Algorithm) -> "Links":
         """The codecs that an algorithm uses by default."""
         return cls(pick(CODECS, DefaultUplink.of(algorithm).codec, "uplink"))
-
-
-def codec_of(given: Any) -> Any:
-    """The codec that a name or a class stands for; anything else as it is."""
-    made = CODECS[given] if isinstance(given, str) else given
-    return made() if isinstance(made, type) and issubclass(made, Codec) else made
 
 
 def at_budget(codec: Codec, bits: float) -> Codec:
