@@ -155,9 +155,9 @@ def plan_command(
 
     The goal is an accuracy or a loss to reach, or a budget of bytes or time to make the most of. Candidates
     are the labels in the config's methods section, or else twelve built-in ones, four of them with momentum
-    at the server. Each candidate has a pilot run at auto rates for an eighth of run.rounds, on held-out
-    samples and separate seeds, and its curve is extrapolated. The three most promising continue to half of
-    run.rounds. Writes plan.toml, a config for fedcom run.
+    at the server. Each candidate has a pilot run at auto rates for an eighth of run.rounds, on separate
+    seeds and held-out samples (for a loss, on all training samples), and its curve is extrapolated. The three
+    most promising continue to half of run.rounds. Writes plan.toml, a config for fedcom run.
 
     With --constants nothing is run: the theorems' bounds decide, which are far above what happens.
     """
