@@ -95,13 +95,15 @@ def tune_command(
     quiet: Quiet = False,
     trust: Trust = False,
 ) -> None:
-    """Find eta, gamma and the server's momentum of methods on a task, by successive halving.
+    """Find eta, gamma and the server's momentum or rate of methods on a task, by successive halving.
 
     Tries rates around the auto ones, without momentum and with 0.9 unless the settings or the grid choose the
-    server's optimiser. A grid adds other settings: grid.tau=5,10,20 grid.uplink.bits=1,2. Scores are on a
-    tenth of the training samples, which is held out, and on separate seeds (from 10000 on). Writes
-    tuned.toml, a config for fedcom run and fedcom compare. On a GPU, runs that differ only in eta, gamma
-    and seed are computed together. After an interruption, the same command continues where it stopped.
+    server's optimiser. With an adaptive one (fedadam, server.name=adam) it tries five values of server.rate,
+    from 0.0025 to 0.04, unless that is given. A grid adds other settings: grid.tau=5,10,20
+    grid.uplink.bits=1,2. Scores are on a tenth of the training samples, which is held out, and on separate
+    seeds (from 10000 on). Writes tuned.toml, a config for fedcom run and fedcom compare. On a GPU, runs that
+    differ only in eta, gamma, server.rate and seed are computed together. After an interruption, the same
+    command continues where it stopped.
     """
     from fedcom.studies import tune
 
