@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcom.algorithms import ALGORITHMS, FedCOMGATE
+from fedcom.algorithms import ALGORITHMS, FedCOM, FedCOMGATE
 from fedcom.codecs import CODECS, Identity, Int, TopK
 from fedcom.config import Config, dumps, read
+from fedcom.config.methods import alone
 from fedcom.config.values import parse
 from fedcom.errors import ConfigError
 from fedcom.tasks.models import MODELS, Mlp
@@ -143,6 +144,34 @@ def test_an_override_that_names_another_codec_or_optimiser_drops_what_the_file_s
     same = read(file, ["uplink.name=int", "local.beta2=0.9"])
     assert same["uplink"] == {"name": "int", "bits": 4}
     assert same["local"] == {"name": "adamw", "beta1": 0.8, "beta2": 0.9}
+
+
+def test_a_file_is_read_without_the_keys_and_sections_that_unset_names(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(
+        '[data]\npath = "x.csv"\nclients = 7\n[uplink]\nbits = 4\n[network]\npreset = "lte"\n'
+        '[algorithm]\nname = "mine"\neta = 0.3\n[methods.mine]\nname = "fedcom"\ntau = 3\neta = 0.7\n'
+    )
+    for order in (1, -1):  # the file is read without them, wherever they stand
+        words = ["unset=data.path, network,methods.mine.tau", "data.path=y.csv", "unset=uplink.bits"][::order]
+        assert (got := alone(str(path), words)).data == alone(str(path), ["data.path=y.csv"]).data
+        assert (got.network, got.algorithm.tau, got.links.uplink) == (None, FedCOM().tau, Int())
+    assert read(path, ["unset=methods"])["algorithm"] == {"name": "mine", "eta": 0.3}
+    assert alone(str(path), ["unset=algorithm.eta"]).algorithm.eta == 0.7  # which the file says elsewhere
+    table = read(path)
+    for word, told in (
+        (
+            "unset=data.test",
+            "takes data.test out of the config file, but .*c.toml has no data.test; leave it",
+        ),
+        ("unset=data.path.x", "c.toml has no data.path.x;"),
+        ("unset=data.path,", "unset= names what to read a config file without"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            read(path, [word])
+    with pytest.raises(ConfigError, match="but there is no config file; leave it out"):
+        alone(None, ["unset=data.path", "data.path=x.csv"])
+    assert read(path) == table
 
 
 def test_parameters_alone_refine_the_methods_own_codec() -> None:

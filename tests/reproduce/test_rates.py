@@ -176,7 +176,7 @@ def test_the_search_begins_where_optimisers_need_it() -> None:
     grid = rates._first_grid(settings("fedavg, momentum"), rates_of_fedavg, rates.NEAR)
     assert grid == {"eta": [0.05, 0.1, 0.2], "gamma": [4.0, 8.0, 16.0]}
     grid = rates._first_grid(settings("fedavg, local adamw, adam"), rates_of_fedavg, rates.NEAR)
-    assert grid == {"eta": [0.0005, 0.001, 0.002], "server.rate": list(rates.SERVER_RATES)}
+    assert grid == {"eta": [0.0005, 0.001, 0.002], "server.rate": list(tune.SERVER_RATES)}
     text = rates.text(
         "", {}, {"x": {"eta": 0.1, "server.rate": 0.01, "accuracy": 1, "edges": [], "note": ""}}
     )

@@ -11,7 +11,7 @@ from fedcom.config import Config, read
 from fedcom.engines.results import Row
 from fedcom.errors import ConfigError, DataError, Diverged
 from fedcom.runs import prepare as preparing
-from fedcom.runs.files import FILES
+from fedcom.runs.files import CHECKPOINTS, FILES
 from fedcom.runs.prepare import build_task, prepare
 from fedcom.runs.record import Outcome
 from fedcom.runs.run import execute
@@ -284,3 +284,28 @@ def test_pixels_may_be_left_from_0_to_1_and_images_be_augmented() -> None:
         build_task(config("data.name=synthetic", "data.augment=true", "data.lazy=true"))
     with pytest.raises(ConfigError, match="only images larger than"):
         build_task(config("data.name=synthetic", "data.augment=true", "data.lazy=false"))
+
+
+@pytest.mark.parametrize("ended", ["done", "interrupted"])
+def test_without_a_checkpoint_too_a_run_does_not_go_on_with_other_data(tmp_path: Path, ended: str) -> None:
+    path, out = tmp_path / "own.csv", tmp_path / "out"
+    settings = [
+        f"data.path={path}",
+        "data.clients=2",
+        "model.name=logistic",
+        "algorithm.eta=0.1",
+        "algorithm.gamma=1",
+    ]
+    config, longer = (Config.of(read(None, [*settings, f"run.rounds={n}"])) for n in (1, 2))
+    path.write_text("a,b,label\n" + "0.5,1,0\n0.25,0,1\n" * 10)
+    execute(config, out, device="cpu", quiet=True)
+    assert not (out / CHECKPOINTS).exists()
+    (out / "summary.json").write_text(json.dumps(loaded(out / "summary.json") | {"status": ended}))
+    before = {name.name: name.read_bytes() for name in out.iterdir()}
+    text = path.read_text()
+    path.write_text(text.replace("0.5", "0.75", 1))
+    with pytest.raises(ConfigError, match="out holds a run on other data"):
+        execute(longer, out, start="resume", device="cpu", quiet=True)
+    assert {name.name: name.read_bytes() for name in out.iterdir()} == before
+    path.write_text(text)
+    assert len(execute(longer, out, start="resume", device="cpu", quiet=True).curve.rows) == 3

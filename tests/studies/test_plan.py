@@ -220,6 +220,24 @@ def test_a_task_without_classes_is_planned_by_its_loss(tmp_path: Path) -> None:
     assert "acc %" not in columns
 
 
+@pytest.mark.parametrize("goal", [plan.Goal(loss=0.5), plan.Goal(bytes=1e6)])
+def test_a_survival_plan_is_by_the_loss_of_all_patients(tmp_path: Path, goal: plan.Goal) -> None:
+    """Three alike patients of a site: each has the event among 3, 2 and 1 at risk; of two, among 2 and 1."""
+    lines = [f"0,{time},1,{site}" for site in "abcd" for time in (1, 2, 3)]
+    (tmp_path / "mine.csv").write_text("\n".join(["p,days,died,client", *lines]))
+    columns = {"time_column": "days", "event_column": "died"}
+    table = {
+        "data": {"path": str(tmp_path / "mine.csv"), **columns},
+        "model": {"name": "logistic"},
+        "algorithm": {"tau": 1, "batch": "full", "eta": 0.1, "gamma": 1},
+        "run": {"rounds": 8},
+        "methods": {"fedavg": {}},
+    }
+    (found,) = plan.plan(table, goal, tmp_path / "a", device="cpu", quiet=True)
+    assert found.error == pytest.approx(math.log(3 * 2) / 3)  # and not log(2) / 2, which is below 0.5
+    assert (found.rounds is None) == goal.reaches
+
+
 def test_two_classes_with_one_output_are_planned_by_their_accuracy(tmp_path: Path) -> None:
     lines = [f"{i % 7},{i % 5},{int(i % 7 > 2)},{'ab'[i % 2]}" for i in range(80)]
     (tmp_path / "mine.csv").write_text("\n".join(["p,q,ill,client", *lines]))

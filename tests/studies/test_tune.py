@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedcom.algorithms.optimisers import Momentum
+from fedcom.algorithms.optimisers import Adam, Momentum
 from fedcom.cli import app
 from fedcom.config import Config, read
 from fedcom.config.methods import alone, variant, with_point
@@ -132,6 +132,48 @@ def test_rates_of_the_server_are_one_grid() -> None:
     small = {"data": {"name": "digits", "clients": 4}, "model": {"hidden": 4}, "server": {"name": "adam"}}
     ((grid, _),) = tune._grids(small, {"server.rate": [0.01, 0.02]}, "fedcom", "cpu")
     assert grid["server.rate"] == [0.01, 0.02]
+
+
+@pytest.mark.parametrize(
+    ("method", "table", "grid", "rates"),
+    [
+        ("fedyogi", {}, {}, [tune.SERVER_RATES]),
+        ("fedadagrad", {}, {"server.rate": [0.1]}, [(0.1,)]),
+        ("fedadam", {"server": {"rate": 0.3}}, {}, [None]),
+        ("mine", {"methods": {"mine": {"name": "fedcom", "server": "adam"}}}, {}, [tune.SERVER_RATES]),
+        ("fedadam", {"algorithm": {"server": {"name": "adam", "rate": 0.3}}}, {}, [None]),
+        ("fedavg", {}, {"server": ["sgd", "adam"]}, [None, tune.SERVER_RATES]),
+    ],
+)
+def test_several_rates_of_an_adaptive_server_are_tried_unless_one_is_given(
+    method: str, table: dict[str, Any], grid: dict[str, Any], rates: list[tuple[float, ...] | None]
+) -> None:
+    small = {"data": {"name": "digits", "clients": 4}, "model": {"hidden": 4}, **table}
+    found = tune._grids(small, grid, method, "cpu")
+    assert [one.get("server.rate") for one, _ in found] == [own and list(own) for own in rates]
+    for (one, start), own in zip(found, rates, strict=True):
+        assert one.keys() == start.keys()
+        assert start.get("server.rate") == (own and own[len(own) // 2])
+
+
+def test_the_best_of_an_adaptive_server_and_another_is_found() -> None:
+    def run(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+        found = []
+        for trial in trials:
+            point = dict(trial.point)
+            far = abs(math.log(point.get("server.rate", 0.001) / 0.02)) + abs(math.log(point["eta"] / 0.1))
+            row = {"test_accuracy": 0.9 - 0.01 * far, "train_loss": 1.0, "uplink_bytes": 1.0}
+            found.append({**trial.facts, "status": "done", **row})
+        return found
+
+    plain: tune.Grid = {"eta": [0.05, 0.1, 0.2], "server": ["sgd"]}
+    grids = [plain, {**plain, "server": ["adam"], "server.rate": [0.005, 0.01]}]
+    found = tune.tune_one({"run": {"rounds": 100}}, "fedcom", grids, 2, run)
+    assert (found["eta"], found["server"], found["server.rate"], found["edges"]) == (0.1, "adam", 0.02, [])
+    assert found["note"] == "grid widened by server.rate 0.02, server.rate 0.04"
+    assert sweep_report.figure(found["table"]).axes
+    written = tomllib.loads(tune.tuned_text({}, {"fedcom": found}))
+    assert variant(written, "fedcom").algorithm.server == Adam(rate=0.02)
 
 
 def test_what_is_given_alone_stays_if_all_diverges() -> None:

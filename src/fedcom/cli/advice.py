@@ -95,13 +95,15 @@ def tune_command(
     quiet: Quiet = False,
     trust: Trust = False,
 ) -> None:
-    """Find eta, gamma and the server's momentum of methods on a task, by successive halving.
+    """Find eta, gamma and the server's momentum or rate of methods on a task, by successive halving.
 
     Tries rates around the auto ones, without momentum and with 0.9 unless the settings or the grid choose the
-    server's optimiser. A grid adds other settings: grid.tau=5,10,20 grid.uplink.bits=1,2. Scores are on a
-    tenth of the training samples, which is held out, and on separate seeds (from 10000 on). Writes
-    tuned.toml, a config for fedcom run and fedcom compare. On a GPU, runs that differ only in eta, gamma
-    and seed are computed together. After an interruption, the same command continues where it stopped.
+    server's optimiser. With an adaptive one (fedadam, server.name=adam) it tries five values of server.rate,
+    from 0.0025 to 0.04, unless that is given. A grid adds other settings: grid.tau=5,10,20
+    grid.uplink.bits=1,2. Scores are on a tenth of the training samples, which is held out, and on separate
+    seeds (from 10000 on). Writes tuned.toml, a config for fedcom run and fedcom compare. On a GPU, runs that
+    differ only in eta, gamma, server.rate and seed are computed together. After an interruption, the same
+    command continues where it stopped.
     """
     from fedcom.studies import tune
 
@@ -155,9 +157,9 @@ def plan_command(
 
     The goal is an accuracy or a loss to reach, or a budget of bytes or time to make the most of. Candidates
     are the labels in the config's methods section, or else twelve built-in ones, four of them with momentum
-    at the server. Each candidate has a pilot run at auto rates for an eighth of run.rounds, on held-out
-    samples and separate seeds, and its curve is extrapolated. The three most promising continue to half of
-    run.rounds. Writes plan.toml, a config for fedcom run.
+    at the server. Each candidate has a pilot run at auto rates for an eighth of run.rounds, on separate
+    seeds and held-out samples (for a loss, on all training samples), and its curve is extrapolated. The three
+    most promising continue to half of run.rounds. Writes plan.toml, a config for fedcom run.
 
     With --constants nothing is run: the theorems' bounds decide, which are far above what happens.
     """

@@ -76,7 +76,8 @@ Settings = Annotated[
     typer.Argument(
         metavar="CONFIG | section.key=value",
         help="A config: a file, or an experiment by name, such as mnist; then overrides such as "
-        "data.name=mnist algorithm.eta=0.05 uplink.bits=4.",
+        "data.name=mnist algorithm.eta=0.05 uplink.bits=4; unset=data.path,network takes a key and a section "
+        "out of the file.",
         show_default=False,
     ),
 ]

@@ -221,7 +221,10 @@ def evaluate(
     folder: Saved,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="section.key=value", help="Overrides, to score it on another task."),
+        typer.Argument(
+            metavar="section.key=value",
+            help="Overrides, to score it on another task; unset=section.key takes one of the run's back.",
+        ),
     ] = None,
     best: Best = False,
     by_client: Annotated[

@@ -2,7 +2,7 @@
 
 from fedcom.config.config import Config, RunSettings, method_sections
 from fedcom.config.sections import DataConfig, RunConfig
-from fedcom.config.tables import Table, check_sections, drop_void, dumps, override, read
+from fedcom.config.tables import Table, check_sections, drop_void, dumps, override, read, typed
 from fedcom.config.trust import code_named, outside
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "outside",
     "override",
     "read",
+    "typed",
 ]

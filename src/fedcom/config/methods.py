@@ -10,7 +10,7 @@ from fedcom.algorithms import ALGORITHMS, Algorithm
 from fedcom.algorithms.optimisers import Optimiser
 from fedcom.config.config import DEFAULT, PLAIN_SECTIONS, Config, adapted
 from fedcom.config.sections import RunConfig
-from fedcom.config.tables import Table, check_sections, drop_void, override, read
+from fedcom.config.tables import Table, check_sections, drop_void, override, read, typed
 from fedcom.errors import ConfigError, nearest
 from fedcom.plain import build, keys
 from fedcom.traffic.links import DefaultUplink
@@ -29,7 +29,7 @@ def alone(path: str | None, overrides: Sequence[str], trust: bool = True) -> Con
         path: of a config file; None: none.
         trust: whether a file outside the current folder may name code.
     """
-    table, said = read(path, overrides, trust), read(None, overrides)
+    table, said = read(path, overrides, trust), typed(overrides)
     check_sections(table, ("methods",))
     methods = table.pop("methods", {})
     label = table.get("algorithm", {}).get("name", DEFAULT)
@@ -47,7 +47,7 @@ def alone(path: str | None, overrides: Sequence[str], trust: bool = True) -> Con
     own = sections({**table, "methods": methods}, label)
     drop_void(own, said)
     for text in overrides:
-        if not re.match(r"methods\.|algorithm\.name=", text):
+        if not re.match(r"unset=|methods\.|algorithm\.name=", text):
             override(own, text)
     return Config.of(own)
 

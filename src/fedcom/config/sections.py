@@ -85,7 +85,10 @@ class DataConfig:
             if self.tokens is not None and getattr(self, key) is not None:
                 raise ConfigError(f"data.tokens is text that is cut already; leave data.{key} out")
         if self.path is not None and self.name is not None and not text:
-            raise ConfigError("data.path is a data set by itself; leave data.name out")
+            raise ConfigError(
+                "data.path is a data set by itself; leave data.name out, or data.path (unset=data.path takes "
+                "it out of a config file)"
+            )
         if text and self.path is None and self.tokens is None:
             raise ConfigError(
                 "data.name=text is text of your own; set data.path to its folder or .jsonl file"

@@ -14,6 +14,7 @@ from fedcom.errors import ConfigError, unknown
 
 Table = dict[str, Any]
 _OVERRIDE = re.compile(r"([\w-]+)\.([\w.-]+)=(.*)", re.DOTALL)
+_UNSET = "unset="  # before the keys that a config file is to be read without
 _SECTIONS = (
     "data",
     "model",
@@ -34,6 +35,7 @@ _INSTEAD = {"epochs": "tau", "tau": "epochs"}  # of an algorithm's keys, the one
 def read(path: str | Path | None, overrides: Sequence[str] = (), trust: bool = True) -> Table:
     """The table of a TOML file with overrides laid over it.
 
+    unset=section.key among the overrides takes a key, and unset=section a section, out of the file first.
     An override of epochs drops tau, and vice versa; one that names another codec or optimiser drops all that
     the file says of the former one.
 
@@ -49,18 +51,54 @@ def read(path: str | Path | None, overrides: Sequence[str] = (), trust: bool = T
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not TOML: {error}") from None
-    said: Table = {}
-    for text in overrides:
-        override(said, text)
+    for key in _unset(overrides):
+        _take_out(table, key, path)
+    said = typed(overrides)
     _drop_replaced(table, said)
-    for text in overrides:
-        override(table, text)
+    _lay(table, overrides)
     drop_void(table, said)
     for section, values in table.items():
         _refuse_no_section(section, values)
     if file is not None and not trust:
         refuse_code(file, table, said)
     return table
+
+
+def typed(overrides: Sequence[str]) -> Table:
+    """The table of overrides alone."""
+    said: Table = {}
+    _lay(said, overrides)
+    return said
+
+
+def _lay(table: Table, overrides: Sequence[str]) -> None:
+    for text in overrides:
+        if not text.startswith(_UNSET):
+            override(table, text)
+
+
+def _unset(overrides: Sequence[str]) -> list[str]:
+    """The keys and sections that overrides say to read a config file without."""
+    found = [text.removeprefix(_UNSET).split(",") for text in overrides if text.startswith(_UNSET)]
+    return [key.strip() for keys in found for key in keys]
+
+
+def _take_out(table: Table, dotted: str, path: str | Path | None) -> None:
+    """Take a section, or a key of one, out of the table of a file; raises ConfigError if it is not there."""
+    *sections, key = dotted.split(".")
+    place: Any = table
+    for name in sections:
+        place = place.get(name) if isinstance(place, dict) else None
+    if not isinstance(place, dict) or key not in place:
+        if not dotted:
+            raise ConfigError(
+                f"{_UNSET} names what to read a config file without, as in unset=data.path,adapter"
+            )
+        lacks = "there is no config file" if path is None else f"{path} has no {dotted}"
+        raise ConfigError(
+            f"{_UNSET}{dotted} takes {dotted} out of the config file, but {lacks}; leave it out"
+        )
+    del place[key]
 
 
 def _drop_replaced(table: Table, newer: Table) -> None:

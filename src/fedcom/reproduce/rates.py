@@ -15,7 +15,7 @@ from fedcom.formats import counted
 from fedcom.reproduce.panels import Panel, Scale
 from fedcom.reproduce.study import method_rates, panel, rates_in
 from fedcom.studies import sweep, sweep_report
-from fedcom.studies.tune import LAST, SHARE, RunTrials, around, held_out, tune_one
+from fedcom.studies.tune import LAST, SERVER_RATES, SHARE, RunTrials, around, held_out, tune_one
 from fedcom.tasks.task import Task
 
 SEED = 100  # the first seed of tuning; results are reported on other seeds
@@ -35,7 +35,6 @@ DEFAULTS = {"eta": 0.1, "gamma": 1.0}  # unless the config shares rates among it
 # Where the search begins if an optimiser decides more than the method does.
 WITH_MOMENTUM = {"eta": 0.1, "gamma": 8.0}
 LOCAL_ETA = {"momentum": 0.02, "adamw": 0.001}
-SERVER_RATES = (0.0025, 0.005, 0.01, 0.02, 0.04)  # of adaptive servers, which use no gamma
 SEEDS = 5  # on which a best point is confirmed
 CONFIRMED = 3  # the same for the points of a study
 HEAD = "Rates on {0}, two classes per client; `fedcom reproduce rates {0}` writes this file."

@@ -15,6 +15,7 @@ from fedcom.engines.local.eager import repeatable
 from fedcom.engines.simulation import Simulation
 from fedcom.plain import plain
 from fedcom.redaction import own_command
+from fedcom.runs.files import DATA_CHECKSUM
 from fedcom.tasks.similarity import chosen_clients, similarity
 from fedcom.tasks.task import Task
 from fedcom.version import VERSION
@@ -47,7 +48,7 @@ def table_of(simulation: Simulation) -> Table:
     settings = {key: value for key, value in simulation.settings.items() if value is not None}
     network = simulation.state.network
     table: Table = {
-        "recorded": {"by": "fedcom.record", "data_checksum": task.checksum},
+        "recorded": {"by": "fedcom.record", DATA_CHECKSUM: task.checksum},
         "data": {"name": task.name, "clients": task.clients},
         "model": {"name": type(task.objective.module).__name__},
         **method_sections(simulation.algorithm),
@@ -64,7 +65,8 @@ def partition_of(simulation: Simulation) -> dict[str, Any]:
     counts = task.label_counts() if task.classes and not task.blind else None
     shown = {} if task.shown is None else {"shown": task.shown.tolist()}
     sizes = task.shown_sizes.tolist()
-    return {"clients": task.clients, **shown, **_names(task), "sizes": sizes, "label_counts": counts}
+    about = {"clients": task.clients, **shown, **_names(task), "sizes": sizes, "label_counts": counts}
+    return {**about, DATA_CHECKSUM: task.checksum}
 
 
 def _names(task: Task, clients: Sequence[int] | None = None) -> dict[str, list[str]]:

@@ -25,6 +25,7 @@ FILES = (
     "model.safetensors",
     "best.safetensors",
 )
+DATA_CHECKSUM = "data_checksum"  # in partition.json: of all samples and who has which
 LOGS = ("metrics.csv", "tensorboard", "wandb")  # what run.log may leave besides
 FAULTS = "faults.jsonl"  # refused replies and missing clients; only where clients are real, as AUDIT is
 BASE = "base.json"  # checksums of what is frozen; only of models that have something frozen

@@ -36,6 +36,7 @@ from fedcom.runs.files import (
     BASE,
     CHARACTERS,
     CHECKPOINTS,
+    DATA_CHECKSUM,
     FAULTS,
     FILES,
     LEGEND,
@@ -200,6 +201,8 @@ class _Recorder:
         """Go on from the checkpoint of the run in the folder; False if there is none."""
         self._refuse_other()
         self._any_saved = self.simulation.restore(self.out / CHECKPOINTS)
+        if not self._any_saved:
+            self._refuse_other_data()
         return self._any_saved
 
     def finished(self) -> bool:
@@ -456,6 +459,15 @@ class _Recorder:
                         "leave it as it was, or begin anew in another folder"
                     )
         check_base(self.out, self.simulation.task.objective.frozen)
+
+    def _refuse_other_data(self) -> None:
+        """Raise ConfigError if the folder holds a run on other data, as a checkpoint would."""
+        known = read_json(self.out / "partition.json").get(DATA_CHECKSUM)  # earlier versions wrote none
+        if known not in (None, self.simulation.task.checksum):
+            raise ConfigError(
+                f"{self.out} holds a run on other data (its checksum differs); give the same data, or begin "
+                "anew in another folder"
+            )
 
 
 def out_of_memory(error: BaseException) -> OutOfMemory | None:

@@ -89,7 +89,7 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
         scored = [entry for entry in own if entry["score"] is not None]
         if scored:
             best = max(scored, key=rank)
-            tried = {key: [entry["point"][key] for entry in own] for key in best["point"]}
+            tried = {key: [e["point"][key] for e in own if key in e["point"]] for key in best["point"]}
             best |= {"best": True, "edges": edges_of(best["point"], tried)}
     return table
 
@@ -212,10 +212,11 @@ def figure(table: Sequence[PointSummary], made: "Figure | None" = None) -> "Figu
 
 
 def _panel(axes: "Axes", entries: Sequence[PointSummary], key: str, colour: str) -> None:
-    (first, *others), scale = entries[0]["point"] or ["point"], UNITS[key][1]
+    first, *others = dict.fromkeys(k for entry in entries for k in entry["point"]) or ["point"]
+    scale = UNITS[key][1]
     lines: dict[str, list[tuple[Any, float, float]]] = {}
     for entry in entries:
-        label = ", ".join(f"{k} {entry['point'][k]}" for k in others)
+        label = ", ".join(f"{k} {entry['point'][k]}" for k in others if k in entry["point"])
         if entry[key] is not None:
             spread = scale * (entry[f"{key}_spread"] or 0.0)
             lines.setdefault(label, []).append((entry["point"].get(first, ""), scale * entry[key], spread))

@@ -2,8 +2,9 @@
 
 Many points run for a few rounds, the best of them for more, and few to the end. The task's auto rates are
 always among the last. Where nothing is said of the server's optimiser, plain steps and momentum are tried,
-each around its own auto rates. Scores are on held-out training samples and on seeds that no other command
-uses unless told to; the best point must hold on several of them, and a point that diverges on any is dropped.
+each around its own auto rates; where it is adaptive, several rates of its own. Scores are on held-out
+training samples and on seeds that no other command uses unless told to; the best point must hold on several
+of them, and a point that diverges on any is dropped.
 """
 
 import itertools
@@ -23,6 +24,7 @@ from fedcom.config.tables import toml_key
 from fedcom.engines.arguments import pick_device
 from fedcom.errors import ConfigError, flag
 from fedcom.formats import counted, significant
+from fedcom.plain import keys
 from fedcom.rounds.together import names
 from fedcom.runs.folder import claim
 from fedcom.runs.prepare import build_task
@@ -45,7 +47,9 @@ SHARE = 4  # the default budget: the grid's runs over this
 FACTORS = {"eta": (0.25, 0.5, 1.0, 2.0, 4.0), "gamma": (0.25, 0.5, 1.0, 2.0)}  # of the auto rates
 FEWER = {"eta": (0.5, 1.0, 2.0), "gamma": (0.5, 1.0, 2.0)}  # the same with momentum, where rates forgive more
 RATES = ("eta", "gamma")
-WIDENED = (*RATES, "server.rate")
+SERVER_RATE = "server.rate"
+WIDENED = (*RATES, SERVER_RATE)
+SERVER_RATES = (0.0025, 0.005, 0.01, 0.02, 0.04)  # of adaptive servers, which use no gamma
 LIKELY = {"eta": "0.0005,0.001,0.002", "gamma": "0.5,1"}  # with steps that have a length of their own
 # The server's optimisers that are tried if nothing is said of it, and the factors with each.
 SERVERS: dict[str, Grid] = {"sgd": FACTORS, "momentum": FEWER}
@@ -122,7 +126,7 @@ def tune_one(
     Args:
         table: the settings of a config file, by section.
         method: the name of a method, or a label under [methods].
-        grid: one, or several of the same keys that have no point in common.
+        grid: one, or several that have no point in common.
         run: runs trials and returns their records.
         budget: whole runs to spend on a first search; see `Rungs`. Widening and confirming come on top.
         start: points of the grids; the best of them is never dropped unless it diverges.
@@ -197,8 +201,8 @@ def tune_one(
     edges = sweep_report.edges_of(best["point"], _rates(_holding(searched, best["point"])))
     best["edges"] = edges  # also beside points that were given up after a few rounds
     both = list(zip(searched, grids, strict=True))
-    added = {key: sorted({v for one, old in both for v in {*one[key]} - {*old[key]}}) for key in lowest}
-    words = [f"{key} {value:g}" for key, values in added.items() for value in values]
+    added = [(key, value) for one, old in both for key in _rates(one) for value in {*one[key]} - {*old[key]}]
+    words = [f"{key} {value:g}" for key in WIDENED for value in sorted({v for k, v in added if k == key})]
     note = f"grid widened by {', '.join(words)}" if words else "inside the grid"
     note = ended or note
     scored = best["test_accuracy"] is not None
@@ -222,7 +226,8 @@ def _rates(grid: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
 
 def _holding(grids: Sequence[dict[str, list[Any]]], point: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The grid that a point is of."""
-    return next(grid for grid in grids if all(value in grid[key] for key, value in point.items()))
+    mine = (grid for grid in grids if grid.keys() == point.keys())
+    return next(grid for grid in mine if all(value in grid[key] for key, value in point.items()))
 
 
 class _Spent(Exception):
@@ -299,7 +304,7 @@ def tune(
         table: the settings of a config file, by section.
         grid: values to try by key, or by section and key, as in a sweep; eta and gamma that are not in it are
             tried around the auto rates. Unless it or the config says something of the server's optimiser,
-            sgd and momentum are tried.
+            sgd and momentum are tried; of an adaptive one SERVER_RATES, unless they give its rate.
         methods: names of methods, or labels under [methods].
         out: the folder; one that holds part of the same tuning is completed.
         budget: whole runs for each method, all counted; None: a quarter of the grid's to search, and then as
@@ -352,8 +357,23 @@ def _grids(
         own = dict(zip(steps, some, strict=True))
         factors = SERVERS[own["server"]] if tries else FACTORS
         one = {**given, **{key: [value] for key, value in own.items()}}
+        if SERVER_RATE not in given and _adapts(table, method, own):
+            one[SERVER_RATE] = list(SERVER_RATES)
         found.append(_grid(table, one, method, device, factors))
     return found
+
+
+def _adapts(table: Table, method: str, choice: Mapping[str, Any]) -> bool:
+    """Whether the server's optimiser has a rate of its own in place of gamma, which the config does not give.
+
+    Args:
+        choice: of optimisers, among those of a grid.
+    """
+    said = (table, table.get("algorithm", {}), table.get("methods", {}).get(method, {}))
+    if any("rate" in own["server"] for own in said if isinstance(own.get("server"), dict)):
+        return False
+    server = variant(with_point(table, method, choice.items()), method).algorithm.server
+    return not server.uses_gamma and "rate" in keys(type(server))
 
 
 def _of_optimiser(key: str) -> bool:
@@ -396,6 +416,8 @@ def _grid(
     around_them = around(rates, {key: factors[key] for key in own if key not in given})
     points = {**around_them, **{key: list(values) for key, values in given.items()}}
     near = {key: _nearest(points[key], rate, key) for key, rate in rates.items()}
+    usual = points.get(SERVER_RATE) == list(SERVER_RATES)
+    near |= {SERVER_RATE: SERVER_RATES[len(SERVER_RATES) // 2]} if usual else {}
     return points, {key: near.get(key, values[0]) for key, values in points.items()}
 
 

@@ -492,6 +492,23 @@ def test_bytes_to_an_accuracy_are_bars_that_say_how_many_times_fewer(tab: Page, 
     )
 
 
+@pytest.mark.parametrize("width", [800, *(pytest.param(w, marks=pytest.mark.thorough) for w in (390, 1280))])
+def test_a_short_bar_has_its_text_in_one_line_and_a_long_one_is_seen(
+    browser: Page, tmp_path: Path, width: int
+) -> None:
+    for method, up in (("fedcomgate", 37e3), ("fedavg", 592e3)):  # 50% in round 3, after 12 times as much
+        make(tmp_path / method / "seed-0", rows(2.0, 0.9, up), method=method)
+    browser.size(width, 900)
+    browser.open(page.write([tmp_path], tmp_path / "report.html"))
+    assert texts(browser, ".aim .size") == ["0.444 MB · 16× fewer", "7.1 MB"]  # noqa: RUF001
+    lines = """(range => {
+      range.selectNodeContents(document.querySelector('.aim .size'));
+      return range.getClientRects().length;
+    })(document.createRange())"""
+    assert browser.run(lines) == 1
+    assert browser.run("[...document.querySelectorAll('.aim b')].at(-1).getBoundingClientRect().width") > 60
+
+
 @mainly_a_screen
 def test_a_sweep_is_a_map_of_eta_and_gamma_that_marks_the_best(tab: Page, screen: str) -> None:
     cells = texts(tab, "#sweeps svg text")

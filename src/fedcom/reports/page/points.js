@@ -98,7 +98,7 @@ function drawBars() {
   const told = ({ method, size, reached: some, runs }) => {
     const times = base.size / size;
     const ratio = method === base.method ? "" : times >= 1 ? ` · ${timesOf(times)}× fewer` : ` · ${timesOf(1 / times)}× more`;
-    return [`${number(size, 3)} MB${ratio}`, some < runs ? ` (${some} of ${runs} runs)` : ""];
+    return [`${number(size, 3)} MB${ratio}`, some < runs ? ` (${some}\u00a0of\u00a0${runs}\u00a0runs)` : ""];
   };
   const row = (bar, content) => element("div", { class: "aim", "data-method": bar.method },
     element("span", { class: "name" }, swatch(look(bar.method)), bar.method), content);

@@ -1,9 +1,10 @@
 """Pilots of the candidates on a task, and the plan that they lead to.
 
 Theory is too loose for that on a real task: its bounds are far above what happens (docs/theory.md). So every
-candidate runs for some rounds at auto rates, on held-out samples and seeds of its own, and its curve is
-continued: the error falls as a power of the rounds, whose exponent is fitted to the second half of the pilot.
-The most promising candidates are then piloted further.
+candidate runs for some rounds at auto rates, on seeds of its own, scored on held-out samples or, if the goal
+is a loss or there is no accuracy, by the loss of all training samples. Its curve is continued: the error
+falls as a power of the rounds, whose exponent is fitted to the second half of the pilot. The most promising
+candidates are then piloted further.
 """
 
 from collections.abc import Sequence
@@ -86,17 +87,13 @@ class Pilots:
 
     def run(self, labels: Sequence[str], rounds: int) -> dict[str, Prediction]:
         """What some candidates are predicted to need."""
-        seed = run_of(self.table).seed + SEED
-        run = {**self.table.get("run", {}), "rounds": rounds, "eval_every": max(1, rounds // POINTS)}
-        trials = [
-            TuningRun(label, (), s, variant(held_out({**self.table, "run": run}, s), label))
-            for label in labels
-            for s in range(seed, seed + SEEDS)
-        ]
-        if self.goal.accuracy is not None and not task_of(trials[0], self.device, self.tasks).answers:
-            raise ConfigError(
-                f"{flag('accuracy')} is for tasks of classes, and this has none; give {flag('loss')}"
-            )
+        trials = self._trials(labels, rounds, hold=self.goal.loss is None)
+        if self.goal.loss is None and not task_of(trials[0], self.device, self.tasks).answers:
+            if self.goal.accuracy is not None:
+                raise ConfigError(
+                    f"{flag('accuracy')} is for tasks of classes, and this has none; give {flag('loss')}"
+                )
+            trials = self._trials(labels, rounds, hold=False)
         curves: dict[str, list[list[Row]]] = {label: [] for label in labels}
         failed = set[str]()
         for stack in stacks(trials):
@@ -112,6 +109,20 @@ class Pilots:
             else predict(label, cast(Config, one.config), self._settled(one), curves[label], self.goal)
             for label, one in first.items()
         }
+
+    def _trials(self, labels: Sequence[str], rounds: int, hold: bool) -> list[TuningRun]:
+        """The pilots of some candidates.
+
+        Args:
+            hold: hold training samples out to score on. Not where the training loss is what is to fall: Cox's
+                is lower with fewer patients, so that of the pilots would not be that of the run.
+        """
+        run = {**self.table.get("run", {}), "rounds": rounds, "eval_every": max(1, rounds // POINTS)}
+        seed = run_of(self.table).seed + SEED
+        seeds = range(seed, seed + SEEDS)
+        table = {**self.table, "run": run}
+        tables = {s: held_out(table, s) if hold else {**table, "run": {**run, "seed": s}} for s in seeds}
+        return [TuningRun(label, (), s, variant(tables[s], label)) for label in labels for s in seeds]
 
     def _settled(self, trial: Trial) -> Algorithm:
         """The algorithm of a trial with numbers for its rates, which were found when it was run."""
