@@ -221,6 +221,15 @@ def test_outputs_of_text_bound_how_much_is_evaluated_at_once(monkeypatch: pytest
     assert task.evaluate(task.objective.start, p) == pytest.approx(at_once)
 
 
+def test_a_gpu_evaluates_as_much_text_at_once_as_keeps_it_busy_or_more_if_that_is_small() -> None:
+    gib = 1 << 30
+    assert scores.text_block(128, 49152) == (1 << 26) // (128 * 49152) == 10
+    assert scores.text_block(128, 49152, 16 * gib) == 21  # 2^27 outputs
+    assert scores.text_block(128, 49152, 1000 * gib) == (1 << 16) // 128 == 512
+    assert scores.text_block(1024, 64, 1000 * gib) == scores.text_block(1024, 64) == 1024
+    assert scores.text_block(1 << 16, 21, 1000 * gib) == scores.text_block(1 << 16, 21) == 48  # pixels
+
+
 @pytest.mark.gpu
 def test_a_gpu_evaluates_more_text_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     here, there, p = made(), made().to(torch.device("cuda")), torch.tensor([0.5, 0.5])

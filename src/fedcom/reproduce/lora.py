@@ -150,7 +150,9 @@ def _more(a: Stat, b: Stat) -> float:
 
 def _study(model: str) -> Study:
     told, name = MODELS[model], MODELS[model]["study"]
-    words: dict[str, Any] = {"words": "lora", "fill": {"model": told["title"]}, "seeds": told["seeds"]}
+    *more, last = told["bits"]
+    fill = {"model": told["title"], "bits": f"{', '.join(more)} and {last}"}
+    words: dict[str, Any] = {"words": "lora", "fill": fill, "seeds": told["seeds"]}
     own: dict[str, Any] = {"judge_panel": judge, "charts": charts, "table": table, "in_part": True}
     return Study.told(name, plan=partial(plan, model), **words, **own)
 

@@ -19,6 +19,13 @@ _ORDERED_AT_ONCE = 1 << 27  # the same where minibatches are cut out of the orde
 _FULL_BLOCK = 256  # samples per client that a full gradient computes at once
 
 
+def full_block(task: Task) -> int:
+    """How many samples of each client a full gradient computes at once."""
+    objective = task.objective
+    whole = objective.terms.of_batch or objective.statistics
+    return task.longest if whole else min(task.longest, _FULL_BLOCK)
+
+
 class Picked(NamedTuple):
     """The minibatch of a step, one row per client; of several steps, with an axis of steps before."""
 
@@ -221,9 +228,8 @@ class DataOracle:
 
         If the loss or BatchNorm is one of whole batches, all at a time.
         """
-        objective = self.task.objective
-        block = self.task.longest if objective.terms.of_batch or objective.statistics else _FULL_BLOCK
-        for positions in torch.split(torch.arange(self.task.longest, device=w.device), block):
+        every = torch.arange(self.task.longest, device=w.device)
+        for positions in torch.split(every, full_block(self.task)):
             position = positions.expand(len(w), -1)
             yield position, (position < self._sizes).to(w.dtype) / self._sizes
 

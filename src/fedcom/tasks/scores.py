@@ -29,6 +29,7 @@ EVAL_BLOCK = 4096  # samples evaluated at once
 _MOST_CONVOLVED = 1 << 22  # on a CPU fewer, if their convolutions would give more numbers than a cache has
 _MOST_OUTPUTS = 1 << 26  # the same for text: fewer samples if their outputs would be more numbers
 BYTES_PER_OUTPUT = 128  # of a GPU's memory, if that allows more outputs: few leave it idle
+_BUSY = 1 << 16  # targets that keep it busy; more of them only take memory for what is between the layers
 _LARGEST = 700.0  # a loss whose exponential is still a number
 
 
@@ -38,13 +39,23 @@ def block_of(objective: Objective, y: Tensor, classes: int) -> int:
     Args:
         y: the targets; if each sample has several, its outputs have so many numbers for each class.
     """
-    outputs = y.shape[1:].numel() * classes if y.dim() > 1 else 0
-    convolved, most_outputs = objective.convolved, _MOST_OUTPUTS
-    if y.is_cuda:
-        memory = torch.cuda.get_device_properties(y.device).total_memory
-        convolved, most_outputs = 0, max(most_outputs, memory // BYTES_PER_OUTPUT)
-    pairs = ((most_outputs, outputs), (_MOST_CONVOLVED, convolved))
-    return max(1, min(EVAL_BLOCK, *(most // n if n else most for most, n in pairs)))
+    convolved = 0 if y.is_cuda else objective.convolved
+    memory = torch.cuda.get_device_properties(y.device).total_memory if y.is_cuda else 0
+    of_text = text_block(y.shape[1:].numel() if y.dim() > 1 else 0, classes, memory)
+    return max(1, min(EVAL_BLOCK, of_text, _MOST_CONVOLVED // convolved if convolved else EVAL_BLOCK))
+
+
+def text_block(targets: int, classes: int, memory: int = 0) -> int:
+    """How many samples of text to evaluate at once, at most.
+
+    Args:
+        targets: how many a sample has.
+        classes: outputs per target; 0: samples are not limited by them.
+        memory: of a GPU, in bytes; 0 on a CPU.
+    """
+    if not (outputs := targets * classes):
+        return EVAL_BLOCK
+    return max(_MOST_OUTPUTS // outputs, min(memory // BYTES_PER_OUTPUT // outputs, _BUSY // targets))
 
 
 def perplexity(loss: float) -> float:

@@ -243,6 +243,15 @@ def test_clients_whose_steps_are_large_are_computed_one_by_one() -> None:
         assert clients_per_core(task, method, task.objective.start, 24) == size
 
 
+def test_a_step_on_all_samples_is_as_large_as_a_block_of_them() -> None:
+    module = nn.Sequential(nn.Linear(12, 4), nn.LayerNorm(4))
+    task = Task.from_arrays(module, torch.randn(600, 12), torch.randint(0, 4, (600,)), clients=2)
+    method, per_sample = FedAvg(tau=1, batch="full"), 12 + 4 + 4 + 4
+    assert numbers_per_step(task, method) == 256 * per_sample
+    task.objective.microbatch = 10
+    assert numbers_per_step(task, method) == 10 * per_sample
+
+
 def test_one_run_of_a_stack_may_diverge() -> None:
     runs = [
         Simulation(digits(), FedCOM(tau=3, eta=eta, decay=1.0), rounds=40, device="cpu")

@@ -15,6 +15,7 @@ from fedcom.engines.state.stores import ClientStore, PrefetchedStore, SparseStor
 from fedcom.errors import ConfigError
 from fedcom.rounds.rules import Rules
 from fedcom.tasks.dropout import Masks
+from fedcom.tasks.oracle import full_block
 from fedcom.tasks.suitable import arguments, sharing
 from fedcom.tasks.task import Task
 
@@ -58,8 +59,11 @@ def clients_that_fit(task: Task, algorithm: Algorithm, w: Tensor) -> int:
 
 
 def numbers_per_step(task: Task, algorithm: Algorithm) -> int:
-    """How many numbers one client's samples are, and the module computes from them, in a forward pass."""
-    batch = task.longest if algorithm.batch == "full" else algorithm.batch
+    """How many numbers one client's samples are, and the module computes from them, in a forward pass.
+
+    Of its samples those that are computed at once.
+    """
+    batch = full_block(task) if algorithm.batch == "full" else algorithm.batch
     batch = min(batch, task.objective.microbatch or batch)
     return batch * (task.x[0].numel() + _activations(task))
 
