@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcom import Codec, ConfigError, FedAvg, FedCOM, FedCOMGATE, FedGATE, Int, Links, Simulation
+from fedcom import Codec, ConfigError, FedAvg, FedCOM, FedCOMGATE, FedGATE, Int, Links, Scaffold, Simulation
 from fedcom.algorithms.optimisers import ServerOptimiser
 from fedcom.codecs.wire import Field
 from fedcom.rounds import returned
@@ -146,6 +146,45 @@ def test_a_server_state_without_what_a_lossy_downlink_needs_is_refused_at_once()
     with pytest.raises(ConfigError, match=wanted):
         Simulation(TASK, Forgetful(tau=2), links=links, rounds=0, device="cpu").run()
     Simulation(TASK, Remembering(tau=2), links=links, rounds=2, device="cpu").run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong(Scaffold):
+    """SCAFFOLD whose states lack its control variates, on the server or at clients."""
+
+    at_server: bool = True
+
+    name: ClassVar[str] = "wrong"
+
+    def init_server(self, w: Tensor) -> Any:
+        return KeptByServer(w, w) if self.at_server else super().init_server(w)
+
+    def init_client(self, w: Tensor) -> Any:
+        return super().init_client(w) if self.at_server else Kept(w)
+
+
+class Careless(FedCOM):
+    """A method that reads a field its state does not have."""
+
+    name: ClassVar[str] = "careless"
+
+    def init_server(self, w: Tensor) -> Any:
+        return KeptByServer(w, w)
+
+    def broadcast(self, server: Any) -> Any:
+        return {"w": server.model}
+
+
+@pytest.mark.parametrize("settings", [{}, {"chunk": 1}])
+def test_a_state_without_what_an_inherited_line_reads_is_refused(settings: dict[str, Any]) -> None:
+    for at_server, told in (
+        (True, "state KeptByServer has no field c, which fedcom's Scaffold.broadcast reads"),
+        (False, "state Kept has no field c, which fedcom's Scaffold.corrections reads"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            Simulation(TASK, Wrong(at_server=at_server), rounds=1, device="cpu", **settings).run()
+    with pytest.raises(AttributeError, match="'KeptByServer' object has no attribute 'model'"):
+        Simulation(TASK, Careless(), rounds=1, device="cpu", **settings).run()
 
 
 @dataclass(frozen=True)

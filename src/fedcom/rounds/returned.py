@@ -4,6 +4,9 @@ Each function returns what it is given. It looks at types, shapes and dtypes, ne
 waited for; what fedcom's own methods return is not looked at.
 """
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -57,6 +60,23 @@ def tracked(algorithm: Algorithm, w: Tensor, state: Any) -> None:
                 f"{owner.__name__}'s init_server has it, or set corrects_downlink = False in the class, "
                 "which gives the downlink a memory instead"
             )
+
+
+@contextmanager
+def read() -> Iterator[None]:
+    """Inside, a state that lacks what fedcom's own line of a method reads is refused in one line."""
+    try:
+        yield
+    except AttributeError as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        state, line = type(error.obj), frame.f_code.co_qualname
+        theirs = hasattr(state, "_fields") and not _own(state.__module__)
+        if not (theirs and _own(frame.f_globals["__name__"])):
+            raise
+        raise ConfigError(
+            f"state {state.__name__} has no field {error.name}, which fedcom's {line} reads; give it one, or "
+            "override that line of the method"
+        ) from error
 
 
 def sent_down(algorithm: Algorithm, vectors: Any) -> Vectors:
@@ -176,7 +196,11 @@ def stepped(algorithm: Algorithm, method: str, before: Any, after: Any) -> Any:
 
 def _others(algorithm: Algorithm | Optimiser) -> bool:
     """Whether a method or an optimiser is not fedcom's own."""
-    return type(algorithm).__module__.partition(".")[0] != _PACKAGE
+    return not _own(type(algorithm).__module__)
+
+
+def _own(module: str) -> bool:
+    return module.partition(".")[0] == _PACKAGE
 
 
 def _check(algorithm: Algorithm | Optimiser, method: str, what: str, like: Tensor, found: Any) -> None:

@@ -62,10 +62,11 @@ class Players(Protocol[B, W, M, A]):
 
 def play(players: Players[B, W, M, A]) -> A:
     """One round; returns the server's answer."""
-    begun = players.begin()
-    mean = players.collect(begun, players.work(begun))
-    answer = players.answer(begun, mean)
-    players.finish(answer)
+    with returned.read():
+        begun = players.begin()
+        mean = players.collect(begun, players.work(begun))
+        answer = players.answer(begun, mean)
+        players.finish(answer)
     return answer
 
 
