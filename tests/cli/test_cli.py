@@ -262,7 +262,7 @@ def test_evaluate_gives_the_scores_of_the_last_row(command: Command, tmp_path: P
 def test_evaluate_names_the_missing_file(command: Command) -> None:
     got = command("evaluate", "none")
     assert (got.code, got.out) == (2, "")
-    assert "none/config.toml" in got.err
+    assert got.err == "fedcom: none holds no run: it has no config.toml\n"
     command("run", *SMALL, "run.rounds=0", "-q", "--out", "a")
     Path("a/model.safetensors").unlink()
     got = command("evaluate", "a")

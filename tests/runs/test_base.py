@@ -90,6 +90,25 @@ def test_with_another_base_nothing_is_made_of_a_run(
     assert command(*uses["longer"]).code == 0
 
 
+def test_a_run_of_characters_is_continued_without_its_text_and_nothing_is_exported_over_models(
+    tmp_path: Path, command: Command
+) -> None:
+    write_base(tmp_path / "base", 0)
+    write_texts()
+    assert command("run", *SETTINGS, *QUICK, "adapter.name=lora", "--out", "one").code == 0
+    words = [["generate", "one", "--prompt", "the A", "--tokens", "2", *more] for more in ([], ["--base"])]
+    before = [command(*some) for some in words]
+    assert all(done.out.startswith("the \N{REPLACEMENT CHARACTER}") for done in before)
+    (tmp_path / "texts" / "a.txt").write_text("A letter more, which is the first\n" * 6)
+    assert [command(*some) for some in words] == before
+    shutil.rmtree("texts")
+    assert [command(*some) for some in words] == before
+    for out, holds in (("base", "the base of this run"), ("one", "a run")):
+        done = command("export", "one", "--merged", "--out", out)
+        assert (done.code, f"{out} holds {holds}, wh" in done.err) == (2, True)
+    assert [command(*some) for some in words] == before
+
+
 def test_runs_of_version_0_2_go_on_without_it(tmp_path: Path, command: Command) -> None:
     write_base(tmp_path / "base", 0)
     write_texts()

@@ -167,12 +167,15 @@ def generate(
 ) -> None:
     """Continue a text with a run's language model."""
     from fedcom.data.text import LENGTH
-    from fedcom.runs.prepare import build_task, by_characters
+    from fedcom.data.tokens import Tokens
+    from fedcom.runs.prepare import build_task, by_characters, characters_in
     from fedcom.tasks.generate import generate as go_on
     from fedcom.tasks.models import MODELS
 
     config, module = _saved(folder, best, trust, base)
-    of_model = None if by_characters(config) else config.model.tokenizer()
+    by_letter, drawn = by_characters(config), base and config.model.needs_data
+    known = characters_in(_model_in(folder, best)) if by_letter and not drawn else None
+    of_model = Tokens(known) if known else None if by_letter else config.model.tokenizer()
     tokenizer = of_model or build_task(config)[0].tokens
     if tokenizer is None:
         raise ConfigError(f"model {config.model.name} has no tokenizer and no text to go on with")
@@ -193,10 +196,15 @@ def export(
     trust: Trust = False,
 ) -> None:
     """Write a run's adapters as files that peft reads, or the model with its adapters added in."""
+    from fedcom.data.files import at_path
     from fedcom.tasks.export import save_merged, save_peft
 
+    if flat and (out / "config.toml").is_file() and (out / "metrics.jsonl").is_file():
+        raise ConfigError(f"{out} holds a run, whose model would be lost; choose another --out")
     config, module = _saved(folder, best, trust)
     base = str(getattr(config.model, "path", None) or "")
+    if flat and base and out.resolve() == at_path(base).resolve():
+        raise ConfigError(f"{out} holds the base of this run, which would be lost; choose another --out")
     print(f"written to {save_merged(module, out) if flat else save_peft(module, out, base)}")
 
 
@@ -207,13 +215,21 @@ def _saved(folder: Path, best: bool, trust: bool, base: bool = False) -> "tuple[
     from fedcom.runs.prepare import module_of
     from fedcom.tasks.frozen import checksums
 
+    model = _model_in(folder, best)
     table = read(folder / "config.toml", [], trust)
     if not base:
-        table.setdefault("run", {})["init"] = str(folder / f"{'best' if best else 'model'}.safetensors")
+        table.setdefault("run", {})["init"] = str(model)
     config = Config.of(table)
     module = module_of(config)
     check_base(folder, checksums(module))
     return config, module
+
+
+def _model_in(folder: Path, best: bool) -> Path:
+    """The file with the last or the best model of a run; raises ConfigError if the folder holds no run."""
+    if not (folder / "config.toml").is_file():
+        raise ConfigError(f"{folder} holds no run: it has no config.toml")
+    return folder / f"{'best' if best else 'model'}.safetensors"
 
 
 @app.command()
@@ -239,8 +255,9 @@ def evaluate(
     from fedcom.runs.prepare import prepare
     from fedcom.tasks.scores import SCORES, WORST
 
+    model = _model_in(folder, best)
     table = read(folder / "config.toml", settings or [], trust)
-    table.setdefault("run", {})["init"] = str(folder / f"{'best' if best else 'model'}.safetensors")
+    table.setdefault("run", {})["init"] = str(model)
     simulation, config = prepare(Config.of(table), device)
     check_base(folder, simulation.task.objective.frozen)
     scores = simulation.row()

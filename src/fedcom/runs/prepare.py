@@ -229,9 +229,8 @@ def data_label(config: Config) -> str:
 def read_data(config: Config) -> Dataset:
     """The data set that a config describes; characters, columns and labels are in the order of run.init."""
     init = config.run.init
-    told = {key: None if init is None else _told(Path(init), key) for key in (CHARACTERS, LEGEND)}
-    known = told[CHARACTERS] if isinstance(told[CHARACTERS], str) else None
-    legend = _legend(told[LEGEND])
+    known = None if init is None else characters_in(Path(init))
+    legend = None if init is None else _legend(_told(Path(init), LEGEND))
     c, name, draw = config.data, data_name(config), Draw.seeded(config.run.seed)
     if isinstance(config.model, OwnData):
         data = config.model.data(c.clients or 20, draw.fold("data"))
@@ -259,6 +258,12 @@ def read_data(config: Config) -> Dataset:
         )
     data = data if known is None else data.in_characters(known)
     return data if c.pixels is None else data.in_unit_range()
+
+
+def characters_in(path: Path) -> str | None:
+    """The vocabulary of the model in a file, if its tokens are characters; None: it does not say."""
+    told = _told(path, CHARACTERS)
+    return told if isinstance(told, str) else None
 
 
 def _told(path: Path, key: str) -> Any:
