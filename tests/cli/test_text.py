@@ -1,7 +1,6 @@
 """Text of a user's own on the command line: runs, scores, tables, and errors that name the remedy."""
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -69,7 +68,8 @@ def test_text_of_ones_own_is_learnt_scored_and_compared(
     assert Path("two/perplexity_bytes.png").is_file()
     assert '"test_perplexity"' in Path("two/report.html").read_text()
     for wrong, said in (
-        ("data.tokenizer=t.json", "fedcom[text]" if find_spec("tokenizers") is None else "is no tokenizer"),
+        ("data.tokenizer=t.json", "no tokenizer t.json, here or under FEDCOM_DATA"),
+        ("data.tokenizer=t.bin", "no tokenizer t.bin, here or under FEDCOM_DATA"),
         ("data.partition=dirichlet", "text has one per token"),
         ("data.label_column=a", "data.label_column is for tables"),
         ("data.path=nowhere", "neither a folder"),

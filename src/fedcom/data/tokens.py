@@ -76,6 +76,11 @@ class Tokens:
     @cached_property
     def _loaded(self) -> "_File":
         path = at_path(self.tokenizer or "")
+        if not path.is_file():
+            raise DataError(
+                f"no tokenizer {self.tokenizer}, here or under FEDCOM_DATA; data.tokenizer names a "
+                "tokenizer.json of the package tokenizers, or a tokenizer.bin of llama2.c"
+            )
         if path.suffix == ".bin":
             old = llama2c.Tokenizer(path)
             return _File(

@@ -264,8 +264,8 @@ def llama(folder: str | Path, dtype: torch.dtype | None = None) -> LlamaModule:
     folder = at_path(folder)
     if not folder.is_dir():
         raise DataError(
-            f"model.path must be a folder with config.json and {_WEIGHTS}; {folder} is none (relative paths "
-            "are from the current folder)"
+            f"model.path must be a folder with config.json and {_WEIGHTS}, or with a file of llama2.c; "
+            f"{folder} is none, in the current folder or under FEDCOM_DATA"
         )
     if not (folder / "config.json").is_file() and (old := sorted(folder.glob("*.bin"))):
         config, weights = llama2c.read(next((f for f in old if f.name != "tokenizer.bin"), old[0]))
