@@ -92,7 +92,8 @@ def charts(results: StudyResults, p: Panel) -> list[Chart]:
     }
     axis = PlotAxes("bits up per number that is trained", "test perplexity", log=True, every=True)
     hues = dict(zip(_TOLD["order"], SPARE, strict=False))
-    title, note = f"{p.name}: perplexity by bits up", "ffa and rolora send half as many numbers as the others"
+    halves = " and ".join(adapter for adapter in ("ffa", "rolora") if adapter in found)
+    title, note = f"{p.name}: perplexity by bits up", f"a message of {halves} is A or B, the others' are both"
     return [partial(series, points=drawn, title=title, note=note, axis=axis, colours=hues)]
 
 
