@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import current_thread
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -161,6 +161,9 @@ def test_the_device_s_work_stays_in_the_calling_thread_and_little_waits() -> Non
 @dataclass(frozen=True)
 class Framed(Identity):
     """A codec with an encode and a decode of its own."""
+
+    name: ClassVar[str] = "framed"
+    id: ClassVar[int] = 201
 
     def encode(self, x: Tensor, layout: Layout, draw: Draw) -> bytes:
         return b"so" + super().encode(x, layout, draw)
