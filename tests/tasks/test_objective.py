@@ -92,6 +92,7 @@ LAYERS = {
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 def test_curvature_of_torchs_recurrent_layers_and_attention_is_the_change_of_gradients(layer: str) -> None:
+    torch.manual_seed(0)  # with some weights a step of the differences passes the kink of a ReLU
     draw = Draw.seeded(5)
     objective, weight = Objective(AtTheLastPlace(LAYERS[layer]()), dtype="float64"), torch.full((3, 6), 1 / 6)
     x, y = 1 + draw.integers(8, 3 * 6 * 5).reshape(3, 6, 5), draw.fold("y").integers(3, 18).reshape(3, 6)
